@@ -1,0 +1,71 @@
+# Everything here works from a clean clone with Python 3.11+, gcc and make.
+# With cargo the native edge is built; without it, or with KVORUM_EDGE=python, the pure one serves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+NATIVE := src/kvorum/edge/_native.abi3.so
+RUST_SOURCES := rust/Cargo.toml rust/Cargo.lock rust/build.rs $(shell find rust/src -name '*.rs')
+CARGO := $(shell command -v cargo)
+
+ifeq ($(KVORUM_EDGE),)
+EDGE := $(if $(CARGO),native,python)
+else ifneq ($(filter native python,$(KVORUM_EDGE)),)
+EDGE := $(KVORUM_EDGE)
+export KVORUM_EDGE
+else
+$(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave it unset)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench bench-edge proto clean h2load
+
+help: ## Show the targets
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
+		| while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+
+setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) ## Make .venv, install, build the edge
+
+# The extension is left out here: the next rule builds it, and fails if that fails.
+$(INSTALLED): pyproject.toml setup.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	KVORUM_EDGE=python $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(NATIVE): $(RUST_SOURCES)
+	cargo build --release --locked --manifest-path rust/Cargo.toml
+	install -m 755 rust/target/release/libkvorum_edge.so $@.new
+	mv $@.new $@
+
+run: setup ## Start a node
+	$(BIN)/kvorum
+
+test: lint h2load ## Lint, then run every test
+	$(BIN)/python -m pytest
+	@$(BIN)/kvorum --version | grep edge
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/mypy
+ifeq ($(EDGE),native)
+	cargo fmt --check --manifest-path rust/Cargo.toml
+	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
+endif
+
+bench: bench-edge ## Compare with etcd, in one run, as ratios
+
+bench-edge: setup h2load ## Compare the edge with etcd's serializable range
+	$(BIN)/python -m bench.edge
+
+proto: setup ## Regenerate src/kvorum/api/pb/
+	$(BIN)/python proto/generate.py
+
+h2load: # The load generator is packaged by Debian only.
+	@command -v h2load >/dev/null || { apt-get update -qq && apt-get install -y -qq nghttp2-client; }
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) build dist rust/target src/*.egg-info $(NATIVE)
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

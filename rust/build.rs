@@ -1,0 +1,44 @@
+//! Stamps the extension with a hash of the sources it was built from.
+//!
+//! `kvorum.edge` computes the same hash in a checkout and refuses an extension that is stale.
+
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let mut files = vec![
+        PathBuf::from("Cargo.lock"),
+        PathBuf::from("Cargo.toml"),
+        PathBuf::from("build.rs"),
+    ];
+    collect(Path::new("src"), &mut files);
+    files.sort();
+
+    let mut hash = Sha256::new();
+    for file in &files {
+        println!("cargo:rerun-if-changed={}", file.display());
+        hash.update(file.to_str().expect("source paths are UTF-8").as_bytes());
+        hash.update(b"\0");
+        hash.update(fs::read(file).expect("source file is readable"));
+        hash.update(b"\0");
+    }
+    println!("cargo:rerun-if-changed=src");
+    let digest: String = hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    println!("cargo:rustc-env=KVORUM_SOURCE_HASH={digest}");
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("source directory is readable") {
+        let path = entry.expect("directory entry is readable").path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}

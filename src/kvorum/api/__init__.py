@@ -1,0 +1,1 @@
+"""The contract: messages, fast codecs and the one table of errors."""

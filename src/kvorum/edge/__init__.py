@@ -1,0 +1,86 @@
+"""The edge's Python face: the native one where it is built, the pure-Python one otherwise."""
+
+import hashlib
+import os
+import resource
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from kvorum.edge.interface import COUNTERS, Edge, Event, EventKind, Headers, Limits, Request
+
+__all__ = [
+    "COUNTERS",
+    "Edge",
+    "Event",
+    "EventKind",
+    "Headers",
+    "Limits",
+    "Request",
+    "edge_name",
+    "open_edge",
+]
+
+RUST = Path(__file__).parents[3] / "rust"
+
+
+def source_hash(rust: Path) -> str:
+    """Hash the sources of the extension the way `rust/build.rs` does."""
+    names = ["Cargo.lock", "Cargo.toml", "build.rs"]
+    names += [str(path.relative_to(rust)) for path in (rust / "src").rglob("*.rs")]
+    digest = hashlib.sha256()
+    for name in sorted(names, key=lambda name: Path(name).parts):
+        digest.update(name.encode() + b"\0" + (rust / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def edge_name() -> str:
+    """Return which edge serves here, `native` or `python`; KVORUM_EDGE forces one.
+
+    Raises ImportError where the native edge is wanted but missing, or does not fit the
+    sources of the checkout it is in.
+    """
+    wanted = os.environ.get("KVORUM_EDGE", "")
+    if wanted not in ("", "native", "python"):
+        raise ImportError(f"KVORUM_EDGE is {wanted!r}; expected 'native' or 'python'")
+    if wanted == "python":
+        return "python"
+    if find_spec("kvorum.edge._native") is None:
+        if wanted == "native":
+            raise ImportError("KVORUM_EDGE is 'native', but the extension is not built; see README")
+        return "python"
+    from kvorum.edge import _native
+
+    if (RUST / "Cargo.toml").exists() and source_hash(RUST) != _native.SOURCE_HASH:
+        raise ImportError(
+            f"{_native.__file__} was built from other sources than {RUST}; run 'make setup', "
+            "or set KVORUM_EDGE=python"
+        )
+    return "native"
+
+
+def open_edge(
+    methods: Sequence[tuple[str, bool]],
+    metadata_keys: Sequence[str] = (),
+    limits: Limits | None = None,
+) -> Edge:
+    """Open an edge that serves these RPCs, given as (path, is streaming).
+
+    A method's number is its place in the sequence. Metadata of other keys than the given
+    ones is not reported.
+    """
+    _raise_descriptor_limit()
+    limits = limits or Limits()
+    if edge_name() == "native":
+        from kvorum.edge._native import NativeEdge
+
+        return NativeEdge(methods, metadata_keys, limits)
+    from kvorum.edge.pure import PureEdge
+
+    return PureEdge(methods, metadata_keys, limits)
+
+
+def _raise_descriptor_limit() -> None:
+    """Use every descriptor the system grants; the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,187 @@
+"""The narrow interface between the network and the loop.
+
+The edge speaks HTTP/1.1, HTTP/2 and gRPC; it knows nothing of keys or Raft. The loop takes
+what arrived with `poll`, in batches, and gives answers back in batches. Two implementations
+keep this contract, the native one and the pure-Python one, and one set of tests holds both
+to it.
+
+A loop looks like this:
+
+    while running:
+        requests, events = edge.poll(1000, 4 << 20)
+        ...                                   # serve them; edge.reply(...), edge.send(...)
+        if not requests and not events and edge.announce_sleep():
+            wait until edge.fileno() is readable
+            edge.awake()
+
+A *call* is a number that names one RPC or HTTP request as long as the edge lives. What is
+said of a call that has ended is ignored: its client is gone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol, TypeAlias
+
+from kvorum.api.errors import Status
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
+
+
+class EventKind(IntEnum):
+    """What happened to a call that is not a plain unary request."""
+
+    OPENED = 1
+    """A streaming RPC began. Detail: (method number, metadata or None)."""
+    MESSAGE = 2
+    """One message of a streaming RPC, or a piece of an HTTP body. Detail: its bytes."""
+    HALF_CLOSED = 3
+    """The client will send nothing more. Detail: None."""
+    ENDED = 4
+    """The client cancelled, its connection broke, or its deadline passed. Detail: None.
+    Comes for streams and HTTP requests that were not finished, and for unary calls marked
+    with `mark_waiting`; never after `finish` or `reply`."""
+    HTTP_OPENED = 5
+    """A plain HTTP request began; its body follows as MESSAGE and HALF_CLOSED.
+    Detail: (listener number, method, target, headers with lower-case names)."""
+    WRITABLE = 6
+    """A stream's pending bytes fell below `stream_writable_bytes` after having reached it.
+    Detail: None."""
+
+
+Metadata: TypeAlias = dict[str, bytes]
+Request: TypeAlias = tuple[int, int, bytes, Metadata | None]
+"""A complete unary request: (call, method number, payload, metadata).
+
+Metadata holds the first value of each subscribed key, and is None where none was sent."""
+Event: TypeAlias = tuple[int, int, Any]
+"""(`EventKind`, call, detail)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Every limit of the edge. A limit holds a client back; it loses nothing."""
+
+    request_bytes_max: int = 2 * 1024 * 1024
+    """Largest gRPC message; a larger one is answered RESOURCE_EXHAUSTED."""
+    streams_per_connection_max: int = 2**32 - 1
+    """Concurrent streams that HTTP/2 clients are told they may open."""
+    connections_max: int = 0
+    """Connections served at once; more wait in the listen queue. 0: as many as the process
+    may open descriptors, less a reserve of 150."""
+    header_list_bytes_max: int = 1024 * 1024
+    """Size of a request's headers."""
+    header_read_seconds_max: float = 30.0
+    """Time for a new connection's first bytes, and for an HTTP/1.1 request's headers."""
+    stream_queued_bytes_max: int = 1024 * 1024
+    """What a stream's client may send ahead of `poll` (its HTTP/2 window)."""
+    connection_queued_bytes_max: int = 16 * 1024 * 1024
+    """Bytes received but not polled plus bytes answered but not written. A connection above
+    it is not read from until it is below."""
+    queued_bytes_max: int = 256 * 1024 * 1024
+    """The same, over all connections: above it, none is read from."""
+    stream_writable_bytes: int = 64 * 1024
+    """Pending bytes below which a stream is told WRITABLE."""
+
+
+class Edge(Protocol):
+    """One network front. Every method is called from one thread, and none blocks."""
+
+    def listen(self, address: str) -> tuple[int, str]:
+        """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
+
+        Returns the listener's number and the address, with the port the system chose for 0.
+        Raises OSError with the address in its message. An existing socket file is replaced.
+        """
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when there is something to poll."""
+
+    def announce_sleep(self) -> bool:
+        """Ask to be woken through `fileno`. False: there is something already, do not sleep."""
+
+    def awake(self) -> None:
+        """Say that the sleep is over; until the next `announce_sleep` nobody writes to `fileno`."""
+
+    def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
+        """Take what arrived: at most so many requests and events, and about so many bytes.
+
+        Connections are served in turn. While both kinds wait, each gets at least half of
+        `calls_max`. What is not taken stays where it is; a client that sends faster than it
+        is polled is held back by its socket.
+        """
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls: with a message, or with an error status."""
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages of streaming RPCs, and pieces of HTTP bodies."""
+
+    def start(self, call: int, metadata: Headers) -> None:
+        """Send a gRPC call's initial metadata now instead of with its first message."""
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a streaming RPC after what was sent, or an HTTP body.
+
+        An HTTP body that ends with an error status is broken off, so that the client does
+        not take it for complete. A unary call may be served by `start`, `send` and `finish`
+        in place of `reply`.
+        """
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        """Answer an HTTP request; with body None, `send` and `finish` follow.
+
+        Status 101 turns an HTTP/1.1 connection over to the caller: MESSAGE and `send` carry
+        raw bytes from then on.
+        """
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes were sent on a call and not yet taken by the network."""
+
+    def mark_waiting(self, call: int) -> None:
+        """Ask for ENDED if this unary call ends before its reply.
+
+        A call that has ended already is reported all the same.
+        """
+
+    def peer(self, call: int) -> str:
+        """Return the client's address, or "" if the connection is gone."""
+
+    def counters(self) -> dict[str, int]:
+        """Return the edge's counters; see `COUNTERS`."""
+
+    def write_log(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
+        """Write to a file off the loop, in order; return the write's number.
+
+        `sync` asks for fdatasync before the write counts as done.
+        """
+
+    def written(self) -> list[tuple[int, int]]:
+        """Return finished writes as (number, errno), in order; errno 0 is success.
+
+        After a failure nothing is written any more: later writes report ECANCELED.
+        """
+
+    def drain(self) -> None:
+        """Accept no connection and no call any more; finish those in flight, then close."""
+
+    def is_drained(self) -> bool:
+        """Return whether the last connection is closed after `drain`."""
+
+    def stop(self) -> None:
+        """Close everything now, and return when no thread of the edge runs any more."""
+
+
+COUNTERS = (
+    "connections_accepted",
+    "connections_open",
+    "calls_received",
+    "calls_open",
+    "messages_received",
+    "messages_sent",
+    "bytes_read",
+    "bytes_written",
+    "deadlines_exceeded",
+    "requests_refused",
+)
+"""Names in `Edge.counters`: totals, and for `_open` the number now."""

@@ -1,0 +1,1 @@
+"""The process: flags, start-up, the loop that runs a node."""

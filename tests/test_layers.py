@@ -1,0 +1,62 @@
+"""Imports go downward only, and the deterministic rooms reach no clock, thread or file."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "kvorum"
+
+# Each row may import the rows below it, never its own neighbours or a row above.
+ROWS = [
+    {"testing"},
+    {"ctl", "utl", "bench"},
+    {"server"},
+    {"rpc", "gateway", "peer", "proxy"},
+    {"edge"},
+    {"client"},
+    {"member"},
+    {"mvcc", "lease", "auth", "membership"},
+    {"wal", "snap", "backend"},
+    {"raft"},
+    {"api"},
+]
+RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
+
+# What these rooms need of the world they are given through a seam.
+DETERMINISTIC = {room for row in ROWS[ROWS.index({"member"}) :] for room in row}
+WORLD = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.glob("*/**/*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every absolute module name a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            assert node.module is not None
+            yield node.module
+            if node.module == "kvorum":
+                yield from (f"kvorum.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_downward(path: Path) -> None:
+    room = path.relative_to(SOURCE).parts[0]
+    assert room in RANK, f"{room} has no place in the layers"
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        if package == "kvorum" and rest and not rest.startswith("__"):
+            other = rest.split(".")[0]
+            assert other == room or RANK[other] > RANK[room], f"{room} imports {name}"
+        assert room not in DETERMINISTIC or package not in WORLD, f"{room} imports {name}"
+
+
+def test_the_rules_see_the_code() -> None:
+    assert any("kvorum.api.descriptors" in imports(path) for path in modules())
