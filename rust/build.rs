@@ -7,11 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    let mut files = vec![
-        PathBuf::from("Cargo.lock"),
-        PathBuf::from("Cargo.toml"),
-        PathBuf::from("build.rs"),
-    ];
+    let mut files =
+        vec![PathBuf::from("Cargo.lock"), PathBuf::from("Cargo.toml"), PathBuf::from("build.rs")];
     collect(Path::new("src"), &mut files);
     files.sort();
 
@@ -24,11 +21,7 @@ fn main() {
         hash.update(b"\0");
     }
     println!("cargo:rerun-if-changed=src");
-    let digest: String = hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     println!("cargo:rustc-env=KVORUM_SOURCE_HASH={digest}");
 }
 

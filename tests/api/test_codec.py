@@ -82,7 +82,7 @@ def test_header(cluster_id: int, member_id: int, served: list[tuple[int, int]]) 
 
 nonzero = int64s.filter(bool)
 keys = payloads.filter(bool)
-key_values = st.builds(
+key_values: st.SearchStrategy[dict[str, int | bytes]] = st.builds(
     dict,
     key=keys,
     create_revision=nonzero,
@@ -129,7 +129,7 @@ def test_events(fields: dict[str, int | bytes], previous: dict[str, int | bytes]
 def test_entry(entry_type: int, term: int, index: int, data: bytes) -> None:
     message = raftpb.Entry(Term=term, Index=index)
     if entry_type:
-        message.Type = raftpb.EntryType.Name(entry_type)  # type: ignore[assignment, arg-type]
+        message.Type = raftpb.EntryType.Name(entry_type)  # type: ignore[assignment]
     if data:
         message.Data = data
     assert codec.entry(entry_type, term, index, data) == message.SerializeToString()

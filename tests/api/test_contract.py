@@ -70,7 +70,7 @@ def with_since(row: dict[str, Any], descriptor: Any, mark: str) -> dict[str, Any
     return row
 
 
-def field_row(field: FieldDescriptor) -> dict[str, Any]:
+def field_row(field: FieldDescriptor, file: FileDescriptor) -> dict[str, Any]:
     """Describe a field the way the reference does."""
     row: dict[str, Any] = {"num": field.number, "name": field.name}
     if field.json_name != field.name:
@@ -92,7 +92,7 @@ def field_row(field: FieldDescriptor) -> dict[str, Any]:
     elif field.containing_oneof is not None:
         row |= {"label": "oneof", "oneof": field.containing_oneof.name}
     else:
-        row["label"] = "optional" if is_proto2(field.file) else "singular"
+        row["label"] = "optional" if is_proto2(file) else "singular"
     tag, key = "", field.number << 3 | wire_type
     while key >= 0x80:
         tag, key = f"{tag}{key & 0x7F | 0x80:02x}", key >> 7
@@ -112,7 +112,7 @@ def test_messages(reference: Any) -> None:
     for message in all_messages():
         wanted = expected[message.full_name]
         # The reference lists declaration order, which is the order of JSON output.
-        assert [field_row(field) for field in message.fields] == wanted["fields"]
+        assert [field_row(field, message.file) for field in message.fields] == wanted["fields"]
         assert [oneof.name for oneof in message.oneofs] == wanted.get("oneofs", [])
         assert option(message, "versionpb.etcd_version_msg") == wanted.get("since", "")
 
@@ -135,6 +135,7 @@ def test_extensions(reference: Any) -> None:
         for wanted in file.get("extensions", []):
             extension = POOL.FindExtensionByName(f"{file['package']}.{wanted['name']}")
             assert extension.number == wanted["num"]
+            assert extension.containing_type is not None
             assert extension.containing_type.full_name == wanted["extendee"]
             assert TYPE_NAMES[extension.type] == wanted["type"]
 

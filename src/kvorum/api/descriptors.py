@@ -79,6 +79,7 @@ def option(descriptor: DescriptorBase, extension_name: str) -> Any:
     """
     extension = POOL.FindExtensionByName(extension_name)
     # Protobuf parses options with the default pool, which does not know our extensions.
-    options_class = GetMessageClass(extension.containing_type)
-    options = options_class.FromString(descriptor.GetOptions().SerializeToString())
+    extended = extension.containing_type
+    assert extended is not None, f"{extension_name} extends no message"
+    options: Any = GetMessageClass(extended).FromString(descriptor.GetOptions().SerializeToString())
     return options.Extensions[extension]

@@ -3,11 +3,16 @@
 import hashlib
 import os
 import resource
+import weakref
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvorum.edge.interface import COUNTERS, Edge, Event, EventKind, Headers, Limits, Request
+
+if TYPE_CHECKING:
+    from kvorum.edge._native import NativeEdge
 
 __all__ = [
     "COUNTERS",
@@ -74,10 +79,27 @@ def open_edge(
     if edge_name() == "native":
         from kvorum.edge._native import NativeEdge
 
-        return NativeEdge(methods, metadata_keys, limits)
+        edge = NativeEdge(methods, metadata_keys, limits)
+        _close_in_children(edge)
+        return edge
     from kvorum.edge.pure import PureEdge
 
     return PureEdge(methods, metadata_keys, limits)
+
+
+def _close_in_children(edge: "NativeEdge") -> None:
+    """Make a fork leave the parent's sockets to the parent."""
+    reference = weakref.ref(edge)
+
+    def call(name: str) -> None:
+        if (alive := reference()) is not None:
+            getattr(alive, name)()
+
+    os.register_at_fork(
+        before=lambda: call("before_fork"),
+        after_in_parent=lambda: call("after_fork_in_parent"),
+        after_in_child=lambda: call("after_fork_in_child"),
+    )
 
 
 def _raise_descriptor_limit() -> None:

@@ -1,10 +1,16 @@
 """The `kvorum` command."""
 
 import argparse
+import asyncio
+import logging
 import platform
+import signal
 
 import kvorum
-from kvorum.edge import edge_name
+from kvorum.edge import edge_name, open_edge
+from kvorum.server.demo import Demo
+
+LOG = logging.getLogger("kvorum")
 
 
 def version_text() -> str:
@@ -18,8 +24,47 @@ def version_text() -> str:
     )
 
 
+async def serve(address: str) -> None:
+    """Serve until SIGINT or SIGTERM, then finish what is in flight."""
+    demo = Demo(open_edge(Demo.METHODS))
+    _, bound = demo.edge.listen(address)
+    LOG.info("serving client requests address=%s edge=%s", bound, edge_name())
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+
+    def turn() -> None:
+        demo.edge.awake()
+        if demo.turn():
+            stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, demo.edge.drain)
+    loop.add_reader(demo.edge.fileno(), turn)
+    loop.call_soon(turn)
+    await stopped.wait()
+    loop.remove_reader(demo.edge.fileno())
+    demo.edge.stop()
+    LOG.info("stopped")
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="kvorum", description=kvorum.__doc__)
-    parser.add_argument("--version", action="version", version=version_text())
-    parser.parse_args()
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        default="127.0.0.1:2379",
+        help="host:port or unix:path to serve clients at (default: %(default)s)",
+    )
+    arguments = parser.parse_args()
+    if arguments.version:
+        print(version_text())  # noqa: T201
+        return
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        asyncio.run(serve(arguments.listen))
+    except OSError as error:
+        raise SystemExit(f"kvorum: {error.strerror or error}") from None

@@ -1,0 +1,1 @@
+"""Benchmarks: Kvorum beside etcd, in one run, in alternation, as ratios."""

@@ -1,0 +1,468 @@
+//! `NativeEdge`: the Python face of the edge. Only functions of this module touch Python.
+//!
+//! `kvorum.edge.interface` documents what each method promises.
+
+use crate::grpc;
+use crate::listener::BoundSocket;
+use crate::log_writer::LogWriter;
+use crate::network;
+use crate::shared::{
+    Call, Command, Counters, Event, EventDetail, Limits, Metadata, Method, Methods, Outbox, Pairs,
+    Pending, Shared, Unary, connection_of,
+};
+use crate::wakeup::Wakeup;
+use bytes::Bytes;
+use http::HeaderName;
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use rustc_hash::FxHashMap;
+use std::collections::HashSet;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Numbers of `kvorum.edge.interface.EventKind`.
+const OPENED: u8 = 1;
+const MESSAGE: u8 = 2;
+const HALF_CLOSED: u8 = 3;
+const ENDED: u8 = 4;
+const HTTP_OPENED: u8 = 5;
+const WRITABLE: u8 = 6;
+
+/// The largest window HTTP/2 knows.
+const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
+
+/// Descriptors that connections leave to the rest of the process.
+const DESCRIPTORS_RESERVED: u64 = 150;
+
+/// A stream or HTTP request that the loop has heard of.
+struct OpenStream {
+    pending: Arc<Pending>,
+    is_http: bool,
+}
+
+#[pyclass(frozen, weakref, module = "kvorum.edge._native")]
+pub struct NativeEdge {
+    shared: Arc<Shared>,
+    log_writer: LogWriter,
+    network: Mutex<Option<JoinHandle<()>>>,
+    streams: Mutex<FxHashMap<Call, OpenStream>>,
+    metadata_keys: Vec<Py<PyString>>,
+    listeners: AtomicUsize,
+    closed: AtomicBool,
+}
+
+#[pymethods]
+impl NativeEdge {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        methods: Vec<(String, bool)>,
+        metadata_keys: Vec<String>,
+        limits: &Bound<'_, PyAny>,
+    ) -> PyResult<NativeEdge> {
+        let names = metadata_keys
+            .iter()
+            .map(|key| key.parse::<HeaderName>())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| PyValueError::new_err(format!("metadata key: {error}")))?;
+        let shared = Arc::new(Shared {
+            limits: read_limits(limits)?,
+            methods: table_of(methods),
+            metadata_keys: names,
+            inbox: Mutex::default(),
+            outbox: Outbox::default(),
+            wakeup: Wakeup::new()?,
+            counters: Counters::default(),
+            queued: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
+            descriptors: Mutex::default(),
+            drained: AtomicBool::new(false),
+            drain_news: AtomicBool::new(false),
+        });
+        let on_thread = shared.clone();
+        let network = thread::Builder::new()
+            .name("kvorum-edge".to_owned())
+            .spawn(move || network::run(on_thread))?;
+        Ok(NativeEdge {
+            shared,
+            log_writer: LogWriter::default(),
+            network: Mutex::new(Some(network)),
+            streams: Mutex::default(),
+            metadata_keys: metadata_keys
+                .iter()
+                .map(|key| PyString::intern(py, key).unbind())
+                .collect(),
+            listeners: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    fn listen(&self, address: &str) -> PyResult<(usize, String)> {
+        self.check_open()?;
+        let number = self.listeners.load(Ordering::Relaxed);
+        let (bound, address) = BoundSocket::new(address, number).map_err(|error| {
+            let text = format!("cannot listen at {address}: {error}");
+            PyOSError::new_err((error.raw_os_error().unwrap_or(libc::EINVAL), text))
+        })?;
+        self.listeners.store(number + 1, Ordering::Relaxed);
+        self.shared.outbox.push([Command::Listen(Box::new(bound))]);
+        Ok((number, address))
+    }
+
+    fn fileno(&self) -> RawFd {
+        self.shared.wakeup.descriptor()
+    }
+
+    fn announce_sleep(&self) -> PyResult<bool> {
+        self.check_open()?;
+        Ok(self.shared.wakeup.announce_sleep(|| {
+            !self.shared.inbox.lock().is_empty()
+                || self.log_writer.has_finished()
+                || self.shared.drain_news.swap(false, Ordering::SeqCst)
+        }))
+    }
+
+    fn awake(&self) -> PyResult<()> {
+        self.check_open()?;
+        self.shared.wakeup.awake();
+        Ok(())
+    }
+
+    fn poll<'py>(
+        &self,
+        py: Python<'py>,
+        calls_max: usize,
+        bytes_max: usize,
+    ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
+        self.check_open()?;
+        let mut commands = Vec::new();
+        let (unary, events) = self.take(calls_max, bytes_max, &mut commands);
+        let requests = PyList::empty(py);
+        for request in unary {
+            requests.append(self.request_tuple(py, request)?)?;
+        }
+        let list = PyList::empty(py);
+        for event in events {
+            list.append(self.event_tuple(py, event, &mut commands)?)?;
+        }
+        if !commands.is_empty() {
+            self.shared.outbox.push(commands);
+        }
+        Ok((requests, list))
+    }
+
+    fn reply(&self, batch: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check_open()?;
+        let mut commands = Vec::with_capacity(batch.len().unwrap_or(0));
+        for item in batch.try_iter()? {
+            let item = item?.cast_into::<PyTuple>()?;
+            let answer = item.get_borrowed_item(1)?;
+            let result = match answer.cast::<PyBytes>() {
+                Ok(message) => Ok(grpc::frame(message.as_bytes())),
+                Err(_) => Err(answer.extract::<(i32, String)>()?),
+            };
+            commands.push(Command::Reply { call: item.get_borrowed_item(0)?.extract()?, result });
+        }
+        self.shared.outbox.push(commands);
+        Ok(())
+    }
+
+    fn send(&self, batch: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check_open()?;
+        let mark = self.shared.limits.stream_writable_bytes;
+        let streams = self.streams.lock();
+        let mut commands = Vec::with_capacity(batch.len().unwrap_or(0));
+        for item in batch.try_iter()? {
+            let (call, message) = item?.extract::<(Call, Bound<'_, PyBytes>)>()?;
+            let stream = streams.get(&call);
+            let data = if stream.is_some_and(|stream| stream.is_http) {
+                Bytes::copy_from_slice(message.as_bytes())
+            } else {
+                grpc::frame(message.as_bytes())
+            };
+            if let Some(stream) = stream {
+                let before = stream.pending.bytes.fetch_add(data.len(), Ordering::SeqCst);
+                if before + data.len() >= mark {
+                    stream.pending.reached_mark.store(true, Ordering::SeqCst);
+                }
+            }
+            commands.push(Command::Send { call, data });
+        }
+        drop(streams);
+        self.shared.outbox.push(commands);
+        Ok(())
+    }
+
+    fn start(&self, call: Call, metadata: Pairs) -> PyResult<()> {
+        self.say(Command::Start { call, metadata })
+    }
+
+    #[pyo3(signature = (call, status, trailers = Vec::new()))]
+    fn finish(&self, call: Call, status: (i32, String), trailers: Pairs) -> PyResult<()> {
+        self.streams.lock().remove(&call);
+        let (code, text) = status;
+        self.say(Command::Finish { call, code, text, trailers })
+    }
+
+    fn respond(
+        &self,
+        call: Call,
+        status: u16,
+        headers: Pairs,
+        body: Option<Bound<'_, PyBytes>>,
+    ) -> PyResult<()> {
+        let body = body.map(|body| Bytes::copy_from_slice(body.as_bytes()));
+        if body.is_some() {
+            self.streams.lock().remove(&call);
+        }
+        self.say(Command::Respond { call, status, headers, body })
+    }
+
+    fn pending_bytes(&self, call: Call) -> usize {
+        let streams = self.streams.lock();
+        streams.get(&call).map_or(0, |stream| stream.pending.bytes.load(Ordering::SeqCst))
+    }
+
+    fn mark_waiting(&self, call: Call) -> PyResult<()> {
+        self.say(Command::MarkWaiting { call })
+    }
+
+    fn peer(&self, call: Call) -> PyResult<String> {
+        self.check_open()?;
+        let inbox = self.shared.inbox.lock();
+        let connection = inbox.connection(connection_of(call));
+        Ok(connection.map_or_else(String::new, |connection| connection.peer.clone()))
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = &self.shared.counters;
+        let named: [(&str, &AtomicU64); 10] = [
+            ("connections_accepted", &counters.connections_accepted),
+            ("connections_open", &counters.connections_open),
+            ("calls_received", &counters.calls_received),
+            ("calls_open", &counters.calls_open),
+            ("messages_received", &counters.messages_received),
+            ("messages_sent", &counters.messages_sent),
+            ("bytes_read", &counters.bytes_read),
+            ("bytes_written", &counters.bytes_written),
+            ("deadlines_exceeded", &counters.deadlines_exceeded),
+            ("requests_refused", &counters.requests_refused),
+        ];
+        let dict = PyDict::new(py);
+        for (name, counter) in named {
+            dict.set_item(name, counter.load(Ordering::Relaxed))?;
+        }
+        Ok(dict)
+    }
+
+    fn write_log(&self, descriptor: RawFd, offset: i64, data: &[u8], sync: bool) -> PyResult<u64> {
+        self.check_open()?;
+        Ok(self.log_writer.submit(&self.shared, descriptor, offset, data.to_vec(), sync))
+    }
+
+    fn written(&self) -> PyResult<Vec<(u64, i32)>> {
+        self.check_open()?;
+        Ok(self.log_writer.take_finished())
+    }
+
+    fn drain(&self) -> PyResult<()> {
+        self.say(Command::Drain)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.shared.drained.load(Ordering::SeqCst)
+    }
+
+    fn stop(&self, py: Python<'_>) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            py.detach(|| self.join());
+        }
+    }
+
+    /// Keeps the list of sockets still while the process forks.
+    fn before_fork(&self) {
+        std::mem::forget(self.shared.descriptors.lock());
+    }
+
+    fn after_fork_in_parent(&self) {
+        // `before_fork` took the lock on this thread and forgot its guard.
+        unsafe { self.shared.descriptors.force_unlock() };
+    }
+
+    /// Closes the child's copies; no thread of the edge runs in the child.
+    fn after_fork_in_child(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        std::mem::forget(self.network.lock().take());
+        unsafe {
+            self.shared.descriptors.force_unlock();
+            for descriptor in self.shared.descriptors.lock().drain() {
+                libc::close(descriptor);
+            }
+        }
+        self.shared.wakeup.close();
+    }
+}
+
+impl NativeEdge {
+    fn check_open(&self) -> PyResult<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(PyValueError::new_err("edge is closed"));
+        }
+        Ok(())
+    }
+
+    fn say(&self, command: Command) -> PyResult<()> {
+        self.check_open()?;
+        self.shared.outbox.push([command]);
+        Ok(())
+    }
+
+    fn join(&self) {
+        self.shared.outbox.push([Command::Stop]);
+        if let Some(network) = self.network.lock().take() {
+            let _ = network.join();
+        }
+        self.log_writer.stop();
+        self.shared.wakeup.close();
+    }
+
+    /// Takes what arrived, and tells connections that stopped reading if they may go on.
+    fn take(
+        &self,
+        calls_max: usize,
+        bytes_max: usize,
+        commands: &mut Vec<Command>,
+    ) -> (Vec<Unary>, Vec<Event>) {
+        let shared = &self.shared;
+        let limits = &shared.limits;
+        let taken = shared.inbox.lock().take(calls_max, bytes_max, |number, connection, cost| {
+            let queued = connection.queued.fetch_sub(cost, Ordering::SeqCst) - cost;
+            shared.queued.fetch_sub(cost, Ordering::SeqCst);
+            if queued <= limits.connection_queued_bytes_max
+                && connection.paused.load(Ordering::SeqCst)
+                && connection.paused.swap(false, Ordering::SeqCst)
+            {
+                commands.push(Command::Resume { connection: number });
+            }
+        });
+        if shared.paused.load(Ordering::SeqCst)
+            && shared.queued.load(Ordering::SeqCst) <= limits.queued_bytes_max
+            && shared.paused.swap(false, Ordering::SeqCst)
+        {
+            commands.push(Command::ResumeAll);
+        }
+        taken
+    }
+
+    fn request_tuple<'py>(&self, py: Python<'py>, request: Unary) -> PyResult<Bound<'py, PyTuple>> {
+        let payload = PyBytes::new(py, &request.payload);
+        let metadata = self.metadata_dict(py, request.metadata)?;
+        (request.call, request.method, payload, metadata).into_pyobject(py)
+    }
+
+    fn event_tuple<'py>(
+        &self,
+        py: Python<'py>,
+        event: Event,
+        commands: &mut Vec<Command>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let call = event.call;
+        match event.detail {
+            EventDetail::Opened { method, metadata, pending } => {
+                self.streams.lock().insert(call, OpenStream { pending, is_http: false });
+                let metadata = self.metadata_dict(py, metadata)?;
+                (OPENED, call, (method, metadata)).into_pyobject(py)
+            }
+            EventDetail::HttpOpened(request) => {
+                let pending = request.pending;
+                self.streams.lock().insert(call, OpenStream { pending, is_http: true });
+                let headers: Vec<(String, String)> = request
+                    .headers
+                    .into_iter()
+                    .map(|(name, value)| (name, value.iter().map(|byte| *byte as char).collect()))
+                    .collect();
+                let detail = (request.listener, request.method, request.target, headers);
+                (HTTP_OPENED, call, detail).into_pyobject(py)
+            }
+            EventDetail::Message(data, released) => {
+                if released > 0 {
+                    commands.push(Command::Release { call, bytes: released });
+                }
+                (MESSAGE, call, PyBytes::new(py, &data)).into_pyobject(py)
+            }
+            EventDetail::HalfClosed => (HALF_CLOSED, call, py.None()).into_pyobject(py),
+            EventDetail::Ended => {
+                self.streams.lock().remove(&call);
+                (ENDED, call, py.None()).into_pyobject(py)
+            }
+            EventDetail::Writable => (WRITABLE, call, py.None()).into_pyobject(py),
+        }
+    }
+
+    fn metadata_dict<'py>(
+        &self,
+        py: Python<'py>,
+        metadata: Metadata,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(metadata) = metadata else { return Ok(None) };
+        let dict = PyDict::new(py);
+        for (place, value) in &metadata {
+            dict.set_item(&self.metadata_keys[*place], PyBytes::new(py, value))?;
+        }
+        Ok(Some(dict))
+    }
+}
+
+impl Drop for NativeEdge {
+    fn drop(&mut self) {
+        // The threads never take the GIL, so they can be joined while it is held.
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.join();
+        }
+    }
+}
+
+fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
+    let connections_max: u64 = limits.getattr("connections_max")?.extract()?;
+    let window: u32 = limits.getattr("stream_queued_bytes_max")?.extract()?;
+    let seconds: f64 = limits.getattr("header_read_seconds_max")?.extract()?;
+    Ok(Limits {
+        request_bytes_max: limits.getattr("request_bytes_max")?.extract()?,
+        streams_per_connection_max: limits.getattr("streams_per_connection_max")?.extract()?,
+        connections_max: match connections_max {
+            0 => descriptors_max().saturating_sub(DESCRIPTORS_RESERVED).max(1) as usize,
+            number => number as usize,
+        },
+        header_list_bytes_max: limits.getattr("header_list_bytes_max")?.extract()?,
+        header_read_max: Duration::from_secs_f64(seconds),
+        stream_queued_bytes_max: window.min(HTTP2_WINDOW_MAX),
+        connection_queued_bytes_max: limits.getattr("connection_queued_bytes_max")?.extract()?,
+        queued_bytes_max: limits.getattr("queued_bytes_max")?.extract()?,
+        stream_writable_bytes: limits.getattr("stream_writable_bytes")?.extract()?,
+    })
+}
+
+fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
+        0 => limit.rlim_cur,
+        _ => 1024,
+    }
+}
+
+fn table_of(methods: Vec<(String, bool)>) -> Methods {
+    let mut services = HashSet::new();
+    let mut by_path = FxHashMap::default();
+    for (number, (path, streaming)) in (0..).zip(methods) {
+        if let Some((service, _)) = path.trim_start_matches('/').rsplit_once('/') {
+            services.insert(service.to_owned());
+        }
+        by_path.insert(path, Method { number, streaming });
+    }
+    Methods { by_path, services }
+}

@@ -1,0 +1,339 @@
+//! The requests of an HTTP/1.1 connection, one after the other, and the answer to each.
+
+use crate::arrivals::Arrivals;
+use crate::grpc::{self, append_all};
+use crate::network::{Connection, Network};
+use crate::shared::{Command, EventDetail, HttpRequest, Pending, count, stream_of, uncount};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::service::Service;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+/// The connection's requests, as hyper's service and as the loop's calls.
+pub struct Exchanges {
+    network: Rc<Network>,
+    connection: Rc<Connection>,
+    arrivals: Arrivals,
+    requests: u32,
+    current: Option<Exchange>,
+    /// A request's body broke off, and with it the connection.
+    pub broken: bool,
+}
+
+struct Exchange {
+    id: u32,
+    body: Option<Incoming>,
+    /// Bytes of the body that the loop has not taken.
+    held: usize,
+    answer: Option<Response<AnswerBody>>,
+    outgoing: Rc<RefCell<Outgoing>>,
+    upgraded: bool,
+    ended: bool,
+}
+
+impl Exchanges {
+    pub fn new(network: Rc<Network>, connection: Rc<Connection>) -> Exchanges {
+        Exchanges {
+            network,
+            connection,
+            arrivals: Arrivals::default(),
+            requests: 0,
+            current: None,
+            broken: false,
+        }
+    }
+
+    fn open(&mut self, request: Request<Incoming>) -> u32 {
+        self.end();
+        self.requests += 1;
+        let id = self.requests;
+        count(&self.network.shared.counters.calls_received, 1);
+        count(&self.network.shared.counters.calls_open, 1);
+        let (parts, body) = request.into_parts();
+        let outgoing = Outgoing {
+            pieces: VecDeque::new(),
+            ending: None,
+            waker: None,
+            pending: Arc::default(),
+            exact: false,
+        };
+        let pending = outgoing.pending.clone();
+        let request = HttpRequest::new(&parts, self.connection.listener, pending);
+        self.event(id, EventDetail::HttpOpened(Box::new(request)));
+        self.current = Some(Exchange {
+            id,
+            body: Some(body),
+            held: 0,
+            answer: None,
+            outgoing: Rc::new(RefCell::new(outgoing)),
+            upgraded: false,
+            ended: false,
+        });
+        id
+    }
+
+    fn event(&mut self, id: u32, detail: EventDetail) {
+        self.arrivals.event(&self.connection, id, detail);
+    }
+
+    pub fn apply_commands(&mut self) {
+        let commands = std::mem::take(&mut *self.connection.commands.borrow_mut());
+        for command in commands {
+            let current = self.current.as_mut();
+            match current.filter(|current| command.call().map(stream_of) == Some(current.id)) {
+                Some(current) => current.apply(command),
+                None => {
+                    if let Command::MarkWaiting { call } = command {
+                        self.event(stream_of(call), EventDetail::Ended);
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn may_receive(&self) -> bool {
+        let limit = self.network.shared.limits.stream_queued_bytes_max as usize;
+        self.current.as_ref().is_some_and(|current| !current.ended && current.held < limit)
+    }
+
+    /// Takes pieces of the request's body, as many as may wait.
+    pub fn poll_body(&mut self, cx: &mut Context<'_>) {
+        while self.may_receive()
+            && let Some(current) = &mut self.current
+            && let Some(body) = &mut current.body
+        {
+            let id = current.id;
+            match Pin::new(body).poll_frame(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        let length = data.len();
+                        current.held += length;
+                        self.event(id, EventDetail::Message(data, length));
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => {
+                    self.broken = true;
+                    return;
+                }
+                Poll::Ready(None) => {
+                    current.body = None;
+                    self.event(id, EventDetail::HalfClosed);
+                }
+            }
+        }
+    }
+
+    pub fn is_upgraded(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.upgraded)
+    }
+
+    pub fn raw_bytes(&mut self, data: Bytes) {
+        if let Some(current) = &mut self.current
+            && !data.is_empty()
+        {
+            let (id, length) = (current.id, data.len());
+            current.held += length;
+            self.event(id, EventDetail::Message(data, length));
+        }
+    }
+
+    pub fn raw_end(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.ended = true;
+            let id = current.id;
+            self.event(id, EventDetail::HalfClosed);
+        }
+    }
+
+    pub fn take_piece(&mut self) -> Option<Bytes> {
+        self.current.as_ref()?.outgoing.borrow_mut().take()
+    }
+
+    pub fn put_back(&mut self, piece: Bytes) {
+        if let Some(current) = &self.current {
+            current.outgoing.borrow_mut().put_back(piece);
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.current.as_ref().is_none_or(|current| current.outgoing.borrow().ending.is_some())
+    }
+
+    /// Ends the current exchange; the loop hears of it unless it has finished.
+    pub fn end(&mut self) {
+        if let Some(current) = self.current.take() {
+            uncount(&self.network.shared.counters.calls_open, 1);
+            let finished = current.outgoing.borrow().ending.is_some();
+            if !finished {
+                self.event(current.id, EventDetail::Ended);
+            }
+        }
+    }
+
+    pub fn publish(&mut self) {
+        let mark = self.network.shared.limits.stream_writable_bytes;
+        if let Some(current) = &self.current
+            && current.outgoing.borrow().pending.is_writable_again(mark)
+        {
+            let id = current.id;
+            self.event(id, EventDetail::Writable);
+        }
+        self.arrivals.publish(&self.network, &self.connection);
+    }
+}
+
+impl Exchange {
+    fn apply(&mut self, command: Command) {
+        let mut outgoing = self.outgoing.borrow_mut();
+        match command {
+            Command::Respond { status, headers, body, .. } => {
+                if let Some(body) = body {
+                    outgoing.push(body);
+                    outgoing.finish(grpc::OK);
+                    outgoing.exact = true;
+                }
+                let answer = AnswerBody(self.outgoing.clone());
+                let mut response = Response::new(answer);
+                *response.status_mut() =
+                    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                append_all(response.headers_mut(), &headers);
+                self.upgraded = status == StatusCode::SWITCHING_PROTOCOLS;
+                if self.upgraded {
+                    self.body = None;
+                }
+                self.answer = Some(response);
+            }
+            Command::Send { data, .. } => outgoing.push(data),
+            Command::Finish { code, .. } => outgoing.finish(code),
+            Command::Release { bytes, .. } => self.held -= bytes.min(self.held),
+            _ => {}
+        }
+        outgoing.wake();
+    }
+}
+
+/// What the loop sent and the network has not taken.
+struct Outgoing {
+    pieces: VecDeque<Bytes>,
+    ending: Option<i32>,
+    waker: Option<Waker>,
+    pending: Arc<Pending>,
+    /// The whole body was given at once, so its length is known.
+    exact: bool,
+}
+
+impl Outgoing {
+    fn push(&mut self, piece: Bytes) {
+        if self.ending.is_none() && !piece.is_empty() {
+            self.pieces.push_back(piece);
+        }
+    }
+
+    fn finish(&mut self, code: i32) {
+        self.ending.get_or_insert(code);
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let piece = self.pieces.pop_front()?;
+        self.pending.sent(piece.len());
+        Some(piece)
+    }
+
+    fn put_back(&mut self, piece: Bytes) {
+        self.pending.bytes.fetch_add(piece.len(), Ordering::SeqCst);
+        self.pieces.push_front(piece);
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The body of an answer, as hyper asks for it.
+pub struct AnswerBody(Rc<RefCell<Outgoing>>);
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let mut outgoing = self.0.borrow_mut();
+        if let Some(piece) = outgoing.take() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        match outgoing.ending {
+            Some(grpc::OK) => Poll::Ready(None),
+            Some(_) => Poll::Ready(Some(Err(io::Error::other("the answer was broken off")))),
+            None => {
+                outgoing.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let outgoing = self.0.borrow();
+        outgoing.pieces.is_empty() && outgoing.ending == Some(grpc::OK)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let outgoing = self.0.borrow();
+        if outgoing.exact {
+            SizeHint::with_exact(outgoing.pieces.iter().map(|piece| piece.len() as u64).sum())
+        } else {
+            SizeHint::default()
+        }
+    }
+}
+
+/// Shows requests to the loop, and waits for its answers.
+pub struct Server(pub Rc<RefCell<Exchanges>>);
+
+impl Service<Request<Incoming>> for Server {
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        let id = self.0.borrow_mut().open(request);
+        Answer { exchanges: self.0.clone(), id }
+    }
+}
+
+pub struct Answer {
+    exchanges: Rc<RefCell<Exchanges>>,
+    id: u32,
+}
+
+impl Future for Answer {
+    type Output = Result<Response<AnswerBody>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut exchanges = self.exchanges.borrow_mut();
+        let Some(current) = exchanges.current.as_mut().filter(|current| current.id == self.id)
+        else {
+            return Poll::Pending;
+        };
+        if let Some(answer) = current.answer.take() {
+            return Poll::Ready(Ok(answer));
+        }
+        current.outgoing.borrow_mut().waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,344 @@
+//! gRPC on top of HTTP/2: what headers mean, how messages are framed, how a call ends.
+//!
+//! Codes and texts are those of grpc-go, which etcd's clients know.
+
+use crate::shared::{Metadata, Method, Shared};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::read::GzDecoder;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode, request};
+use std::io::Read;
+use std::time::Duration;
+
+pub const OK: i32 = 0;
+const UNKNOWN: i32 = 2;
+const DEADLINE_EXCEEDED: i32 = 4;
+const RESOURCE_EXHAUSTED: i32 = 8;
+const UNIMPLEMENTED: i32 = 12;
+const INTERNAL: i32 = 13;
+
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Length of the prefix of a message: a flag and four bytes of length.
+const PREFIX_BYTES: usize = 5;
+
+/// A call that is answered before the loop hears of it.
+pub struct Refusal {
+    pub http_status: StatusCode,
+    pub code: i32,
+    pub text: String,
+}
+
+fn refuse(code: i32, text: String) -> Refusal {
+    Refusal { http_status: StatusCode::OK, code, text }
+}
+
+pub struct CallHead {
+    pub method: Method,
+    pub gzip: bool,
+    pub timeout: Option<Duration>,
+    pub metadata: Metadata,
+}
+
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        let rest = value.as_bytes().strip_prefix(b"application/grpc");
+        rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    })
+}
+
+/// Finds out what is called, or why it cannot be.
+pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Refusal> {
+    if parts.method != http::Method::POST {
+        return Err(Refusal {
+            http_status: StatusCode::METHOD_NOT_ALLOWED,
+            code: INTERNAL,
+            text: format!(
+                "Received a HEADERS frame with :method {} which should be POST",
+                quote(parts.method.as_str())
+            ),
+        });
+    }
+    let headers = &parts.headers;
+    let timeout = match headers.get(GRPC_TIMEOUT) {
+        None => None,
+        Some(value) => Some(parse_timeout(value.as_bytes()).map_err(|reason| Refusal {
+            http_status: StatusCode::BAD_REQUEST,
+            code: INTERNAL,
+            text: format!("malformed grpc-timeout: {reason}"),
+        })?),
+    };
+    let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
+    let Some(method) = shared.methods.by_path.get(path) else {
+        return Err(unknown_method(shared, path));
+    };
+    let gzip = match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
+        None | Some(b"identity" | b"") => false,
+        Some(b"gzip") => true,
+        Some(other) => {
+            let name = quote(&String::from_utf8_lossy(other));
+            let text = format!("grpc: Decompressor is not installed for grpc-encoding {name}");
+            return Err(refuse(UNIMPLEMENTED, text));
+        }
+    };
+    Ok(CallHead { method: *method, gzip, timeout, metadata: subscribed(shared, headers) })
+}
+
+fn unknown_method(shared: &Shared, path: &str) -> Refusal {
+    let name = path.strip_prefix('/').unwrap_or(path);
+    let text = match name.rsplit_once('/') {
+        None => format!("malformed method name: {}", quote(path)),
+        Some((service, method)) if shared.methods.services.contains(service) => {
+            format!("unknown method {method} for service {service}")
+        }
+        Some((service, _)) => format!("unknown service {service}"),
+    };
+    refuse(UNIMPLEMENTED, text)
+}
+
+/// Quotes as Go's %q does, for the characters that headers can hold.
+fn quote(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn subscribed(shared: &Shared, headers: &HeaderMap) -> Metadata {
+    let mut found = Vec::new();
+    for (place, key) in shared.metadata_keys.iter().enumerate() {
+        if let Some(value) = headers.get(key) {
+            found.push((place, Bytes::copy_from_slice(value.as_bytes())));
+        }
+    }
+    if found.is_empty() { None } else { Some(found.into()) }
+}
+
+/// The client will send nothing more, and what it sent is no whole message.
+pub fn cut_off(streaming: bool, partial_bytes: usize) -> Refusal {
+    let text = if partial_bytes == 0 { "EOF" } else { "unexpected EOF" };
+    refuse(if streaming { INTERNAL } else { UNKNOWN }, text.to_owned())
+}
+
+pub fn deadline_exceeded() -> Refusal {
+    refuse(DEADLINE_EXCEEDED, "context deadline exceeded".to_owned())
+}
+
+/// Parses up to eight digits and a unit.
+fn parse_timeout(value: &[u8]) -> Result<Duration, String> {
+    let text = quote(&String::from_utf8_lossy(value));
+    if value.len() < 2 {
+        return Err(format!("transport: timeout string is too short: {text}"));
+    }
+    if value.len() > 9 {
+        return Err(format!("transport: timeout string is too long: {text}"));
+    }
+    let (digits, unit) = value.split_at(value.len() - 1);
+    let nanoseconds: u64 = match unit[0] {
+        b'H' => 3_600_000_000_000,
+        b'M' => 60_000_000_000,
+        b'S' => 1_000_000_000,
+        b'm' => 1_000_000,
+        b'u' => 1_000,
+        b'n' => 1,
+        _ => return Err(format!("transport: timeout unit is not recognized: {text}")),
+    };
+    let digits = String::from_utf8_lossy(digits);
+    let number: u64 = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| digits.parse().ok())
+        .flatten()
+        .ok_or_else(|| format!("strconv.ParseUint: parsing {}: invalid syntax", quote(&digits)))?;
+    Ok(Duration::from_nanos(number.saturating_mul(nanoseconds)))
+}
+
+/// Puts the prefix of an uncompressed message before its bytes.
+pub fn frame(payload: &[u8]) -> Bytes {
+    let mut framed = BytesMut::with_capacity(PREFIX_BYTES + payload.len());
+    framed.put_u8(0);
+    framed.put_u32(payload.len() as u32);
+    framed.put_slice(payload);
+    framed.freeze()
+}
+
+/// Cuts the bytes of a call's body into messages.
+#[derive(Default)]
+pub struct MessageReader {
+    gzip: bool,
+    message_bytes_max: usize,
+    /// The beginning of a message whose rest has not arrived.
+    partial: BytesMut,
+    /// What arrived last and is not cut yet.
+    chunk: Bytes,
+}
+
+impl MessageReader {
+    pub fn new(gzip: bool, message_bytes_max: usize) -> MessageReader {
+        MessageReader { gzip, message_bytes_max, ..MessageReader::default() }
+    }
+
+    pub fn push(&mut self, chunk: Bytes) {
+        debug_assert!(self.chunk.is_empty());
+        self.chunk = chunk;
+    }
+
+    /// Bytes that belong to a message that is not complete.
+    pub fn partial_bytes(&self) -> usize {
+        self.partial.len() + self.chunk.len()
+    }
+
+    /// Returns the next complete message.
+    pub fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if self.partial.is_empty() && self.chunk.len() >= PREFIX_BYTES {
+            let length = self.check_prefix(self.chunk[..PREFIX_BYTES].try_into().expect("five"))?;
+            if self.chunk.len() >= PREFIX_BYTES + length {
+                let compressed = self.chunk[0] == 1;
+                self.chunk.advance(PREFIX_BYTES);
+                let message = self.chunk.split_to(length);
+                return self.unpack(compressed, message).map(Some);
+            }
+        }
+        self.gather(PREFIX_BYTES);
+        if self.partial.len() < PREFIX_BYTES {
+            return Ok(None);
+        }
+        let length = self.check_prefix(self.partial[..PREFIX_BYTES].try_into().expect("five"))?;
+        self.gather(PREFIX_BYTES + length);
+        if self.partial.len() < PREFIX_BYTES + length {
+            return Ok(None);
+        }
+        let compressed = self.partial[0] == 1;
+        let mut message = std::mem::take(&mut self.partial).freeze();
+        message.advance(PREFIX_BYTES);
+        self.unpack(compressed, message).map(Some)
+    }
+
+    /// Moves bytes from the chunk until the partial message has so many.
+    fn gather(&mut self, wanted: usize) {
+        let missing = wanted.saturating_sub(self.partial.len());
+        let moved = self.chunk.split_to(missing.min(self.chunk.len()));
+        self.partial.extend_from_slice(&moved);
+    }
+
+    fn check_prefix(&self, prefix: [u8; PREFIX_BYTES]) -> Result<usize, Refusal> {
+        let [flag, length @ ..] = prefix;
+        let length = u32::from_be_bytes(length) as usize;
+        if flag > 1 {
+            let text = format!("grpc: received unexpected payload format {flag}");
+            return Err(refuse(INTERNAL, text));
+        }
+        if length > self.message_bytes_max {
+            let text = format!(
+                "grpc: received message larger than max ({length} vs. {})",
+                self.message_bytes_max
+            );
+            return Err(refuse(RESOURCE_EXHAUSTED, text));
+        }
+        if flag == 1 && !self.gzip {
+            let text = "grpc: compressed flag set with identity or empty encoding".to_owned();
+            return Err(refuse(INTERNAL, text));
+        }
+        Ok(length)
+    }
+
+    fn unpack(&self, compressed: bool, message: Bytes) -> Result<Bytes, Refusal> {
+        if !compressed {
+            return Ok(message);
+        }
+        let mut unpacked = Vec::new();
+        let limit = self.message_bytes_max as u64 + 1;
+        if let Err(error) = GzDecoder::new(&message[..]).take(limit).read_to_end(&mut unpacked) {
+            let text = format!("grpc: failed to decompress the message: {error}");
+            return Err(refuse(INTERNAL, text));
+        }
+        if unpacked.len() > self.message_bytes_max {
+            let text = format!(
+                "grpc: received message after decompression larger than max {}",
+                self.message_bytes_max
+            );
+            return Err(refuse(RESOURCE_EXHAUSTED, text));
+        }
+        Ok(unpacked.into())
+    }
+}
+
+/// The headers that open an answer.
+pub fn response(status: StatusCode, metadata: &[(String, String)]) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, APPLICATION_GRPC);
+    append_all(response.headers_mut(), metadata);
+    response
+}
+
+/// The trailers that end a successful call.
+pub fn ok_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
+}
+
+/// Adds how a call ended to trailers, or to the headers of an answer that has nothing else.
+pub fn add_status(trailers: &mut HeaderMap, code: i32, text: &str, extra: &[(String, String)]) {
+    trailers.insert(GRPC_STATUS, HeaderValue::from(code));
+    if !text.is_empty() {
+        trailers.insert(GRPC_MESSAGE, percent_encode(text));
+    }
+    append_all(trailers, extra);
+}
+
+pub fn append_all(headers: &mut HeaderMap, pairs: &[(String, String)]) {
+    for (name, value) in pairs {
+        // The loop's own names and values; one that HTTP forbids is a mistake there.
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    }
+}
+
+fn percent_encode(text: &str) -> HeaderValue {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if (b' '..=b'~').contains(&byte) && byte != b'%' {
+            encoded.push(byte as char);
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    HeaderValue::try_from(encoded).expect("percent-encoded text is printable")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts() {
+        assert_eq!(parse_timeout(b"15m"), Ok(Duration::from_millis(15)));
+        assert_eq!(parse_timeout(b"99999999H"), Ok(Duration::from_nanos(u64::MAX)));
+        for broken in [&b"5"[..], b"", b"123456789S", b"5x", b"-5S", b"S"] {
+            assert!(parse_timeout(broken).is_err(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn messages_survive_any_cut() {
+        let mut body = frame(b"one").to_vec();
+        body.extend_from_slice(&frame(b""));
+        body.extend_from_slice(&frame(&[7; 300]));
+        for step in 1..body.len() {
+            let mut reader = MessageReader::new(false, 1000);
+            let mut messages = Vec::new();
+            for chunk in body.chunks(step) {
+                reader.push(Bytes::copy_from_slice(chunk));
+                while let Ok(Some(message)) = reader.next() {
+                    messages.push(message);
+                }
+            }
+            assert_eq!(messages, [&b"one"[..], b"", &[7; 300]]);
+            assert_eq!(reader.partial_bytes(), 0);
+        }
+    }
+}

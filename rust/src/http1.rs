@@ -1,0 +1,156 @@
+//! An HTTP/1.1 connection: hyper does the protocol, the loop sees calls as on HTTP/2.
+
+use crate::exchange::{Exchanges, Server};
+use crate::io::{Io, Link, farewell};
+use crate::network::{Connection, Network};
+use bytes::BytesMut;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How much of an upgraded connection is read at a time.
+const RAW_READ_BYTES: usize = 16 * 1024;
+
+pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
+    let limits = &network.shared.limits;
+    let exchanges = Rc::new(RefCell::new(Exchanges::new(network.clone(), connection.clone())));
+    let link = io.link();
+    let hyper = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_read_max)
+        .max_header_size(limits.header_list_bytes_max as usize)
+        .serve_connection(TokioIo::new(io), Server(exchanges.clone()));
+    let mut driver = Driver {
+        network: network.clone(),
+        connection: connection.clone(),
+        link,
+        exchanges,
+        stage: Stage::Http(Box::new(hyper)),
+        closing: false,
+    };
+    poll_fn(|cx| driver.poll(cx)).await;
+    network.detach(connection, std::iter::empty());
+    farewell(&driver.link).await;
+}
+
+enum Stage {
+    Http(Box<http1::Connection<TokioIo<Io>, Server>>),
+    /// After status 101 the bytes belong to the loop.
+    Raw(Io),
+    Closed,
+}
+
+struct Driver {
+    network: Rc<Network>,
+    connection: Rc<Connection>,
+    link: Rc<RefCell<Link>>,
+    exchanges: Rc<RefCell<Exchanges>>,
+    stage: Stage,
+    closing: bool,
+}
+
+impl Driver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.connection.set_waker(cx.waker());
+        self.network.dispatch();
+        self.exchanges.borrow_mut().apply_commands();
+        if self.network.draining.get() && !self.closing {
+            self.closing = true;
+            if let Stage::Http(hyper) = &mut self.stage {
+                Pin::new(&mut **hyper).graceful_shutdown();
+            }
+        }
+        let mut polled = self.poll_stage(cx);
+        if let Poll::Ready(Err(_)) = self.link.borrow_mut().poll_drain(cx) {
+            polled = Poll::Ready(());
+        }
+        let mut exchanges = self.exchanges.borrow_mut();
+        if polled.is_ready() {
+            exchanges.end();
+        }
+        exchanges.publish();
+        polled
+    }
+
+    fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match &mut self.stage {
+                Stage::Http(hyper) => {
+                    // Once to make room for what the socket has, once to take what came.
+                    self.exchanges.borrow_mut().poll_body(cx);
+                    let polled = hyper.poll_without_shutdown(cx);
+                    self.exchanges.borrow_mut().poll_body(cx);
+                    if self.exchanges.borrow().broken {
+                        return Poll::Ready(());
+                    }
+                    let result = ready!(polled);
+                    let Stage::Http(hyper) = std::mem::replace(&mut self.stage, Stage::Closed)
+                    else {
+                        unreachable!("the stage was matched above");
+                    };
+                    let parts = hyper.into_parts();
+                    let io = parts.io.into_inner();
+                    let mut exchanges = self.exchanges.borrow_mut();
+                    if result.is_ok() && exchanges.is_upgraded() {
+                        exchanges.raw_bytes(parts.read_buf);
+                        self.stage = Stage::Raw(io);
+                    } else {
+                        return Poll::Ready(());
+                    }
+                }
+                Stage::Raw(io) => {
+                    let mut exchanges = self.exchanges.borrow_mut();
+                    let read = poll_raw_read(io, &mut exchanges, cx);
+                    if read.is_ready() || ready!(poll_raw_write(io, &mut exchanges, cx)) {
+                        return Poll::Ready(());
+                    }
+                }
+                Stage::Closed => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+/// Reads what fits into the queue. Ready: the connection is broken.
+fn poll_raw_read(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<()> {
+    while exchanges.may_receive() {
+        let mut data = BytesMut::zeroed(RAW_READ_BYTES);
+        let mut buffer = ReadBuf::new(&mut data);
+        if ready!(Pin::new(&mut *io).poll_read(cx, &mut buffer)).is_err() {
+            return Poll::Ready(());
+        }
+        let length = buffer.filled().len();
+        data.truncate(length);
+        if length == 0 {
+            exchanges.raw_end();
+            return Poll::Pending;
+        }
+        exchanges.raw_bytes(data.freeze());
+    }
+    Poll::Pending
+}
+
+/// Writes what was sent. Ready: whether it is over, because it was finished or broke.
+fn poll_raw_write(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<bool> {
+    while let Some(mut piece) = exchanges.take_piece() {
+        while !piece.is_empty() {
+            match Pin::new(&mut *io).poll_write(cx, &piece) {
+                Poll::Ready(Ok(length)) => drop(piece.split_to(length)),
+                Poll::Ready(Err(_)) => return Poll::Ready(true),
+                Poll::Pending => {
+                    exchanges.put_back(piece);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+    match ready!(Pin::new(io).poll_flush(cx)) {
+        Ok(()) if !exchanges.is_finished() => Poll::Pending,
+        _ => Poll::Ready(true),
+    }
+}

@@ -1,0 +1,378 @@
+//! An HTTP/2 connection: one task accepts calls, applies what the loop said, and flushes.
+
+use crate::arrivals::Arrivals;
+use crate::grpc::{self, MessageReader, Refusal};
+use crate::io::{GATHERED_BYTES_MAX, Io, Link, farewell};
+use crate::network::{Connection, Network};
+use crate::ready::Ready;
+use crate::shared::{
+    Command, Event, EventDetail, HttpRequest, Shared, Unary, call_of, count, stream_of, uncount,
+};
+use crate::stream::{self, Arrival, Kind, Progress, Stream};
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{RecvStream, server};
+use http::Request;
+use http::request::Parts;
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::time::{Sleep, sleep_until, timeout};
+
+/// What a stream's answer may hold inside h2; the rest waits where it is counted.
+const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
+
+/// Streams that a client may open and reset before one pass looks at them. More than that is
+/// an attack, answered with GOAWAY.
+const RESETS_UNSEEN_MAX: usize = 200;
+
+/// No deadline is farther away; what is farther never comes.
+const DEADLINE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
+    let limits = &network.shared.limits;
+    let link = io.link();
+    let handshake = server::Builder::new()
+        .initial_window_size(limits.stream_queued_bytes_max)
+        .initial_connection_window_size(limits.connection_queued_bytes_max.min(1 << 30) as u32)
+        .max_concurrent_streams(limits.streams_per_connection_max)
+        .max_header_list_size(limits.header_list_bytes_max)
+        .max_send_buffer_size(STREAM_BUFFER_BYTES_MAX)
+        .max_pending_accept_reset_streams(RESETS_UNSEEN_MAX)
+        .handshake::<_, Bytes>(io);
+    let Ok(Ok(h2)) = timeout(limits.header_read_max, handshake).await else {
+        return;
+    };
+    let mut driver = Driver {
+        network: network.clone(),
+        shared: network.shared.clone(),
+        connection: connection.clone(),
+        h2,
+        streams: FxHashMap::default(),
+        ready: Arc::default(),
+        deadlines: BTreeSet::new(),
+        alarm: None,
+        blocked: Vec::new(),
+        commands: VecDeque::new(),
+        young: Vec::new(),
+        link,
+        arrivals: Arrivals::default(),
+        going_away: false,
+    };
+    poll_fn(|cx| driver.poll(cx)).await;
+    network.detach(connection, driver.commands.drain(..));
+    farewell(&driver.link).await;
+}
+
+struct Driver {
+    network: Rc<Network>,
+    shared: Arc<Shared>,
+    connection: Rc<Connection>,
+    h2: server::Connection<Io, Bytes>,
+    streams: FxHashMap<u32, Box<Stream>>,
+    ready: Arc<Ready>,
+    /// When calls with a deadline have to be answered.
+    deadlines: BTreeSet<(Instant, u32)>,
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// Streams that have something to send as soon as the socket takes what it has.
+    blocked: Vec<u32>,
+    /// What the loop said and the socket has no room for.
+    commands: VecDeque<Command>,
+    /// Unary calls that nobody watches yet.
+    young: Vec<u32>,
+    link: Rc<RefCell<Link>>,
+    arrivals: Arrivals,
+    going_away: bool,
+}
+
+impl Driver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.connection.set_waker(cx.waker());
+        self.ready.begin_pass(cx.waker());
+        self.network.dispatch();
+        if self.network.draining.get() && !self.going_away {
+            self.going_away = true;
+            self.h2.graceful_shutdown();
+        }
+        loop {
+            self.apply_commands();
+            self.expire(cx);
+            for stream in self.ready.take() {
+                self.drive(stream);
+            }
+            let known = self.young.len();
+            let closed = self.accept_all(cx) || self.drain(cx);
+            if closed {
+                self.end_all();
+                self.arrivals.publish(&self.network, &self.connection);
+                return Poll::Ready(());
+            }
+            self.watch_young(known);
+            if self.socket_is_free() && !(self.blocked.is_empty() && self.commands.is_empty()) {
+                for stream in std::mem::take(&mut self.blocked) {
+                    self.drive(stream);
+                }
+                continue;
+            }
+            if self.ready.end_pass() {
+                break;
+            }
+        }
+        self.arrivals.publish(&self.network, &self.connection);
+        Poll::Pending
+    }
+
+    /// Writes what the pass gathered; true if the connection is broken.
+    fn drain(&mut self, cx: &mut Context<'_>) -> bool {
+        let drained = self.link.borrow_mut().poll_drain(cx);
+        matches!(drained, Poll::Ready(Err(_)))
+    }
+
+    /// Takes in every new call, and moves bytes both ways; true if the connection is closed.
+    fn accept_all(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            match self.h2.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
+                Poll::Ready(Some(Err(_)) | None) => return true,
+                Poll::Pending => return false,
+            }
+        }
+    }
+
+    fn socket_is_free(&self) -> bool {
+        self.link.borrow().waiting() < GATHERED_BYTES_MAX
+    }
+
+    fn event(&mut self, stream: u32, detail: EventDetail) {
+        self.arrivals.event(&self.connection, stream, detail);
+    }
+
+    fn accept(&mut self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+        let (parts, body) = request.into_parts();
+        let accepted = if grpc::is_grpc(&parts.headers) {
+            self.accept_call(&parts, body, respond)
+        } else {
+            Ok(self.accept_http(&parts, body, respond))
+        };
+        match accepted {
+            Ok(stream) => {
+                count(&self.shared.counters.calls_received, 1);
+                count(&self.shared.counters.calls_open, 1);
+                self.drive(stream);
+            }
+            Err((refusal, respond)) => {
+                count(&self.shared.counters.requests_refused, 1);
+                stream::refuse(respond, &refusal);
+            }
+        }
+    }
+
+    fn accept_call(
+        &mut self,
+        parts: &Parts,
+        body: RecvStream,
+        respond: SendResponse<Bytes>,
+    ) -> Result<u32, (Refusal, SendResponse<Bytes>)> {
+        let id = respond.stream_id().as_u32();
+        let head = match grpc::read_head(&self.shared, parts) {
+            Ok(head) => head,
+            Err(refusal) => return Err((refusal, respond)),
+        };
+        let kind = if head.method.streaming { Kind::Streaming } else { Kind::Unary };
+        let reader = MessageReader::new(head.gzip, self.shared.limits.request_bytes_max);
+        let mut stream = Stream::new(kind, body, respond, reader);
+        stream.method = head.method.number;
+        if let Some(timeout) = head.timeout {
+            let deadline = Instant::now() + timeout.min(DEADLINE_MAX);
+            stream.deadline = Some(deadline);
+            self.deadlines.insert((deadline, id));
+        }
+        if head.method.streaming {
+            let (method, metadata) = (stream.method, head.metadata);
+            let pending = stream.pending.clone();
+            self.event(id, EventDetail::Opened { method, metadata, pending });
+        } else {
+            stream.metadata = head.metadata;
+            self.young.push(id);
+        }
+        self.streams.insert(id, Box::new(stream));
+        Ok(id)
+    }
+
+    fn accept_http(
+        &mut self,
+        parts: &Parts,
+        body: RecvStream,
+        respond: SendResponse<Bytes>,
+    ) -> u32 {
+        let id = respond.stream_id().as_u32();
+        let mut stream = Stream::new(Kind::Http, body, respond, MessageReader::default());
+        stream.bodiless = parts.method == http::Method::HEAD;
+        let request = HttpRequest::new(parts, self.connection.listener, stream.pending.clone());
+        self.event(id, EventDetail::HttpOpened(Box::new(request)));
+        self.streams.insert(id, Box::new(stream));
+        id
+    }
+
+    /// Applies what the loop said, as long as the socket takes what comes of it.
+    fn apply_commands(&mut self) {
+        self.commands.append(&mut self.connection.commands.borrow_mut());
+        while self.socket_is_free()
+            && let Some(command) = self.commands.pop_front()
+        {
+            self.apply(command);
+        }
+    }
+
+    fn apply(&mut self, command: Command) {
+        let Some(call) = command.call() else { return };
+        let id = stream_of(call);
+        let Some(stream) = self.streams.get_mut(&id) else {
+            if let Command::MarkWaiting { .. } = command {
+                self.event(id, EventDetail::Ended);
+            }
+            return;
+        };
+        match command {
+            Command::Reply { result: Ok(message), .. } => {
+                count(&self.shared.counters.messages_sent, 1);
+                if stream.reply(message) {
+                    return self.remove(id);
+                }
+            }
+            Command::Reply { result: Err((code, text)), .. } => stream.finish(code, text, vec![]),
+            Command::Send { data, .. } => {
+                count(&self.shared.counters.messages_sent, 1);
+                stream.send(data);
+            }
+            Command::Start { metadata, .. } => stream.start(&metadata),
+            Command::Finish { code, text, trailers, .. } => stream.finish(code, text, trailers),
+            Command::Respond { status, headers, body, .. } => {
+                stream.respond(status, &headers, body)
+            }
+            Command::MarkWaiting { .. } => stream.waiting = true,
+            Command::Release { bytes, .. } => return stream.release(bytes),
+            _ => return,
+        }
+        self.drive(id);
+    }
+
+    /// Finds unary calls that the client gave up.
+    ///
+    /// Most are answered before a waker would be worth its price. Only those that were there
+    /// before this pass and still are get one; the others are looked at once.
+    fn watch_young(&mut self, known: usize) {
+        let ready = self.ready.clone();
+        let young = std::mem::take(&mut self.young);
+        for (place, id) in young.into_iter().enumerate() {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            if stream.is_reset((place < known).then_some(&ready), id) {
+                self.give_up(id);
+            } else if place >= known {
+                self.young.push(id);
+            }
+        }
+    }
+
+    /// Takes a stream as far as it goes.
+    fn drive(&mut self, id: u32) {
+        let socket_is_free = self.socket_is_free();
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let call = call_of(self.connection.number, id);
+        let (method, metadata) = (stream.method, &mut stream.metadata.take());
+        let Arrivals { unary, events } = &mut self.arrivals;
+        let received = stream.receive(&self.ready, id, |arrival| match arrival {
+            Arrival::Request(payload) => {
+                unary.push(Unary { call, method, payload, metadata: metadata.take() });
+            }
+            Arrival::Event(detail) => events.push(Event { call, detail }),
+        });
+        stream.metadata = metadata.take();
+        match received {
+            Ok(true) => {}
+            Ok(false) => return self.give_up(id),
+            Err(refusal) => {
+                count(&self.shared.counters.requests_refused, 1);
+                return self.abort(id, refusal);
+            }
+        }
+        let progress = stream.transmit(&self.ready, id, socket_is_free);
+        if stream.pending.is_writable_again(self.shared.limits.stream_writable_bytes) {
+            self.event(id, EventDetail::Writable);
+        }
+        match progress {
+            Progress::Waiting => {}
+            Progress::Blocked => self.blocked.push(id),
+            Progress::Done => self.remove(id),
+            Progress::Broken => self.give_up(id),
+        }
+    }
+
+    /// Answers the calls whose deadline has passed, and waits for the next one.
+    fn expire(&mut self, cx: &mut Context<'_>) {
+        while let Some(&(deadline, id)) = self.deadlines.first() {
+            if deadline <= Instant::now() {
+                count(&self.shared.counters.deadlines_exceeded, 1);
+                self.abort(id, grpc::deadline_exceeded());
+                continue;
+            }
+            let deadline = deadline.into();
+            let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            // An alarm that is too early costs one pass; setting it anew for each call more.
+            if alarm.deadline() > deadline || alarm.is_elapsed() {
+                alarm.as_mut().reset(deadline);
+            }
+            if alarm.as_mut().poll(cx).is_pending() {
+                return;
+            }
+        }
+    }
+
+    fn abort(&mut self, id: u32, refusal: Refusal) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            let reported = stream.is_reported();
+            stream.abort(refusal);
+            self.remove(id);
+            if reported {
+                self.event(id, EventDetail::Ended);
+            }
+        }
+    }
+
+    /// Ends a call whose client gave it up.
+    fn give_up(&mut self, id: u32) {
+        if self.streams.get(&id).is_some_and(|stream| stream.is_reported()) {
+            self.event(id, EventDetail::Ended);
+        }
+        self.remove(id);
+    }
+
+    fn remove(&mut self, id: u32) {
+        if let Some(stream) = self.streams.remove(&id) {
+            uncount(&self.shared.counters.calls_open, 1);
+            if let Some(deadline) = stream.deadline {
+                self.deadlines.remove(&(deadline, id));
+            }
+        }
+    }
+
+    fn end_all(&mut self) {
+        let ids: Vec<u32> = self.streams.keys().copied().collect();
+        for id in ids {
+            self.give_up(id);
+        }
+    }
+}
+
+/// The runtime drops its tasks when the edge stops; the calls end then, too.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        uncount(&self.shared.counters.calls_open, self.streams.len());
+    }
+}

@@ -1,0 +1,236 @@
+//! A client's socket as HTTP sees it: writes are gathered until a flush, reads can pause.
+
+use crate::network::Connection;
+use crate::shared::{Shared, count};
+use bytes::{Buf, Bytes};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// Gathered bytes above which nothing more is taken until the socket accepts some.
+pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
+
+/// A piece this large goes to the socket directly: copying it would cost more than a call.
+const DIRECT_BYTES_MIN: usize = 8 * 1024;
+
+/// How long a client may take to receive its last bytes and close.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+pub enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Socket::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Socket::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Socket::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Socket::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// The socket and what is gathered for it, shared by HTTP and the connection's driver.
+pub struct Link {
+    socket: Socket,
+    /// Bytes that were read to find out which protocol this is.
+    prefix: Bytes,
+    gathered: Vec<u8>,
+    written: usize,
+    connection: Rc<Connection>,
+    shared: Arc<Shared>,
+}
+
+impl Link {
+    /// Bytes the socket has not taken.
+    pub fn waiting(&self) -> usize {
+        self.gathered.len() - self.written
+    }
+
+    /// Writes what is gathered.
+    pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.waiting() > 0 {
+            let slice = [IoSlice::new(&self.gathered[self.written..])];
+            let length = ready!(self.socket.poll_write_vectored(cx, &slice))?;
+            if length == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += length;
+            count(&self.shared.counters.bytes_written, length);
+        }
+        // Freed, not kept: an idle connection should cost little.
+        self.gathered = Vec::new();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Closes in peace: writes the last bytes, then reads until the client has closed, too.
+    ///
+    /// A socket closed with unread bytes is reset, and the client may lose what it was sent.
+    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        ready!(self.socket.poll_shutdown(cx))?;
+        let mut waste = [0; 4096];
+        loop {
+            let mut buffer = ReadBuf::new(&mut waste);
+            ready!(self.socket.poll_read(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
+    fn is_paused(&self) -> bool {
+        let (queued, limits) = (&self.connection.shared, &self.shared.limits);
+        if queued.queued.load(Ordering::SeqCst) > limits.connection_queued_bytes_max {
+            queued.paused.store(true, Ordering::SeqCst);
+            // Whoever lowered it meanwhile may not have seen the flag.
+            if queued.queued.load(Ordering::SeqCst) > limits.connection_queued_bytes_max {
+                return true;
+            }
+        }
+        if self.shared.queued.load(Ordering::SeqCst) > limits.queued_bytes_max {
+            self.shared.paused.store(true, Ordering::SeqCst);
+            return self.shared.queued.load(Ordering::SeqCst) > limits.queued_bytes_max;
+        }
+        false
+    }
+}
+
+/// Says goodbye to a client whose connection is over, however it ended.
+pub async fn farewell(link: &RefCell<Link>) {
+    let _ = timeout(FAREWELL_MAX, poll_fn(|cx| link.borrow_mut().poll_farewell(cx))).await;
+}
+
+/// The link as HTTP reads and writes it.
+///
+/// A flush does not write: h2 flushes after every frame. The connection's driver drains the
+/// link once, at the end of its pass.
+pub struct Io(Rc<RefCell<Link>>);
+
+impl Io {
+    pub fn new(socket: Socket, connection: Rc<Connection>, shared: Arc<Shared>) -> Io {
+        Io(Rc::new(RefCell::new(Link {
+            socket,
+            prefix: Bytes::new(),
+            gathered: Vec::new(),
+            written: 0,
+            connection,
+            shared,
+        })))
+    }
+
+    pub fn link(&self) -> Rc<RefCell<Link>> {
+        self.0.clone()
+    }
+
+    /// Puts bytes back that were read.
+    pub fn unread(&mut self, prefix: Bytes) {
+        self.0.borrow_mut().prefix = prefix;
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let link = &mut *self.0.borrow_mut();
+        if !link.prefix.is_empty() {
+            let length = link.prefix.len().min(buffer.remaining());
+            buffer.put_slice(&link.prefix[..length]);
+            link.prefix.advance(length);
+            return Poll::Ready(Ok(()));
+        }
+        if link.is_paused() {
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let result = link.socket.poll_read(cx, buffer);
+        count(&link.shared.counters.bytes_read, buffer.filled().len() - before);
+        result
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let link = &mut *self.0.borrow_mut();
+        if link.waiting() >= GATHERED_BYTES_MAX {
+            ready!(link.poll_drain(cx))?;
+        }
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        if link.gathered.is_empty()
+            && offered >= DIRECT_BYTES_MIN
+            && let Poll::Ready(result) = link.socket.poll_write_vectored(cx, slices)
+        {
+            if let Ok(length) = &result {
+                count(&link.shared.counters.bytes_written, *length);
+            }
+            return Poll::Ready(result);
+        }
+        for slice in slices {
+            link.gathered.extend_from_slice(slice);
+        }
+        Poll::Ready(Ok(offered))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let link = &mut *self.0.borrow_mut();
+        if link.waiting() >= GATHERED_BYTES_MAX { link.poll_drain(cx) } else { Poll::Ready(Ok(())) }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let link = &mut *self.0.borrow_mut();
+        ready!(link.poll_drain(cx))?;
+        link.socket.poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,155 @@
+//! Listening sockets: bound by the loop, so that errors reach the operator, accepted here.
+
+use crate::io::Socket;
+use crate::network::Network;
+use socket2::{Domain, Protocol, SockAddr, Type};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+
+const BACKLOG: i32 = 4096;
+
+/// Accepting failed for lack of descriptors or memory: how long to leave it alone.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+enum Kind {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+pub struct BoundSocket {
+    kind: Kind,
+    number: usize,
+    /// The file of a unix socket, removed when the listener is dropped.
+    path: Option<PathBuf>,
+    creator: u32,
+}
+
+impl BoundSocket {
+    /// Binds `host:port`, `[v6 host]:port` or `unix:path`; returns the address in that form.
+    pub fn new(address: &str, number: usize) -> io::Result<(BoundSocket, String)> {
+        let creator = std::process::id();
+        if let Some(path) = address.strip_prefix("unix:") {
+            let path = PathBuf::from(path);
+            remove_stale_socket(&path)?;
+            let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            socket.bind(&SockAddr::unix(&path)?)?;
+            socket.listen(BACKLOG)?;
+            socket.set_nonblocking(true)?;
+            let kind = Kind::Unix(socket.into());
+            return Ok((
+                BoundSocket { kind, number, path: Some(path), creator },
+                address.to_owned(),
+            ));
+        }
+        let resolved: SocketAddr = address
+            .to_socket_addrs()?
+            .next()
+            .ok_or_else(|| io::Error::other("the host has no address"))?;
+        let socket =
+            socket2::Socket::new(Domain::for_address(resolved), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&resolved.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let listener: std::net::TcpListener = socket.into();
+        let bound = listener.local_addr()?.to_string();
+        Ok((BoundSocket { kind: Kind::Tcp(listener), number, path: None, creator }, bound))
+    }
+}
+
+fn remove_stale_socket(path: &PathBuf) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => {
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Removes a socket's file with its listener, unless this is a fork's copy.
+struct SocketFile(Option<PathBuf>, u32);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0
+            && self.1 == std::process::id()
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(Socket, String)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Socket::Tcp(stream), peer.to_string()))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Socket::Unix(stream), "@".to_owned()))
+            }
+        }
+    }
+}
+
+/// Accepts clients until the task is aborted.
+pub async fn accept(network: Rc<Network>, bound: BoundSocket) {
+    let _file = SocketFile(bound.path, bound.creator);
+    let _registered = Registered::new(&network, &bound.kind);
+    let listener = match bound.kind {
+        Kind::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
+        Kind::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
+    }
+    .expect("a bound socket is usable");
+    loop {
+        wait_for_room(&network).await;
+        match listener.accept().await {
+            Ok((socket, peer)) => network.serve(socket, peer, bound.number),
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn wait_for_room(network: &Network) {
+    while network.connections_open() >= network.shared.limits.connections_max {
+        network.closed.notified().await;
+    }
+}
+
+/// Keeps a listening socket in the list of descriptors as long as it is open.
+struct Registered {
+    network: Rc<Network>,
+    descriptor: RawFd,
+}
+
+impl Registered {
+    fn new(network: &Rc<Network>, kind: &Kind) -> Registered {
+        let descriptor = match kind {
+            Kind::Tcp(listener) => listener.as_raw_fd(),
+            Kind::Unix(listener) => listener.as_raw_fd(),
+        };
+        network.shared.descriptors.lock().insert(descriptor);
+        Registered { network: network.clone(), descriptor }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.network.shared.descriptors.lock().remove(&self.descriptor);
+    }
+}

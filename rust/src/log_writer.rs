@@ -1,0 +1,125 @@
+//! The log writer: a thread that writes and syncs in order, so that the loop need not wait.
+
+use crate::shared::Shared;
+use crate::wakeup::Wakeup;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+struct Write {
+    number: u64,
+    descriptor: RawFd,
+    offset: i64,
+    data: Vec<u8>,
+    sync: bool,
+}
+
+#[derive(Default)]
+struct State {
+    submitted: VecDeque<Write>,
+    finished: Vec<(u64, i32)>,
+    numbers: u64,
+    stopping: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub struct LogWriter {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LogWriter {
+    /// Queues a write and returns its number.
+    pub fn submit(
+        &self,
+        shared: &Arc<Shared>,
+        descriptor: RawFd,
+        offset: i64,
+        data: Vec<u8>,
+        sync: bool,
+    ) -> u64 {
+        let mut state = self.queue.state.lock();
+        state.numbers += 1;
+        let number = state.numbers;
+        state.submitted.push_back(Write { number, descriptor, offset, data, sync });
+        drop(state);
+        self.queue.changed.notify_one();
+        self.thread.lock().get_or_insert_with(|| {
+            let (queue, shared) = (self.queue.clone(), shared.clone());
+            thread::Builder::new()
+                .name("kvorum-log".to_owned())
+                .spawn(move || run(&queue, &shared.wakeup))
+                .expect("a thread can be started")
+        });
+        number
+    }
+
+    pub fn take_finished(&self) -> Vec<(u64, i32)> {
+        std::mem::take(&mut self.queue.state.lock().finished)
+    }
+
+    pub fn has_finished(&self) -> bool {
+        !self.queue.state.lock().finished.is_empty()
+    }
+
+    /// Writes what was submitted, then ends the thread.
+    pub fn stop(&self) {
+        self.queue.state.lock().stopping = true;
+        self.queue.changed.notify_one();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(queue: &Queue, wakeup: &Wakeup) {
+    // After a failure the file's content is unknown; what follows must not be written.
+    let mut failed = false;
+    loop {
+        let mut state = queue.state.lock();
+        while state.submitted.is_empty() && !state.stopping {
+            queue.changed.wait(&mut state);
+        }
+        let Some(write) = state.submitted.pop_front() else { return };
+        drop(state);
+        let error = if failed { libc::ECANCELED } else { perform(&write) };
+        failed |= error != 0;
+        queue.state.lock().finished.push((write.number, error));
+        wakeup.note();
+        wakeup.ring();
+    }
+}
+
+/// Returns 0, or the error's number.
+fn perform(write: &Write) -> i32 {
+    let mut written = 0;
+    while written < write.data.len() {
+        let rest = &write.data[written..];
+        let offset = write.offset + written as i64;
+        let result =
+            unsafe { libc::pwrite(write.descriptor, rest.as_ptr().cast(), rest.len(), offset) };
+        match result {
+            -1 if last_error() == libc::EINTR => {}
+            -1 => return last_error(),
+            0 => return libc::EIO,
+            length => written += length as usize,
+        }
+    }
+    if write.sync && unsafe { libc::fdatasync(write.descriptor) } != 0 {
+        return last_error();
+    }
+    0
+}
+
+fn last_error() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,273 @@
+//! The network thread: a single-threaded runtime, its connections, and the commands for them.
+
+use crate::connection;
+use crate::io::Socket;
+use crate::listener::{self, BoundSocket};
+use crate::shared::{
+    Command, ConnectionShared, Event, EventDetail, Shared, connection_of, count, uncount,
+};
+use rustc_hash::FxHashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+thread_local! {
+    static NETWORK: RefCell<Option<Rc<Network>>> = const { RefCell::new(None) };
+}
+
+/// The network thread's own state; only that thread ever sees it.
+pub struct Network {
+    pub shared: Arc<Shared>,
+    /// Connections that can be told something, by number.
+    connections: RefCell<FxHashMap<u32, Rc<Connection>>>,
+    connections_made: Cell<u32>,
+    /// Sockets that are open, even if they only say goodbye.
+    connections_open: Cell<usize>,
+    listeners: RefCell<Vec<AbortHandle>>,
+    main: RefCell<Option<Waker>>,
+    pub draining: Cell<bool>,
+    stopping: Cell<bool>,
+    /// Told whenever a connection closes, for a listener that waits at the limit.
+    pub closed: Notify,
+}
+
+/// One connection as the network thread sees it.
+pub struct Connection {
+    pub number: u32,
+    pub listener: usize,
+    pub shared: Arc<ConnectionShared>,
+    pub commands: RefCell<VecDeque<Command>>,
+    pub waker: RefCell<Option<Waker>>,
+    descriptor: RawFd,
+}
+
+impl Connection {
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut current = self.waker.borrow_mut();
+        if current.as_ref().is_none_or(|current| !current.will_wake(waker)) {
+            *current = Some(waker.clone());
+        }
+    }
+}
+
+/// Runs until told to stop. Called on a thread of its own.
+pub fn run(shared: Arc<Shared>) {
+    let unparked = shared.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(before_sleep)
+        .on_thread_unpark(move || unparked.outbox.set_network_asleep(false))
+        .build()
+        .expect("the runtime of the network thread can be built");
+    let network = Rc::new(Network {
+        shared,
+        connections: RefCell::default(),
+        connections_made: Cell::new(0),
+        connections_open: Cell::new(0),
+        listeners: RefCell::default(),
+        main: RefCell::default(),
+        draining: Cell::new(false),
+        stopping: Cell::new(false),
+        closed: Notify::new(),
+    });
+    NETWORK.set(Some(network.clone()));
+    runtime.block_on(poll_fn(|cx| {
+        network.shared.outbox.set_waker(Some(cx.waker().clone()));
+        *network.main.borrow_mut() = Some(cx.waker().clone());
+        network.dispatch();
+        if network.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    // A waker keeps the runtime's descriptors open.
+    network.shared.outbox.set_waker(None);
+    network.main.take();
+    drop(runtime);
+    NETWORK.set(None);
+}
+
+/// The end of a pass: everything that was ready has been served.
+fn before_sleep() {
+    NETWORK.with_borrow(|network| {
+        let Some(network) = network else { return };
+        let shared = &network.shared;
+        network.dispatch();
+        shared.wakeup.ring();
+        shared.outbox.set_network_asleep(true);
+        // What was said before the loop could see that we sleep.
+        if shared.outbox.is_filled() {
+            shared.outbox.set_network_asleep(false);
+            network.dispatch();
+        }
+    });
+}
+
+/// Lets a future that stays on this thread pass for one that may move.
+struct Here<F>(F);
+
+// A single-threaded runtime polls and drops its tasks on the thread that runs it.
+unsafe impl<F> Send for Here<F> {}
+
+impl<F: Future> Future for Here<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        unsafe { self.map_unchecked_mut(|here| &mut here.0) }.poll(cx)
+    }
+}
+
+pub fn spawn(future: impl Future<Output = ()> + 'static) -> AbortHandle {
+    tokio::spawn(Here(future)).abort_handle()
+}
+
+impl Network {
+    /// Hands what the loop said to the connections it is for.
+    pub fn dispatch(self: &Rc<Self>) {
+        for command in self.shared.outbox.take() {
+            match command {
+                Command::Resume { connection } => self.to_connection(connection, None),
+                Command::ResumeAll => self.wake_all(),
+                Command::Listen(bound) => self.listen(*bound),
+                Command::Drain => self.drain(),
+                Command::Stop => {
+                    self.stopping.set(true);
+                    self.wake_main();
+                }
+                command => {
+                    if let Some(call) = command.call() {
+                        self.to_connection(connection_of(call), Some(command));
+                    }
+                }
+            }
+        }
+    }
+
+    fn to_connection(&self, number: u32, command: Option<Command>) {
+        match (self.connections.borrow().get(&number), command) {
+            (Some(connection), command) => {
+                connection.commands.borrow_mut().extend(command);
+                connection.wake();
+            }
+            // A call that is marked after its connection broke ends all the same.
+            (None, Some(Command::MarkWaiting { call })) => {
+                let ended = Event { call, detail: EventDetail::Ended };
+                let mut inbox = self.shared.inbox.lock();
+                inbox.push(number, Vec::new(), vec![ended]);
+                self.shared.wakeup.note();
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn wake_all(&self) {
+        for connection in self.connections.borrow().values() {
+            connection.wake();
+        }
+    }
+
+    fn wake_main(&self) {
+        if let Some(main) = &*self.main.borrow() {
+            main.wake_by_ref();
+        }
+    }
+
+    fn listen(self: &Rc<Self>, bound: BoundSocket) {
+        let accepting = spawn(listener::accept(self.clone(), bound));
+        self.listeners.borrow_mut().push(accepting);
+    }
+
+    fn drain(&self) {
+        self.draining.set(true);
+        for listener in self.listeners.borrow_mut().drain(..) {
+            listener.abort();
+        }
+        self.wake_all();
+        self.note_if_drained();
+    }
+
+    fn note_if_drained(&self) {
+        if self.draining.get() && self.connections_open.get() == 0 {
+            self.shared.drained.store(true, Ordering::SeqCst);
+            self.shared.drain_news.store(true, Ordering::SeqCst);
+            self.shared.wakeup.note();
+        }
+    }
+
+    /// Takes a new client in and serves it until it is gone.
+    pub fn serve(self: &Rc<Self>, socket: Socket, peer: String, listener: usize) {
+        let descriptor = match &socket {
+            Socket::Tcp(stream) => stream.as_raw_fd(),
+            Socket::Unix(stream) => stream.as_raw_fd(),
+        };
+        self.connections_made.set(self.connections_made.get().wrapping_add(1));
+        let number = self.connections_made.get();
+        let shared = Arc::new(ConnectionShared {
+            peer,
+            queued: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
+        });
+        let connection = Rc::new(Connection {
+            number,
+            listener,
+            shared: shared.clone(),
+            commands: RefCell::default(),
+            waker: RefCell::default(),
+            descriptor,
+        });
+        self.connections_open.set(self.connections_open.get() + 1);
+        count(&self.shared.counters.connections_accepted, 1);
+        count(&self.shared.counters.connections_open, 1);
+        self.shared.descriptors.lock().insert(descriptor);
+        self.shared.inbox.lock().open(number, shared);
+        self.connections.borrow_mut().insert(number, connection.clone());
+        spawn(connection::serve(self.clone(), connection, socket));
+    }
+
+    /// Ends a connection for the loop: what is said to it from now on goes nowhere.
+    pub fn detach(&self, connection: &Connection, commands: impl Iterator<Item = Command>) {
+        self.connections.borrow_mut().remove(&connection.number);
+        let said = std::mem::take(&mut *connection.commands.borrow_mut());
+        for command in commands.chain(said) {
+            self.to_connection(connection.number, Some(command));
+        }
+    }
+
+    /// Takes a connection off the books; its socket is closed.
+    pub fn forget(&self, connection: &Connection) {
+        self.detach(connection, std::iter::empty());
+        self.shared.inbox.lock().close(connection.number);
+        let left = connection.shared.queued.load(Ordering::SeqCst);
+        self.shared.queued.fetch_sub(left, Ordering::SeqCst);
+        // What it leaves may be room for others.
+        if self.shared.paused.swap(false, Ordering::SeqCst) {
+            self.wake_all();
+        }
+        self.shared.descriptors.lock().remove(&connection.descriptor);
+        uncount(&self.shared.counters.connections_open, 1);
+        self.connections_open.set(self.connections_open.get() - 1);
+        self.closed.notify_one();
+        self.note_if_drained();
+    }
+
+    /// Counts bytes that wait for the loop.
+    pub fn put_on(&self, connection: &Connection, bytes: usize) {
+        connection.shared.queued.fetch_add(bytes, Ordering::SeqCst);
+        self.shared.queued.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    pub fn connections_open(&self) -> usize {
+        self.connections_open.get()
+    }
+}

@@ -1,0 +1,291 @@
+//! What the loop's side and the network thread share: two queues, limits and counters.
+//!
+//! The inbox carries what arrived to the loop, the outbox what the loop says back. Each is
+//! locked once per batch, never per request.
+
+use crate::inbox::Inbox;
+use crate::wakeup::Wakeup;
+use bytes::Bytes;
+use http::HeaderName;
+use http::header::HOST;
+use http::request::Parts;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::collections::HashSet;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+/// Names one RPC or HTTP request: its connection's number and its stream on it.
+pub type Call = u64;
+
+pub fn call_of(connection: u32, stream: u32) -> Call {
+    u64::from(connection) << 32 | u64::from(stream)
+}
+
+pub fn connection_of(call: Call) -> u32 {
+    (call >> 32) as u32
+}
+
+pub fn stream_of(call: Call) -> u32 {
+    call as u32
+}
+
+/// The limits of `kvorum.edge.interface.Limits`, where each is documented.
+pub struct Limits {
+    pub request_bytes_max: usize,
+    pub streams_per_connection_max: u32,
+    pub connections_max: usize,
+    pub header_list_bytes_max: u32,
+    pub header_read_max: Duration,
+    pub stream_queued_bytes_max: u32,
+    pub connection_queued_bytes_max: usize,
+    pub queued_bytes_max: usize,
+    pub stream_writable_bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+pub struct Method {
+    pub number: u32,
+    pub streaming: bool,
+}
+
+/// The RPCs that are served, by path.
+pub struct Methods {
+    pub by_path: FxHashMap<String, Method>,
+    pub services: HashSet<String>,
+}
+
+/// Subscribed metadata of one request: (place among the subscribed keys, first value).
+pub type Metadata = Option<Box<[(usize, Bytes)]>>;
+
+pub type Pairs = Vec<(String, String)>;
+
+pub struct Unary {
+    pub call: Call,
+    pub method: u32,
+    pub payload: Bytes,
+    pub metadata: Metadata,
+}
+
+pub enum EventDetail {
+    Opened {
+        method: u32,
+        metadata: Metadata,
+        pending: Arc<Pending>,
+    },
+    /// The bytes, and how much of the HTTP/2 window to give back when they are taken.
+    Message(Bytes, usize),
+    HalfClosed,
+    Ended,
+    HttpOpened(Box<HttpRequest>),
+    Writable,
+}
+
+pub struct HttpRequest {
+    pub listener: usize,
+    pub method: String,
+    pub target: String,
+    pub headers: Vec<(String, Bytes)>,
+    pub pending: Arc<Pending>,
+}
+
+impl HttpRequest {
+    pub fn new(parts: &Parts, listener: usize, pending: Arc<Pending>) -> HttpRequest {
+        let mut headers = Vec::with_capacity(parts.headers.len() + 1);
+        // HTTP/2 has the host in its authority; whoever reads headers looks for `host`.
+        if let Some(authority) = parts.uri.authority()
+            && !parts.headers.contains_key(HOST)
+        {
+            headers
+                .push(("host".to_owned(), Bytes::copy_from_slice(authority.as_str().as_bytes())));
+        }
+        for (name, value) in &parts.headers {
+            headers.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
+        }
+        let target = parts.uri.path_and_query().map_or("*", |target| target.as_str()).to_owned();
+        HttpRequest { listener, method: parts.method.to_string(), target, headers, pending }
+    }
+}
+
+pub struct Event {
+    pub call: Call,
+    pub detail: EventDetail,
+}
+
+/// Bytes of one call that were sent by the loop and not yet taken by the network.
+#[derive(Default)]
+pub struct Pending {
+    pub bytes: AtomicUsize,
+    /// The bytes reached the mark at which their falling below it is reported.
+    pub reached_mark: AtomicBool,
+}
+
+impl Pending {
+    /// Notes that bytes left. An answer to a unary call was not counted when it was given.
+    pub fn sent(&self, bytes: usize) {
+        let less = |pending: usize| Some(pending.saturating_sub(bytes));
+        let _ = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+
+    /// Whether the sender waits to hear that there is little left to send.
+    pub fn is_writable_again(&self, mark: usize) -> bool {
+        self.bytes.load(Ordering::SeqCst) < mark
+            && self.reached_mark.load(Ordering::SeqCst)
+            && self.reached_mark.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// What the loop says to a connection, or to all of them.
+pub enum Command {
+    Reply {
+        call: Call,
+        result: Result<Bytes, (i32, String)>,
+    },
+    Send {
+        call: Call,
+        data: Bytes,
+    },
+    Start {
+        call: Call,
+        metadata: Pairs,
+    },
+    Finish {
+        call: Call,
+        code: i32,
+        text: String,
+        trailers: Pairs,
+    },
+    Respond {
+        call: Call,
+        status: u16,
+        headers: Pairs,
+        body: Option<Bytes>,
+    },
+    MarkWaiting {
+        call: Call,
+    },
+    /// A stream's message was taken; its bytes may be sent anew.
+    Release {
+        call: Call,
+        bytes: usize,
+    },
+    /// The connection's queue is short enough to read on.
+    Resume {
+        connection: u32,
+    },
+    ResumeAll,
+    Listen(Box<crate::listener::BoundSocket>),
+    Drain,
+    Stop,
+}
+
+impl Command {
+    pub fn call(&self) -> Option<Call> {
+        match self {
+            Command::Reply { call, .. }
+            | Command::Send { call, .. }
+            | Command::Start { call, .. }
+            | Command::Finish { call, .. }
+            | Command::Respond { call, .. }
+            | Command::MarkWaiting { call }
+            | Command::Release { call, .. } => Some(*call),
+            _ => None,
+        }
+    }
+}
+
+/// What the loop may know of a connection.
+pub struct ConnectionShared {
+    pub peer: String,
+    /// Bytes received and not polled.
+    pub queued: AtomicUsize,
+    /// Reading stopped because of a limit; `poll` has to say when it may go on.
+    pub paused: AtomicBool,
+}
+
+/// What the loop said and the network thread has not read.
+#[derive(Default)]
+pub struct Outbox {
+    commands: Mutex<Vec<Command>>,
+    filled: AtomicBool,
+    /// The network thread is about to wait for its sockets.
+    network_asleep: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Outbox {
+    /// Hands over a batch; wakes the network thread only if it sleeps.
+    pub fn push(&self, batch: impl IntoIterator<Item = Command>) {
+        self.commands.lock().extend(batch);
+        self.filled.store(true, Ordering::SeqCst);
+        if self.network_asleep.swap(false, Ordering::SeqCst)
+            && let Some(waker) = &*self.waker.lock()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub fn take(&self) -> Vec<Command> {
+        if !self.filled.load(Ordering::Relaxed) || !self.filled.swap(false, Ordering::SeqCst) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.commands.lock())
+    }
+
+    pub fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::SeqCst)
+    }
+
+    pub fn set_network_asleep(&self, asleep: bool) {
+        self.network_asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    pub fn set_waker(&self, waker: Option<Waker>) {
+        *self.waker.lock() = waker;
+    }
+}
+
+/// The counters of `kvorum.edge.interface.COUNTERS`.
+#[derive(Default)]
+pub struct Counters {
+    pub connections_accepted: AtomicU64,
+    pub connections_open: AtomicU64,
+    pub calls_received: AtomicU64,
+    pub calls_open: AtomicU64,
+    pub messages_received: AtomicU64,
+    pub messages_sent: AtomicU64,
+    pub bytes_read: AtomicU64,
+    pub bytes_written: AtomicU64,
+    pub deadlines_exceeded: AtomicU64,
+    pub requests_refused: AtomicU64,
+}
+
+pub fn count(counter: &AtomicU64, number: usize) {
+    counter.fetch_add(number as u64, Ordering::Relaxed);
+}
+
+pub fn uncount(counter: &AtomicU64, number: usize) {
+    counter.fetch_sub(number as u64, Ordering::Relaxed);
+}
+
+pub struct Shared {
+    pub limits: Limits,
+    pub methods: Methods,
+    pub metadata_keys: Vec<HeaderName>,
+    pub inbox: Mutex<Inbox>,
+    pub outbox: Outbox,
+    pub wakeup: Wakeup,
+    pub counters: Counters,
+    /// Sum of `ConnectionShared::queued`.
+    pub queued: AtomicUsize,
+    /// Some connection stopped reading because of the sum.
+    pub paused: AtomicBool,
+    /// Every socket, so that a forked child can close its copies.
+    pub descriptors: Mutex<HashSet<RawFd>>,
+    pub drained: AtomicBool,
+    /// The loop has not been told that it is drained.
+    pub drain_news: AtomicBool,
+}

@@ -1,0 +1,339 @@
+//! One stream of an HTTP/2 connection, from its headers to its last frame.
+
+use crate::grpc::{self, MessageReader, Refusal};
+use crate::ready::{Ready, stream_waker};
+use crate::shared::{EventDetail, Metadata, Pairs, Pending};
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// How much of an answer is given to h2 at a time.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Unary,
+    Streaming,
+    Http,
+}
+
+enum Answer {
+    Unopened(SendResponse<Bytes>),
+    Open(SendStream<Bytes>),
+}
+
+struct Ending {
+    code: i32,
+    text: String,
+    trailers: Pairs,
+}
+
+/// How far a stream got.
+pub enum Progress {
+    /// It goes on when its waker is called.
+    Waiting,
+    /// It goes on when the socket has taken what it has.
+    Blocked,
+    Done,
+    /// The client reset it.
+    Broken,
+}
+
+/// What arrived on a stream.
+pub enum Arrival {
+    /// A unary call's request.
+    Request(Bytes),
+    Event(EventDetail),
+}
+
+pub struct Stream {
+    pub kind: Kind,
+    pub method: u32,
+    pub metadata: Metadata,
+    pub deadline: Option<Instant>,
+    /// The loop wants to hear if this unary call ends early.
+    pub waiting: bool,
+    pub pending: Arc<Pending>,
+    /// The answer to this request has no body, whatever is said of it.
+    pub bodiless: bool,
+    body: Option<RecvStream>,
+    reader: MessageReader,
+    answer: Answer,
+    /// What is to be sent before the stream ends.
+    pieces: VecDeque<Bytes>,
+    ending: Option<Ending>,
+    /// What was sent has had its chance to leave before the stream is reset.
+    breaking: bool,
+    waker: Option<Waker>,
+}
+
+/// Answers a call that is not taken in.
+pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
+    let mut response = grpc::response(refusal.http_status, &[]);
+    grpc::add_status(response.headers_mut(), refusal.code, &refusal.text, &[]);
+    // An error here means that the client has gone, and needs no answer.
+    let _ = respond.send_response(response, true);
+}
+
+impl Stream {
+    pub fn new(
+        kind: Kind,
+        body: RecvStream,
+        respond: SendResponse<Bytes>,
+        reader: MessageReader,
+    ) -> Stream {
+        Stream {
+            kind,
+            method: 0,
+            metadata: None,
+            deadline: None,
+            waiting: false,
+            pending: Arc::default(),
+            bodiless: false,
+            body: Some(body),
+            reader,
+            answer: Answer::Unopened(respond),
+            pieces: VecDeque::new(),
+            ending: None,
+            breaking: false,
+            waker: None,
+        }
+    }
+
+    /// Whether the loop has to hear that the client gave up.
+    pub fn is_reported(&self) -> bool {
+        (self.kind != Kind::Unary || self.waiting) && self.ending.is_none()
+    }
+
+    /// Reads what the client sent; false if it reset the stream.
+    pub fn receive(
+        &mut self,
+        ready: &Arc<Ready>,
+        id: u32,
+        mut arrived: impl FnMut(Arrival),
+    ) -> Result<bool, Refusal> {
+        // Most requests are here whole; only one that is not needs a waker.
+        let mut waker = None;
+        while let Some(body) = &mut self.body {
+            let mut cx = Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
+            match body.poll_data(&mut cx) {
+                Poll::Pending if waker.is_some() => break,
+                Poll::Pending => {
+                    waker = Some(self.waker.get_or_insert_with(|| stream_waker(ready, id)).clone());
+                }
+                Poll::Ready(Some(Ok(data))) => self.take_in(data, &mut arrived)?,
+                Poll::Ready(Some(Err(_))) => return Ok(false),
+                Poll::Ready(None) => {
+                    self.body = None;
+                    let partial = self.reader.partial_bytes();
+                    match self.kind {
+                        Kind::Unary => return Err(grpc::cut_off(false, partial)),
+                        Kind::Streaming if partial > 0 => return Err(grpc::cut_off(true, partial)),
+                        _ => arrived(Arrival::Event(EventDetail::HalfClosed)),
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_in(&mut self, data: Bytes, arrived: &mut impl FnMut(Arrival)) -> Result<(), Refusal> {
+        let length = data.len();
+        match self.kind {
+            Kind::Http => arrived(Arrival::Event(EventDetail::Message(data, length))),
+            Kind::Unary => {
+                self.release(length);
+                self.reader.push(data);
+                if let Some(message) = self.reader.next()? {
+                    // What may follow is of no interest, and h2 disposes of it.
+                    self.body = None;
+                    arrived(Arrival::Request(message));
+                }
+            }
+            Kind::Streaming => {
+                self.reader.push(data);
+                let mut previous = None;
+                while let Some(message) = self.reader.next()? {
+                    if let Some(message) = previous.replace(message) {
+                        arrived(Arrival::Event(EventDetail::Message(message, 0)));
+                    }
+                }
+                // A message may be larger than the window, so what is incomplete is given
+                // back at once; the rest when the loop has taken the messages.
+                let incomplete = self.reader.partial_bytes().min(length);
+                self.release(incomplete);
+                if let Some(message) = previous {
+                    let detail = EventDetail::Message(message, length - incomplete);
+                    arrived(Arrival::Event(detail));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the client send so many bytes more.
+    pub fn release(&mut self, bytes: usize) {
+        if let Some(body) = &mut self.body {
+            let _ = body.flow_control().release_capacity(bytes);
+        }
+    }
+
+    /// Sends a unary call's whole answer; true if nothing is left to do for it.
+    pub fn reply(&mut self, message: Bytes) -> bool {
+        self.start(&[]);
+        let length = message.len();
+        if let Answer::Open(send) = &mut self.answer
+            && self.pieces.is_empty()
+            && length <= PIECE_BYTES_MAX
+        {
+            send.reserve_capacity(length);
+            if send.capacity() >= length {
+                let sent = send.send_data(message, false);
+                return sent.and_then(|()| send.send_trailers(grpc::ok_trailers())).is_ok();
+            }
+        }
+        self.send(message);
+        self.finish(grpc::OK, String::new(), Pairs::new());
+        false
+    }
+
+    pub fn start(&mut self, metadata: &[(String, String)]) {
+        self.open(grpc::response(StatusCode::OK, metadata), false);
+    }
+
+    pub fn respond(&mut self, status: u16, headers: &[(String, String)], body: Option<Bytes>) {
+        let mut response = Response::new(());
+        *response.status_mut() =
+            StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        grpc::append_all(response.headers_mut(), headers);
+        if let Some(body) = &body {
+            let length = HeaderValue::from(body.len());
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert(length);
+        }
+        self.open(response, false);
+        if let Some(body) = body {
+            self.send(body);
+            self.finish(grpc::OK, String::new(), Pairs::new());
+        }
+    }
+
+    fn open(&mut self, response: Response<()>, ends: bool) {
+        if let Answer::Unopened(respond) = &mut self.answer
+            && let Ok(send) = respond.send_response(response, ends)
+        {
+            self.answer = Answer::Open(send);
+        }
+    }
+
+    pub fn send(&mut self, data: Bytes) {
+        if self.kind != Kind::Http {
+            self.start(&[]);
+        }
+        if self.ending.is_none() && !self.bodiless && !data.is_empty() {
+            self.pieces.push_back(data);
+        }
+    }
+
+    /// Ends the stream after what was sent.
+    pub fn finish(&mut self, code: i32, text: String, trailers: Pairs) {
+        self.ending.get_or_insert(Ending { code, text, trailers });
+    }
+
+    /// Ends the stream now, whatever was to be sent.
+    pub fn abort(&mut self, refusal: Refusal) {
+        self.pieces.clear();
+        self.ending = Some(Ending { code: refusal.code, text: refusal.text, trailers: vec![] });
+        self.end();
+    }
+
+    /// Sends what can be sent.
+    pub fn transmit(&mut self, ready: &Arc<Ready>, id: u32, socket_is_free: bool) -> Progress {
+        while let Some(piece) = self.pieces.front_mut() {
+            let Answer::Open(send) = &mut self.answer else {
+                return Progress::Broken;
+            };
+            if !socket_is_free {
+                return Progress::Blocked;
+            }
+            send.reserve_capacity(piece.len().min(PIECE_BYTES_MAX));
+            let mut capacity = send.capacity();
+            if capacity == 0 {
+                let waker = self.waker.get_or_insert_with(|| stream_waker(ready, id));
+                match send.poll_capacity(&mut Context::from_waker(waker)) {
+                    Poll::Ready(Some(Ok(granted))) => capacity = granted,
+                    Poll::Ready(_) => return Progress::Broken,
+                    Poll::Pending => return Progress::Waiting,
+                }
+            }
+            let data = piece.split_to(capacity.min(piece.len()));
+            if piece.is_empty() {
+                self.pieces.pop_front();
+            }
+            self.pending.sent(data.len());
+            if send.send_data(data, false).is_err() {
+                return Progress::Broken;
+            }
+        }
+        if let Some(ending) = &self.ending {
+            // A reset overtakes what h2 still holds.
+            if self.kind == Kind::Http && ending.code != grpc::OK && !self.breaking {
+                self.breaking = true;
+                return Progress::Blocked;
+            }
+            return if self.end() { Progress::Done } else { Progress::Broken };
+        }
+        if self.is_reported() && self.body.is_none() && self.is_reset(Some(ready), id) {
+            return Progress::Broken;
+        }
+        Progress::Waiting
+    }
+
+    /// Whether the client gave the stream up; if not, it is driven when the client does,
+    /// provided that it is told where to say so.
+    pub fn is_reset(&mut self, ready: Option<&Arc<Ready>>, id: u32) -> bool {
+        let waker = match ready {
+            Some(ready) => self.waker.get_or_insert_with(|| stream_waker(ready, id)),
+            None => Waker::noop(),
+        };
+        let mut cx = Context::from_waker(waker);
+        match &mut self.answer {
+            Answer::Unopened(respond) => respond.poll_reset(&mut cx).is_ready(),
+            Answer::Open(send) => send.poll_reset(&mut cx).is_ready(),
+        }
+    }
+
+    /// Sends the last frame; false if the stream is broken.
+    fn end(&mut self) -> bool {
+        let Some(ending) = &self.ending else { return false };
+        match (&mut self.answer, self.kind) {
+            (Answer::Open(send), Kind::Http) if ending.code == grpc::OK => {
+                send.send_data(Bytes::new(), true).is_ok()
+            }
+            (Answer::Open(send), Kind::Http) => {
+                send.send_reset(Reason::INTERNAL_ERROR);
+                true
+            }
+            (Answer::Unopened(respond), Kind::Http) => {
+                respond.send_reset(Reason::INTERNAL_ERROR);
+                true
+            }
+            (Answer::Open(send), _) => {
+                let mut trailers = HeaderMap::new();
+                grpc::add_status(&mut trailers, ending.code, &ending.text, &ending.trailers);
+                send.send_trailers(trailers).is_ok()
+            }
+            (Answer::Unopened(respond), _) => {
+                let mut response = grpc::response(StatusCode::OK, &[]);
+                let headers = response.headers_mut();
+                grpc::add_status(headers, ending.code, &ending.text, &ending.trailers);
+                respond.send_response(response, true).is_ok()
+            }
+        }
+    }
+}

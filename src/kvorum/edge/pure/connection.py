@@ -1,0 +1,354 @@
+"""One client's socket: reading, writing, holding back, closing.
+
+What is said on it is the business of a dialect, HTTP/1.1 or HTTP/2, chosen by the first
+bytes. Rules of this module:
+
+- Bytes to be written gather in `out` and are written by `flush`, once per batch.
+- Bytes that wait, in `out` or for `poll`, are counted, per connection and in total. Above the
+  limits the socket is not read. An incomplete message is not counted: polling cannot take it,
+  so a connection held back for it would never move again.
+- A connection that ends breaks its references, so that no cycle keeps its memory.
+"""
+
+import select
+import socket
+import struct
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
+
+from kvorum.api.errors import Status
+from kvorum.edge.interface import EventKind, Headers
+from kvorum.edge.pure.call import Call, CallKind
+from kvorum.edge.pure.shared import ENTRY_BYTES, Shared
+
+READ_BYTES = 64 * 1024
+LINGER_SECONDS = 1.0
+"""How long a client may take to hear what was said last: closing a socket with unread bytes
+in it would make the system throw that away."""
+
+PREFACE = b"PRI * HTTP/2.0"
+
+
+class Dialect(ABC):
+    """HTTP/1.1 or HTTP/2 on one connection.
+
+    The methods that answer a call are used only while the call is open and not finished.
+    """
+
+    received_bytes_max: int
+    """Bytes that may wait for `poll` before the socket is not read."""
+    ahead_bytes: int
+    """Bytes read but not looked at yet."""
+
+    @abstractmethod
+    def receive(self, data: bytes) -> None:
+        """Take what the client sent."""
+
+    @abstractmethod
+    def polled(self, call: Call, wire_bytes: int) -> None:
+        """Hear that the loop has taken a message."""
+
+    @abstractmethod
+    def fill(self) -> None:
+        """Move what may be sent now into the connection's `out`."""
+
+    @abstractmethod
+    def start(self, call: Call, metadata: Headers) -> None:
+        """Send an RPC's initial metadata."""
+
+    @abstractmethod
+    def send(self, call: Call, data: bytes) -> None:
+        """Send a message or a piece of a body."""
+
+    @abstractmethod
+    def finish(self, call: Call, status: Status, trailers: Headers) -> None:
+        """End the call after what was sent."""
+
+    @abstractmethod
+    def respond(self, call: Call, status: int, headers: Headers, body: bytes | None) -> None:
+        """Answer an HTTP request."""
+
+    @abstractmethod
+    def expire(self, call: Call) -> None:
+        """End a call whose deadline has passed."""
+
+    @abstractmethod
+    def pending_bytes(self, call: Call) -> int:
+        """Return how much of what was sent is still here."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Tell the client to open no call any more."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Break references that would be cycles."""
+
+
+class Connection:
+    """A socket and what waits on it."""
+
+    __slots__ = (
+        "_first",
+        "_interest",
+        "_out_counted",
+        "blocked_bytes",
+        "calls",
+        "closing",
+        "dialect",
+        "events",
+        "held",
+        "hung_up",
+        "listener",
+        "number",
+        "out",
+        "peer",
+        "received_bytes",
+        "requests",
+        "ringed_events",
+        "ringed_requests",
+        "shared",
+        "socket",
+        "timeout",
+    )
+
+    def __init__(
+        self, shared: Shared, number: int, sock: socket.socket, peer: str, listener: int
+    ) -> None:
+        self.shared = shared
+        self.number = number
+        self.socket = sock
+        self.peer = peer
+        self.listener = listener
+        self.dialect: Dialect | None = None
+        self._first = b""
+        self.calls: dict[int, Call] = {}
+
+        self.requests: deque[Call] = deque()
+        self.events: deque[tuple[EventKind, Call, Any, int]] = deque()
+        """What happened, to which call, the detail, and a message's size on the wire."""
+        self.ringed_requests = False
+        self.ringed_events = False
+        self.received_bytes = 0
+        """Bytes in `requests` and `events`."""
+
+        self.out = bytearray()
+        self._out_counted = 0
+        self.blocked_bytes = 0
+        """Bytes that the client's windows hold back. They do not stop reading: what opens a
+        window is read. They stop the handing out of this client's unary requests."""
+        self.closing = False
+        self.held = False
+        self.hung_up = False
+        self.timeout = 0.0
+        self.set_timeout(shared.limits.header_read_seconds_max)
+        self._interest = select.EPOLLIN
+        shared.epoll.register(sock.fileno(), self._interest)
+
+    # The socket.
+
+    def read(self) -> None:
+        """Read once, and answer what can be answered at once."""
+        if not self._may_read():
+            self.held = True
+            self.shared.held.add(self)
+            self._watch()
+            return
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.lose()
+            return
+        if not data:
+            self._hang_up()
+            return
+        self.shared.counters.bytes_read += len(data)
+        if self.closing:
+            return
+        if self.dialect is None:
+            self._choose_dialect(data)
+        else:
+            self.dialect.receive(data)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what can be written."""
+        out = self.out
+        while True:
+            if self.dialect is not None and not self.closing:
+                self.dialect.fill()
+            if not out:
+                break
+            try:
+                written = self.socket.send(out)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.lose()
+                return
+            self.shared.counters.bytes_written += written
+            del out[:written]
+            if out:
+                break
+        if self.socket.fileno() < 0:
+            return
+        self.shared.queued_bytes += len(out) - self._out_counted
+        self._out_counted = len(out)
+        if self.closing and not out:
+            self._linger()
+        self._watch()
+
+    def close_when_flushed(self) -> None:
+        """Take nothing more from this client, and close when it has heard what is in `out`."""
+        if not self.closing:
+            self.closing = True
+            self.end_calls()
+            self.set_timeout(0)
+
+    def lose(self) -> None:
+        """Close the socket and end its calls."""
+        if self.socket.fileno() < 0:
+            return
+        self.closing = True
+        self.end_calls()
+        for call in self.requests:
+            assert call.payload is not None
+            self.shared.release(self, len(call.payload) + ENTRY_BYTES)
+        self.requests.clear()
+        self.shared.queued_bytes -= self._out_counted
+        self._out_counted = 0
+        self.out.clear()
+        self.held = False
+        self.shared.forget(self)
+        self.socket.close()
+        if self.dialect is not None:
+            self.dialect.close()
+            self.dialect = None
+
+    def abort(self) -> None:
+        """Close so that the client cannot take what it got for complete."""
+        if self.socket.fileno() >= 0:
+            at_once = struct.pack("ii", 1, 0)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            self.lose()
+
+    def release(self) -> None:
+        """Read again after having been held back."""
+        if self._may_read():
+            self.held = False
+            self.shared.held.discard(self)
+            self._watch()
+
+    def set_timeout(self, seconds: float) -> None:
+        """Close the connection after this time; 0 takes that back."""
+        self.timeout = self.shared.now() + seconds if seconds else 0.0
+        if seconds:
+            self.shared.timers.add(self.timeout, self.number << 32)
+
+    def _may_read(self) -> bool:
+        shared = self.shared
+        waiting = self.received_bytes
+        if self.dialect is not None:
+            if waiting + self.dialect.ahead_bytes > self.dialect.received_bytes_max:
+                return False
+            waiting += self.dialect.ahead_bytes
+        return (
+            waiting + len(self.out) <= shared.limits.connection_queued_bytes_max
+            and shared.queued_bytes <= shared.limits.queued_bytes_max
+        )
+
+    def _watch(self) -> None:
+        reading = 0 if self.held or self.hung_up else select.EPOLLIN
+        interest = reading | (select.EPOLLOUT if self.out else 0)
+        if interest != self._interest and self.socket.fileno() >= 0:
+            self._interest = interest
+            self.shared.epoll.modify(self.socket.fileno(), interest)
+
+    def _choose_dialect(self, data: bytes) -> None:
+        data = self._first + data
+        self._first = data
+        if PREFACE.startswith(data):
+            return
+        self._first = b""
+        make = self.shared.http2 if data.startswith(PREFACE) else self.shared.http1
+        self.dialect = make(self)
+        self.dialect.receive(data)
+
+    def _hang_up(self) -> None:
+        # It may have closed its half only, and still read what was answered.
+        self.hung_up = True
+        self.close_when_flushed()
+        self.flush()
+
+    def _linger(self) -> None:
+        if self.hung_up:
+            self.lose()
+        elif not self.timeout:
+            self.set_timeout(LINGER_SECONDS)
+            try:
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.lose()
+
+    # Calls.
+
+    def open_call(self, call: Call) -> None:
+        """Begin a call."""
+        self.calls[call.stream] = call
+        self.shared.counters.calls_received += 1
+        self.shared.counters.calls_open += 1
+
+    def end_call(self, call: Call, report: bool) -> None:
+        """Forget a call; `report` it to the loop where that wants to know."""
+        if call.ended:
+            return
+        call.ended = True
+        del self.calls[call.stream]
+        self.shared.counters.calls_open -= 1
+        self.blocked_bytes -= len(call.outgoing)
+        call.outgoing.clear()
+        call.parser = None
+        wanted = call.kind != CallKind.UNARY or call.waiting
+        if report and wanted and call.announced and not call.finished:
+            self.push_event(EventKind.ENDED, call)
+
+    def end_calls(self) -> None:
+        """End all calls, as the client is gone."""
+        for call in list(self.calls.values()):
+            self.end_call(call, report=True)
+
+    def push_request(self, call: Call) -> None:
+        """Queue a complete unary request."""
+        assert call.payload is not None
+        self.requests.append(call)
+        self.shared.hold(self, len(call.payload) + ENTRY_BYTES)
+        self.ring_requests()
+
+    def ring_requests(self) -> None:
+        """Take part in the turns, unless the client leaves too many answers untaken."""
+        if not self.ringed_requests and self.requests and not self.is_clogged():
+            self.ringed_requests = True
+            self.shared.request_ring.append(self)
+
+    def is_clogged(self) -> bool:
+        """Return whether the client lets its answers pile up here."""
+        return self.blocked_bytes > self.shared.limits.connection_queued_bytes_max
+
+    def push_message(self, call: Call, data: bytes, wire_bytes: int) -> None:
+        """Queue a message or a piece of a body."""
+        call.queued_messages += 1
+        self.shared.hold(self, len(data))
+        self.push_event(EventKind.MESSAGE, call, data, wire_bytes)
+
+    def push_event(
+        self, kind: EventKind, call: Call, detail: object = None, wire_bytes: int = 0
+    ) -> None:
+        """Queue an event."""
+        self.events.append((kind, call, detail, wire_bytes))
+        self.shared.hold(self, ENTRY_BYTES)
+        if not self.ringed_events:
+            self.ringed_events = True
+            self.shared.event_ring.append(self)

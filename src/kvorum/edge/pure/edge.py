@@ -1,0 +1,302 @@
+"""The pure-Python edge: listeners, one epoll object, and the calls of `Edge`."""
+
+import os
+import resource
+import select
+import socket
+import weakref
+from collections.abc import Sequence
+
+from kvorum.api.errors import Status
+from kvorum.edge.interface import COUNTERS, Event, Headers, Limits, Request
+from kvorum.edge.pure.call import Call, CallKind
+from kvorum.edge.pure.connection import Connection, Dialect
+from kvorum.edge.pure.grpc import OK
+from kvorum.edge.pure.http1 import Http1
+from kvorum.edge.pure.http2 import Http2
+from kvorum.edge.pure.listener import Listener, endpoint
+from kvorum.edge.pure.logfile import LogWriter
+from kvorum.edge.pure.shared import Shared
+
+DESCRIPTORS_RESERVED = 150
+ACCEPTS_PER_PASS = 64
+SOCKETS_PER_PASS = 1024
+
+_open_edges: "weakref.WeakSet[PureEdge]" = weakref.WeakSet()
+
+
+class PureEdge:
+    """Serves in the thread that calls it; see `kvorum.edge.interface.Edge`."""
+
+    def __init__(
+        self, methods: Sequence[tuple[str, bool]], metadata_keys: Sequence[str], limits: Limits
+    ) -> None:
+        self._shared_open: Shared | None = Shared(methods, metadata_keys, limits, Http1, Http2)
+        self._log = LogWriter()
+        self._listeners: dict[int, Listener] = {}
+        self._listener_count = 0
+        self._connection_count = 0
+        self._accepting = True
+        self._odd = 0
+        self._connections_max = limits.connections_max or (
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_RESERVED
+        )
+        self._connections_at_pause = self._connections_max
+        self._shared.epoll.register(self._shared.timers.fileno(), select.EPOLLIN)
+        _open_edges.add(self)
+
+    @property
+    def _shared(self) -> Shared:
+        if self._shared_open is None:
+            raise ValueError("edge is closed")
+        return self._shared_open
+
+    # Listening and sleeping.
+
+    def listen(self, address: str) -> tuple[int, str]:
+        """Accept connections at an address."""
+        shared = self._shared
+        listener = Listener(self._listener_count, address)
+        self._listener_count += 1
+        self._listeners[listener.socket.fileno()] = listener
+        if self._accepting:
+            shared.epoll.register(listener.socket.fileno(), select.EPOLLIN)
+        return listener.number, listener.address
+
+    def fileno(self) -> int:
+        """Return the epoll object's descriptor, which is readable when one in it is ready."""
+        return self._shared.epoll.fileno()
+
+    def announce_sleep(self) -> bool:
+        """Say whether the loop may wait for `fileno`."""
+        shared = self._shared
+        shared.flush()
+        if shared.request_ring or shared.event_ring or shared.late or self._log:
+            return False
+        shared.timers.arm()
+        return True
+
+    def awake(self) -> None:
+        """Need nothing: nobody writes to the descriptor."""
+
+    def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
+        """Do what I/O is possible, then take what is complete."""
+        shared = self._shared
+        self._pump(shared)
+        # While both wait, each has its half; the odd one goes to each in turn.
+        self._odd ^= 1
+        crowded = bool(shared.event_ring or shared.late)
+        first = (calls_max + self._odd) // 2 if crowded else calls_max
+        requests = shared.take_requests(first, max(1, bytes_max // 2) if crowded else bytes_max)
+        bytes_max -= sum(len(request[2]) for request in requests)
+        events = shared.take_events(calls_max - len(requests), max(1, bytes_max))
+        room = calls_max - len(requests) - len(events)
+        if crowded and room and shared.request_ring:
+            bytes_max -= sum(len(event[2]) for event in events if isinstance(event[2], bytes))
+            requests += shared.take_requests(room, bytes_max)
+        shared.flush()
+        return requests, events
+
+    def _pump(self, shared: Shared) -> None:
+        for descriptor, mask in shared.epoll.poll(0, SOCKETS_PER_PASS):
+            connection = shared.by_descriptor.get(descriptor)
+            if connection is not None:
+                if mask & select.EPOLLOUT:
+                    connection.flush()
+                if mask & select.EPOLLIN:
+                    connection.read()
+                elif mask & (select.EPOLLHUP | select.EPOLLERR):
+                    connection.lose()
+            elif descriptor in self._listeners:
+                self._accept(shared, self._listeners[descriptor])
+        # After reading, so that no call is handed out whose deadline has passed.
+        for number in shared.timers.due(shared.now()):
+            shared.expire(number)
+        shared.flush()
+        if not self._accepting and len(shared.connections) < self._connections_at_pause:
+            self._set_accepting(shared, True)
+
+    # Connections.
+
+    def _accept(self, shared: Shared, listener: Listener) -> None:
+        for _ in range(ACCEPTS_PER_PASS):
+            if len(shared.connections) >= self._connections_max:
+                self._connections_at_pause = self._connections_max
+                self._set_accepting(shared, False)
+                return
+            try:
+                sock, address = listener.socket.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue
+            except OSError:
+                # Out of descriptors: wait until a connection gives one back.
+                self._connections_at_pause = max(1, len(shared.connections))
+                self._set_accepting(shared, False)
+                return
+            sock.setblocking(False)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connection_count += 1
+            number = self._connection_count
+            connection = Connection(shared, number, sock, endpoint(address), listener.number)
+            shared.connections[number] = connection
+            shared.by_descriptor[sock.fileno()] = connection
+            shared.counters.connections_accepted += 1
+            shared.counters.connections_open += 1
+
+    def _set_accepting(self, shared: Shared, accepting: bool) -> None:
+        if accepting != self._accepting:
+            self._accepting = accepting
+            for descriptor in self._listeners:
+                if accepting:
+                    shared.epoll.register(descriptor, select.EPOLLIN)
+                else:
+                    shared.epoll.unregister(descriptor)
+
+    def _close_listeners(self, shared: Shared) -> None:
+        self._set_accepting(shared, False)
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+        self._connections_at_pause = 0
+
+    # Calls.
+
+    def _answering(self, number: int) -> tuple[Connection, Dialect, Call] | None:
+        """Return a call that can still be answered, and let its connection be flushed."""
+        shared = self._shared
+        found = shared.find(number)
+        if found is None or found[1].finished:
+            return None
+        connection, call = found
+        assert connection.dialect is not None
+        shared.unflushed.add(connection)
+        return connection, connection.dialect, call
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls."""
+        for number, answer in batch:
+            found = self._answering(number)
+            if found is not None:
+                _, dialect, call = found
+                if isinstance(answer, Status):
+                    dialect.finish(call, answer, ())
+                else:
+                    dialect.send(call, answer)
+                    dialect.finish(call, OK, ())
+        self._shared.flush()
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages and pieces of bodies."""
+        for number, data in batch:
+            found = self._answering(number)
+            if found is not None:
+                found[1].send(found[2], data)
+        self._shared.flush()
+
+    def start(self, call: int, metadata: Headers) -> None:
+        """Send an RPC's initial metadata."""
+        found = self._answering(call)
+        if found is not None:
+            found[1].start(found[2], metadata)
+            self._shared.flush()
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a call after what was sent."""
+        found = self._answering(call)
+        if found is not None:
+            found[1].finish(found[2], status, trailers)
+            self._shared.flush()
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        """Answer an HTTP request."""
+        found = self._answering(call)
+        if found is not None and found[2].kind == CallKind.HTTP:
+            found[1].respond(found[2], status, headers, body)
+            self._shared.flush()
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how much of what was sent is still here."""
+        found = self._shared.find(call)
+        if found is None or found[0].dialect is None:
+            return 0
+        return found[0].dialect.pending_bytes(found[1])
+
+    def mark_waiting(self, call: int) -> None:
+        """Ask for ENDED if this unary call ends before its reply."""
+        self._shared.mark_waiting(call)
+
+    def peer(self, call: int) -> str:
+        """Return the client's address."""
+        connection = self._shared.connections.get(call >> 32)
+        return "" if connection is None else connection.peer
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters."""
+        return {name: getattr(self._shared.counters, name) for name in COUNTERS}
+
+    # The log.
+
+    def write_log(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
+        """Write at once."""
+        assert self._shared
+        return self._log.write(descriptor, offset, data, sync)
+
+    def written(self) -> list[tuple[int, int]]:
+        """Return finished writes."""
+        assert self._shared
+        return self._log.take()
+
+    # The end.
+
+    def drain(self) -> None:
+        """Take no new calls."""
+        shared = self._shared
+        self._close_listeners(shared)
+        if not shared.draining:
+            shared.draining = True
+            for connection in list(shared.connections.values()):
+                if connection.dialect is None:
+                    connection.lose()
+                else:
+                    connection.dialect.drain()
+                    connection.flush()
+
+    def is_drained(self) -> bool:
+        """Return whether the last connection is closed."""
+        return self._shared.draining and not self._shared.connections
+
+    def stop(self) -> None:
+        """Close everything."""
+        shared = self._shared_open
+        if shared is None:
+            return
+        self._close_listeners(shared)
+        for connection in list(shared.connections.values()):
+            connection.lose()
+        shared.timers.close()
+        shared.epoll.close()
+        self._shared_open = None
+
+    def _abandon(self) -> None:
+        """Close a forked child's copies, and change nothing that it shares with its parent."""
+        shared = self._shared_open
+        if shared is None:
+            return
+        for listener in self._listeners.values():
+            listener.abandon()
+        for connection in shared.connections.values():
+            connection.socket.close()
+        shared.timers.close()
+        shared.epoll.close()
+        self._shared_open = None
+
+
+def _abandon_edges() -> None:
+    for edge in list(_open_edges):
+        edge._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_edges)

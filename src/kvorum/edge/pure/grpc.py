@@ -1,0 +1,191 @@
+"""What gRPC adds to HTTP/2: paths, timeouts, message frames, compression, status text.
+
+Plain functions and one parser, without sockets or HTTP/2. A request that breaks the rules
+raises `StatusError` with the code and the text that grpc-go gives.
+"""
+
+import json
+import zlib
+from collections.abc import Sequence
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status, StatusError
+
+OK = Status(Code.OK, "")
+NO_MESSAGE = Status(Code.UNKNOWN, "EOF")
+CUT_MESSAGE = Status(Code.UNKNOWN, "unexpected EOF")
+CUT_STREAM_MESSAGE = Status(Code.INTERNAL, "unexpected EOF")
+COMPRESSED_WITHOUT_ENCODING = Status(
+    Code.INTERNAL, "grpc: compressed flag set with identity or empty encoding"
+)
+
+PREFIX_BYTES = 5
+"""A message's frame: one byte that says whether it is compressed, four of length."""
+
+_SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_PRINTABLE = frozenset(range(0x20, 0x7F)) - {ord("%")}
+
+
+class MethodTable:
+    """The served methods by path."""
+
+    __slots__ = ("_methods", "_services")
+
+    def __init__(self, methods: Sequence[tuple[str, bool]]) -> None:
+        self._methods = {
+            path.encode(): (number, streaming) for number, (path, streaming) in enumerate(methods)
+        }
+        self._services = {path[1:].rpartition("/")[0] for path, _ in methods}
+
+    def find(self, path: bytes) -> tuple[int, bool]:
+        """Return a method's number and whether it is streaming."""
+        found = self._methods.get(path)
+        if found is None:
+            raise StatusError(self._unknown(path.decode(errors="replace")))
+        return found
+
+    def _unknown(self, path: str) -> Status:
+        service, slash, method = path[1:].rpartition("/")
+        if not path.startswith("/") or not slash:
+            return Status(Code.UNIMPLEMENTED, f"malformed method name: {quoted(path)}")
+        if service in self._services:
+            return errors.unknown_method(service, method)
+        return errors.unknown_service(service)
+
+
+def quoted(text: str) -> str:
+    """Quote a text as Go's %q does, for the characters a header may hold."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def is_grpc(content_type: bytes) -> bool:
+    """Return whether a request of this content type is an RPC."""
+    return content_type.startswith(b"application/grpc") and content_type[16:17] in (b"", b"+", b";")
+
+
+def timeout_seconds(value: str) -> float:
+    """Parse a `grpc-timeout` header."""
+    if len(value) < 2:
+        reason = f"transport: timeout string is too short: {quoted(value)}"
+    elif len(value) > 9:
+        reason = f"transport: timeout string is too long: {quoted(value)}"
+    elif value[-1] not in _SECONDS:
+        reason = f"transport: timeout unit is not recognized: {quoted(value)}"
+    elif not (value[:-1].isascii() and value[:-1].isdigit()):
+        reason = f"strconv.ParseUint: parsing {quoted(value[:-1])}: invalid syntax"
+    else:
+        return int(value[:-1]) * _SECONDS[value[-1]]
+    raise StatusError(Status(Code.INTERNAL, f"malformed grpc-timeout: {reason}"))
+
+
+def percent_encoded(text: str) -> bytes:
+    """Encode a status text for the `grpc-message` header."""
+    data = text.encode(errors="replace")
+    if _PRINTABLE.issuperset(data):
+        return data
+    return b"".join(b"%c" % byte if byte in _PRINTABLE else b"%%%02X" % byte for byte in data)
+
+
+def status_trailers(status: Status) -> list[tuple[bytes, bytes]]:
+    """Return the trailers that end a call."""
+    trailers = [(b"grpc-status", b"%d" % status.code)]
+    if status.text:
+        trailers.append((b"grpc-message", percent_encoded(status.text)))
+    return trailers
+
+
+def framed(message: bytes) -> bytes:
+    """Put a message into its frame, uncompressed."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def unzipped(data: bytes, bytes_max: int) -> bytes:
+    """Decompress a message, but never more than it may be long."""
+    message = b""
+    while data or not message:
+        if not data.startswith(_GZIP_MAGIC):
+            reason = "grpc: failed to decompress the message: gzip: invalid header"
+            raise StatusError(Status(Code.INTERNAL, reason))
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            message += stream.decompress(data, bytes_max + 1 - len(message))
+        except zlib.error as error:
+            reason = f"grpc: failed to read decompressed data: {error}"
+            raise StatusError(Status(Code.INTERNAL, reason)) from None
+        if len(message) > bytes_max:
+            reason = f"grpc: received message after decompression larger than max {bytes_max}"
+            raise StatusError(Status(Code.RESOURCE_EXHAUSTED, reason))
+        if not stream.eof:
+            reason = "grpc: failed to read decompressed data: unexpected EOF"
+            raise StatusError(Status(Code.INTERNAL, reason))
+        data = stream.unused_data
+        if not data:
+            break
+    return message
+
+
+class MessageParser:
+    """Cuts a call's body into messages.
+
+    A message's length is checked as soon as its prefix is there, so that never more than
+    one acceptable message is buffered beyond what came in one piece.
+    """
+
+    __slots__ = ("_buffer", "_bytes_max", "_gzip", "_needed")
+
+    def __init__(self, encoding: bytes, bytes_max: int) -> None:
+        """Prepare for the call's `grpc-encoding`."""
+        if encoding not in (b"", b"identity", b"gzip"):
+            name = quoted(encoding.decode(errors="replace")).removeprefix('"').removesuffix('"')
+            raise StatusError(errors.unknown_compression(name))
+        self._buffer = bytearray()
+        self._needed = PREFIX_BYTES
+        """How long the buffer has to be before it is worth looking at again."""
+        self._bytes_max = bytes_max
+        self._gzip = encoding == b"gzip"
+
+    @property
+    def partial_bytes(self) -> int:
+        """Return how much of an incomplete message is here."""
+        return len(self._buffer)
+
+    def missing_bytes(self) -> int:
+        """Return how much of the incomplete message is yet to come, as far as is known."""
+        return self._needed - len(self._buffer)
+
+    def feed(self, data: bytes) -> list[tuple[bytes, int]]:
+        """Return the messages completed by this data, each with its size on the wire."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        messages = []
+        self._needed = PREFIX_BYTES
+        start = 0
+        while len(data) - start >= PREFIX_BYTES:
+            flag = data[start]
+            length = int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big")
+            if length > self._bytes_max:
+                raise StatusError(errors.message_too_large(length, self._bytes_max))
+            end = start + PREFIX_BYTES + length
+            if len(data) < end:
+                self._needed = end - start
+                break
+            message = data[start + PREFIX_BYTES : end]
+            if flag:
+                message = self._decompressed(flag, message)
+            messages.append((message, end - start))
+            start = end
+        self._buffer += data[start:]
+        return messages
+
+    def _decompressed(self, flag: int, message: bytes) -> bytes:
+        if flag != 1:
+            reason = f"grpc: received unexpected payload format {flag}"
+            raise StatusError(Status(Code.INTERNAL, reason))
+        if not self._gzip:
+            raise StatusError(COMPRESSED_WITHOUT_ENCODING)
+        return unzipped(message, self._bytes_max)

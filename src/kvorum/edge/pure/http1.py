@@ -1,0 +1,254 @@
+"""HTTP/1.1 on one connection, with the `h11` library: one request at a time.
+
+Requests that a client sends ahead wait in the library's buffer until the one before is
+answered. An offered upgrade is not taken up unless the loop answers 101; from then on the
+connection carries raw bytes both ways.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+import h11
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import EventKind, Headers
+from kvorum.edge.pure.call import Call, CallKind
+from kvorum.edge.pure.connection import Connection, Dialect
+
+UNREAD_BYTES_MAX = 256 * 1024
+"""How much of an answered request's body is read to keep the connection."""
+
+_STATUSES = frozenset(HTTPStatus)
+
+
+class Http1(Dialect):
+    """One connection's requests."""
+
+    __slots__ = (
+        "_call",
+        "_connection",
+        "_count",
+        "_discarded",
+        "_h11",
+        "_raw",
+        "_shared",
+        "ahead_bytes",
+        "received_bytes_max",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._shared = connection.shared
+        limits = self._shared.limits
+        self.received_bytes_max = limits.stream_queued_bytes_max
+        self.ahead_bytes = 0
+        self._h11 = h11.Connection(
+            h11.SERVER, max_incomplete_event_size=limits.header_list_bytes_max
+        )
+        self._call: Call | None = None
+        """The request that is not answered yet."""
+        self._count = 0
+        self._discarded = 0
+        self._raw = False
+
+    # What the client sends.
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes."""
+        if self._raw:
+            if self._call is not None:
+                self._connection.push_message(self._call, data, 0)
+            return
+        self._h11.receive_data(data)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Look at what is there, as far as the request being answered allows."""
+        while not self._connection.closing:
+            try:
+                event = self._h11.next_event()
+            except h11.RemoteProtocolError as error:
+                self._refuse(431 if error.error_status_hint == 431 else 400)
+                return
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                break
+            if isinstance(event, h11.Request):
+                self._request(event)
+            elif isinstance(event, h11.Data):
+                self._body(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                if self._call is None:
+                    self._next()
+                else:
+                    self._connection.push_event(EventKind.HALF_CLOSED, self._call)
+        self._watch_rest()
+
+    def _watch_rest(self) -> None:
+        rest = len(self._h11.trailing_data[0])
+        busy = self._call is not None
+        self.ahead_bytes = rest if busy else 0
+        if self._connection.closing:
+            return
+        if busy or not rest:
+            self._connection.set_timeout(0)
+        elif not self._connection.timeout:
+            self._connection.set_timeout(self._shared.limits.header_read_seconds_max)
+
+    def _request(self, event: h11.Request) -> None:
+        size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
+        if size > self._shared.limits.header_list_bytes_max:
+            self._refuse(431)
+            return
+        if not event.http_version.startswith(b"1."):
+            self._refuse(505)
+            return
+        self._count += 1
+        number = self._connection.number << 32 | self._count
+        call = self._call = Call(number, CallKind.HTTP, 0, self._shared.now())
+        call.head_only = event.method == b"HEAD"
+        if self._h11.they_are_waiting_for_100_continue:
+            self._write(lambda: h11.InformationalResponse(status_code=100, headers=[]))
+        self._connection.open_call(call)
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+        ]
+        detail = (
+            self._connection.listener,
+            event.method.decode("latin-1"),
+            event.target.decode("latin-1"),
+            headers,
+        )
+        self._connection.push_event(EventKind.HTTP_OPENED, call, detail)
+
+    def _body(self, data: bytes) -> None:
+        if self._call is not None:
+            self._connection.push_message(self._call, data, 0)
+            return
+        self._discarded += len(data)
+        if self._discarded > UNREAD_BYTES_MAX:
+            self._connection.close_when_flushed()
+
+    def _refuse(self, status: int) -> None:
+        self._shared.counters.requests_refused += 1
+        if self._call is None or not self._call.started:
+            text = f"{status} {HTTPStatus(status).phrase}"
+            self._connection.out += (
+                f"HTTP/1.1 {text}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}"
+            ).encode()
+        self._connection.close_when_flushed()
+
+    def polled(self, call: Call, wire_bytes: int) -> None:
+        """Need nothing: the socket is read again when less waits."""
+
+    # What the client gets.
+
+    def _write(self, make: Callable[[], h11.Event]) -> bool:
+        """Write, or close the connection over what HTTP/1.1 does not allow to be answered.
+
+        Whether an answer is allowed depends on the request, so it may not stop the server.
+        """
+        try:
+            self._connection.out += self._h11.send(make()) or b""
+        except h11.LocalProtocolError:
+            self._connection.abort()
+            return False
+        return True
+
+    def respond(self, call: Call, status: int, headers: Headers, body: bytes | None) -> None:
+        """Answer a request."""
+        if call.started:
+            return
+        call.started = True
+        fields = [(name.lower(), value) for name, value in headers]
+        reason = HTTPStatus(status).phrase.encode() if status in _STATUSES else b""
+        if status == 101:
+            if self._write(
+                lambda: h11.InformationalResponse(status_code=101, headers=fields, reason=reason)
+            ):
+                self._become_raw(call)
+            return
+        names = {name for name, _ in fields}
+        if body is not None and status not in (204, 304) and "content-length" not in names:
+            fields.append(("content-length", str(len(body))))
+        if self._shared.draining and "connection" not in names:
+            fields.append(("connection", "close"))
+        written = self._write(
+            lambda: h11.Response(status_code=status, headers=fields, reason=reason)
+        )
+        if written and body is not None:
+            self.send(call, body)
+            self.finish(call, Status(Code.OK, ""), ())
+
+    def _become_raw(self, call: Call) -> None:
+        self._raw = True
+        self.ahead_bytes = 0
+        rest, _ = self._h11.trailing_data
+        if rest:
+            self._connection.push_message(call, rest, 0)
+
+    def start(self, call: Call, metadata: Headers) -> None:
+        """Need nothing: there is no RPC on HTTP/1.1."""
+
+    def send(self, call: Call, data: bytes) -> None:
+        """Send a piece of the body."""
+        if not call.started or not data:
+            return
+        if self._raw:
+            self._connection.out += data
+        elif not call.head_only:
+            self._write(lambda: h11.Data(data=data))
+        if len(self._connection.out) >= self._shared.limits.stream_writable_bytes:
+            call.writable_owed = True
+
+    def finish(self, call: Call, status: Status, trailers: Headers) -> None:
+        """End the body, or break it off."""
+        call.finished = True
+        complete = status.code == Code.OK and call.started and not self._raw
+        if complete:
+            self._write(lambda: h11.EndOfMessage(headers=list(trailers)))
+        self._connection.end_call(call, report=False)
+        self._call = None
+        close_delimited = (self._h11.their_http_version or b"") < b"1.1"
+        if call.started and not complete and not self._raw and close_delimited:
+            self._connection.abort()
+        elif not complete or self._shared.draining or self._h11.our_state is not h11.DONE:
+            self._connection.close_when_flushed()
+        elif self._h11.their_state is h11.DONE:
+            self._next()
+            self._advance()
+
+    def _next(self) -> None:
+        """Be ready for the next request."""
+        self._discarded = 0
+        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
+            self._h11.start_next_cycle()
+        else:
+            self._connection.close_when_flushed()
+
+    def fill(self) -> None:
+        """Tell the loop when a slow client has caught up."""
+        call = self._call
+        if (
+            call is not None
+            and call.writable_owed
+            and len(self._connection.out) < self._shared.limits.stream_writable_bytes
+        ):
+            call.writable_owed = False
+            self._connection.push_event(EventKind.WRITABLE, call)
+
+    def pending_bytes(self, call: Call) -> int:
+        """Return what the socket has not taken; there is one call at a time."""
+        return len(self._connection.out) if call is self._call else 0
+
+    def expire(self, call: Call) -> None:
+        """Need nothing: these requests have no deadline."""
+
+    def drain(self) -> None:
+        """Close unless a request is being answered."""
+        if self._call is None:
+            self._connection.close_when_flushed()
+
+    def close(self) -> None:
+        """Forget the request."""
+        self._call = None

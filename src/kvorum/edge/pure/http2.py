@@ -1,0 +1,513 @@
+"""HTTP/2 on one connection: gRPC calls and plain HTTP requests.
+
+The `h2` library knows frames, header compression and states; here is what calls make of
+them. Rules of this module:
+
+- A unary request's bytes are given back to the client's window as they arrive, a stream's
+  only when the loop has polled the message, except that a message larger than what is left
+  of the window gets the room it needs.
+- Bytes to send stay with their call until the client's windows and the connection's `out`
+  take them, so that the call's pending bytes are known.
+- A call that is answered before its client has half-closed is reset without error after its
+  trailers, so that the client stops sending.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.edge.interface import EventKind, Headers
+from kvorum.edge.pure import grpc
+from kvorum.edge.pure.call import Call, CallKind
+from kvorum.edge.pure.connection import Connection, Dialect
+from kvorum.edge.pure.frames import HOP_BY_HOP, Fields, Frames, is_malformed
+
+FILL_BYTES = 256 * 1024
+"""How much of the calls' bytes is put into `out` at a time."""
+FRAME_BYTES_MAX = 64 * 1024
+"""Largest DATA frame sent, where the client accepts more."""
+RESETS_MAX = 200
+"""How many young, unanswered calls more than it was answered a client may reset in a second."""
+RESET_SECONDS = 1.0
+
+RESPONSE: Fields = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+
+
+class Http2(Dialect):
+    """One connection's calls."""
+
+    __slots__ = (
+        "_connection",
+        "_frames",
+        "_greeted",
+        "_last_stream",
+        "_reset_debt",
+        "_reset_since",
+        "_sendable",
+        "_shared",
+        "ahead_bytes",
+        "received_bytes_max",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        """Greet the client."""
+        self._connection = connection
+        self._shared = connection.shared
+        limits = self._shared.limits
+        self.received_bytes_max = limits.connection_queued_bytes_max
+        self.ahead_bytes = 0
+        self._sendable: dict[int, Call] = {}
+        """Calls with outgoing bytes whose own window is open, in turn."""
+        self._last_stream = 2**31 - 1
+        """Streams above this are refused; it becomes smaller when the edge drains."""
+        self._reset_debt = 0
+        self._reset_since = 0.0
+        self._greeted = False
+        """Whether the client's settings have come; they must be first."""
+
+        connection.set_timeout(0)
+        self._frames = Frames(limits)
+
+    # What the client sends.
+
+    def receive(self, data: bytes) -> None:
+        """Take frames."""
+        connection = self._connection
+        try:
+            events = self._frames.receive_data(data)
+        except ProtocolError as error:
+            # The library has prepared a GOAWAY, except for a wrong preface.
+            self._break_off(None if self._frames.is_over else error.error_code)
+            return
+        if self._frames.has_overlong_frame():
+            self._break_off(ErrorCodes.FRAME_SIZE_ERROR)
+            return
+        if events and not self._greeted:
+            self._greeted = True
+            if not isinstance(events[0], RemoteSettingsChanged):
+                self._break_off(ErrorCodes.PROTOCOL_ERROR)
+                return
+        handlers = self._HANDLERS
+        for event in events:
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(self, event)
+            if connection.closing:
+                return
+
+    def _break_off(self, code: ErrorCodes | None) -> None:
+        if code is not None:
+            self._frames.close_connection(code)
+        self._connection.out += self._frames.data_to_send()
+        self._connection.close_when_flushed()
+
+    def _request(self, event: RequestReceived) -> None:
+        stream = event.stream_id
+        assert stream is not None
+        # The first value of each name counts.
+        headers = event.headers
+        fields: dict[bytes, bytes] = dict(reversed(headers))
+        limits = self._shared.limits
+        size = 32 * len(headers)
+        for name, value in headers:
+            size += len(name) + len(value)
+        if is_malformed(headers):
+            self._shared.counters.requests_refused += 1
+            self._reset(stream, ErrorCodes.PROTOCOL_ERROR)
+            self._frames.forget(stream)
+        elif size > limits.header_list_bytes_max:
+            self._refuse(stream, [(b":status", b"431")])
+        elif (
+            stream > self._last_stream
+            or len(self._connection.calls) >= limits.streams_per_connection_max
+        ):
+            self._shared.counters.requests_refused += 1
+            self._reset(stream, ErrorCodes.REFUSED_STREAM)
+            self._frames.forget(stream)
+        elif grpc.is_grpc(fields.get(b"content-type", b"")):
+            self._rpc(stream, fields)
+        else:
+            self._http(stream, event, fields)
+
+    def _refuse(self, stream: int, headers: Fields) -> None:
+        self._shared.counters.requests_refused += 1
+        # The library is ahead of its events: the client may have reset the stream by now.
+        if self._frames.is_closed(stream):
+            self._count_reset()
+        else:
+            self._frames.send_headers(stream, headers, end_stream=True)
+            self._reset(stream, ErrorCodes.NO_ERROR)
+        self._frames.forget(stream)
+
+    def _reset(self, stream: int, code: ErrorCodes) -> None:
+        if not self._frames.is_closed(stream):
+            self._frames.reset_stream(stream, code)
+
+    def _rpc(self, stream: int, fields: dict[bytes, bytes]) -> None:
+        http_status = b"400"
+        try:
+            timeout = None
+            if (value := fields.get(b"grpc-timeout")) is not None:
+                timeout = grpc.timeout_seconds(value.decode(errors="replace"))
+            if (verb := fields[b":method"]) != b"POST":
+                http_status = b"405"
+                raise StatusError(_not_post(verb))
+            http_status = b"200"
+            if timeout is not None and timeout <= 0:
+                self._shared.counters.deadlines_exceeded += 1
+                raise StatusError(errors.CONTEXT_DEADLINE_EXCEEDED)
+            method, streaming = self._shared.methods.find(fields[b":path"])
+            parser = grpc.MessageParser(
+                fields.get(b"grpc-encoding", b""), self._shared.limits.request_bytes_max
+            )
+        except StatusError as error:
+            trailers = grpc.status_trailers(error.status)
+            self._refuse(stream, [(b":status", http_status), RESPONSE[1], *trailers])
+            return
+        now = self._shared.now()
+        kind = CallKind.STREAMING if streaming else CallKind.UNARY
+        call = Call(self._connection.number << 32 | stream, kind, method, now)
+        call.parser = parser
+        for raw, key in self._shared.metadata_keys:
+            if (value := fields.get(raw)) is not None:
+                if call.metadata is None:
+                    call.metadata = {}
+                call.metadata[key] = value
+        if timeout is not None:
+            call.deadline = now + timeout
+            self._shared.timers.add(call.deadline, call.number)
+        self._connection.open_call(call)
+        if streaming:
+            detail = (method, call.metadata)
+            self._connection.push_event(EventKind.OPENED, call, detail)
+
+    def _http(self, stream: int, event: RequestReceived, fields: dict[bytes, bytes]) -> None:
+        number = self._connection.number << 32 | stream
+        call = Call(number, CallKind.HTTP, 0, self._shared.now())
+        call.head_only = fields[b":method"] == b"HEAD"
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in event.headers
+            if not name.startswith(b":")
+        ]
+        if b":authority" in fields and b"host" not in fields:
+            headers.insert(0, ("host", fields[b":authority"].decode("latin-1")))
+        self._connection.open_call(call)
+        detail = (
+            self._connection.listener,
+            fields[b":method"].decode("latin-1"),
+            fields.get(b":path", b"").decode("latin-1"),
+            headers,
+        )
+        self._connection.push_event(EventKind.HTTP_OPENED, call, detail)
+
+    def _data(self, event: DataReceived) -> None:
+        stream, length, data = event.stream_id, event.flow_controlled_length, event.data
+        assert stream is not None and length is not None and data is not None
+        call = self._connection.calls.get(stream)
+        if call is None:
+            self._acknowledge(stream, length)
+        elif call.kind == CallKind.UNARY:
+            self._acknowledge(stream, length)
+            if call.payload is None:
+                self._unary_data(call, data)
+        elif call.kind == CallKind.HTTP:
+            self._acknowledge(stream, length - len(data))
+            if data:
+                self._connection.push_message(call, data, len(data))
+        else:
+            self._acknowledge(stream, length - len(data))
+            self._stream_data(call, data)
+
+    def _unary_data(self, call: Call, data: bytes) -> None:
+        assert call.parser is not None
+        try:
+            messages = call.parser.feed(data)
+        except StatusError as error:
+            self._reject(call, error.status)
+            return
+        if messages:
+            # As in grpc-go, the first message is the request, and others are not looked at.
+            self._shared.counters.messages_received += 1
+            call.payload = messages[0][0]
+            call.parser = None
+            self._connection.push_request(call)
+
+    def _stream_data(self, call: Call, data: bytes) -> None:
+        assert call.parser is not None
+        call.unacknowledged += len(data)
+        try:
+            messages = call.parser.feed(data)
+        except StatusError as error:
+            self._reject(call, error.status)
+            return
+        for message, size in messages:
+            owed = min(size, call.unacknowledged)
+            call.unacknowledged -= owed
+            call.credit += size - owed
+            self._shared.counters.messages_received += 1
+            self._connection.push_message(call, message, size)
+        self._make_room(call)
+
+    def _make_room(self, call: Call) -> None:
+        """Let a message go on that needs more than the client's window has left."""
+        if call.parser is None or call.queued_messages or not call.unacknowledged:
+            return
+        if call.parser.missing_bytes() > self._frames.remote_flow_control_window(call.stream):
+            self._acknowledge(call.stream, call.unacknowledged)
+            call.unacknowledged = 0
+
+    def polled(self, call: Call, wire_bytes: int) -> None:
+        """Give the bytes of a polled message back to the client's window."""
+        early = min(call.credit, wire_bytes)
+        call.credit -= early
+        self._acknowledge(call.stream, wire_bytes - early)
+        if not call.ended:
+            self._make_room(call)
+
+    def _acknowledge(self, stream: int, size: int) -> None:
+        if size:
+            self._frames.acknowledge_received_data(size, stream)
+
+    def _stream_ended(self, event: StreamEnded) -> None:
+        call = self._connection.calls.get(event.stream_id or 0)
+        if call is None:
+            return
+        if call.kind == CallKind.UNARY:
+            if call.payload is None:
+                assert call.parser is not None
+                cut = call.parser.partial_bytes > 0
+                self._reject(call, grpc.CUT_MESSAGE if cut else grpc.NO_MESSAGE)
+        elif call.parser is not None and call.parser.partial_bytes:
+            self._reject(call, grpc.CUT_STREAM_MESSAGE)
+        else:
+            self._connection.push_event(EventKind.HALF_CLOSED, call)
+
+    def _reject(self, call: Call, status: Status) -> None:
+        """Answer a call that broke the rules; the loop hears that it has ended."""
+        self._shared.counters.requests_refused += 1
+        self._cut_short(call, grpc.status_trailers(status))
+
+    def expire(self, call: Call) -> None:
+        """Answer DEADLINE_EXCEEDED, in place of what is still outgoing."""
+        self._cut_short(call, grpc.status_trailers(errors.CONTEXT_DEADLINE_EXCEEDED))
+
+    def _cut_short(self, call: Call, trailers: Fields) -> None:
+        self._connection.blocked_bytes -= len(call.outgoing)
+        call.outgoing.clear()
+        call.ending = trailers
+        if self._frames.is_closed(call.stream):
+            self._forget(call, report=True)
+        else:
+            self._end(call, report=True)
+
+    def _stream_reset(self, event: StreamReset) -> None:
+        call = self._connection.calls.get(event.stream_id or 0)
+        if call is not None:
+            young = self._shared.now() - call.opened < RESET_SECONDS
+            self._forget(call, report=True)
+            if event.remote_reset and young and not call.started:
+                self._count_reset()
+        elif event.stream_id is not None:
+            self._frames.forget(event.stream_id)
+
+    def _count_reset(self) -> None:
+        now = self._shared.now()
+        if now - self._reset_since > RESET_SECONDS:
+            self._reset_since = now
+            self._reset_debt = 0
+        self._reset_debt += 1
+        if self._reset_debt > RESETS_MAX:
+            self._break_off(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _window_updated(self, event: WindowUpdated) -> None:
+        # The connection's own window concerns the calls that are sendable already.
+        call = self._connection.calls.get(event.stream_id or 0)
+        if call is not None and call.outgoing:
+            self._sendable[call.stream] = call
+
+    def _settings_changed(self, event: RemoteSettingsChanged) -> None:
+        if SettingCodes.INITIAL_WINDOW_SIZE in event.changed_settings:
+            for call in self._connection.calls.values():
+                if call.outgoing:
+                    self._sendable[call.stream] = call
+
+    _HANDLERS: ClassVar[dict[type[Event], Callable[..., None]]] = {
+        RequestReceived: _request,
+        DataReceived: _data,
+        StreamEnded: _stream_ended,
+        StreamReset: _stream_reset,
+        WindowUpdated: _window_updated,
+        RemoteSettingsChanged: _settings_changed,
+    }
+
+    # What the client gets.
+
+    def start(self, call: Call, metadata: Headers) -> None:
+        """Send an RPC's headers."""
+        if not call.started and call.kind != CallKind.HTTP:
+            call.started = True
+            self._frames.send_headers(call.stream, RESPONSE + _encoded(metadata))
+
+    def send(self, call: Call, data: bytes) -> None:
+        """Queue a message or a piece of a body."""
+        if call.kind == CallKind.HTTP:
+            if not call.started or call.head_only:
+                return
+        else:
+            self.start(call, ())
+            self._shared.counters.messages_sent += 1
+            data = grpc.framed(data)
+        if data:
+            call.outgoing += data
+            self._connection.blocked_bytes += len(data)
+            self._sendable[call.stream] = call
+            if len(call.outgoing) >= self._shared.limits.stream_writable_bytes:
+                call.writable_owed = True
+
+    def finish(self, call: Call, status: Status, trailers: Headers) -> None:
+        """End a call after what is outgoing."""
+        call.finished = True
+        if call.kind != CallKind.HTTP:
+            call.ending = grpc.status_trailers(status) + _encoded(trailers)
+        elif status.code == Code.OK and call.started:
+            call.ending = _encoded(trailers)
+        else:
+            self._reset(call.stream, ErrorCodes.INTERNAL_ERROR)
+            self._forget(call, report=False)
+            return
+        if not call.outgoing:
+            self._end(call, report=False)
+
+    def respond(self, call: Call, status: int, headers: Headers, body: bytes | None) -> None:
+        """Answer an HTTP request."""
+        if call.kind != CallKind.HTTP or call.started:
+            return
+        fields = [(b":status", b"%d" % status)]
+        fields += [pair for pair in _encoded(headers) if pair[0] not in HOP_BY_HOP]
+        if body is None:
+            self._frames.send_headers(call.stream, fields)
+            call.started = True
+            return
+        if status not in (204, 304) and all(name != b"content-length" for name, _ in fields):
+            fields.append((b"content-length", b"%d" % len(body)))
+        call.finished = call.started = True
+        call.ending = []
+        if body and not call.head_only:
+            self._frames.send_headers(call.stream, fields)
+            self.send(call, body)
+        else:
+            self._frames.send_headers(call.stream, fields, end_stream=True)
+            self._close(call, report=False)
+
+    def fill(self) -> None:
+        """Move what the windows allow into `out`, one frame of each call in turn."""
+        connection, frames, sendable = self._connection, self._frames, self._sendable
+        budget = FILL_BYTES - len(connection.out)
+        while sendable and budget > 0 and frames.outbound_flow_control_window > 0:
+            stream = next(iter(sendable))
+            budget -= self._send_frame(sendable.pop(stream))
+        connection.out += frames.data_to_send()
+        if connection.requests and not connection.ringed_requests:
+            connection.ring_requests()
+
+    def _send_frame(self, call: Call) -> int:
+        frames, outgoing = self._frames, call.outgoing
+        size = min(
+            len(outgoing),
+            frames.local_flow_control_window(call.stream),
+            frames.max_outbound_frame_size,
+            FRAME_BYTES_MAX,
+        )
+        if size <= 0:
+            return 0
+        data = bytes(outgoing[:size])
+        del outgoing[:size]
+        self._connection.blocked_bytes -= size
+        if outgoing:
+            frames.send_data(call.stream, data)
+            self._sendable[call.stream] = call
+        elif call.ending is None or call.ending:
+            frames.send_data(call.stream, data)
+            if call.ending is not None:
+                self._end(call, report=False)
+        else:
+            frames.send_data(call.stream, data, end_stream=True)
+            self._close(call, report=False)
+        if call.writable_owed and len(outgoing) < self._shared.limits.stream_writable_bytes:
+            call.writable_owed = False
+            if not call.finished:
+                self._connection.push_event(EventKind.WRITABLE, call)
+        return size
+
+    def _end(self, call: Call, report: bool) -> None:
+        """Send the trailers, or the end of a body that has none."""
+        assert call.ending is not None
+        ending = call.ending
+        if call.kind != CallKind.HTTP and not call.started:
+            ending = RESPONSE + ending
+        if ending:
+            self._frames.send_headers(call.stream, ending, end_stream=True)
+        else:
+            self._frames.end_stream(call.stream)
+        self._close(call, report)
+
+    def _close(self, call: Call, report: bool) -> None:
+        """Forget a call whose last frame is out."""
+        self._reset_debt = max(0, self._reset_debt - 1)
+        self._reset(call.stream, ErrorCodes.NO_ERROR)
+        self._forget(call, report)
+
+    def _forget(self, call: Call, report: bool) -> None:
+        unacknowledged, call.unacknowledged = call.unacknowledged, 0
+        self._connection.end_call(call, report)
+        self._sendable.pop(call.stream, None)
+        self._frames.forget(call.stream)
+        self._acknowledge(call.stream, unacknowledged)
+        if self._shared.draining and not self._connection.calls:
+            self.fill()
+            self._connection.close_when_flushed()
+
+    def pending_bytes(self, call: Call) -> int:
+        """Return what the windows or the socket hold back."""
+        return len(call.outgoing)
+
+    def drain(self) -> None:
+        """Say which call was the last."""
+        self._last_stream = self._frames.highest_inbound_stream_id
+        # The library's own way of sending this would end the calls in flight.
+        goaway = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=ErrorCodes.NO_ERROR)
+        self._connection.out += self._frames.data_to_send() + goaway.serialize()
+        if not self._connection.calls:
+            self._connection.close_when_flushed()
+
+    def close(self) -> None:
+        """Break references that would be cycles."""
+        self._frames.close()
+        self._sendable.clear()
+
+
+def _encoded(headers: Headers) -> Fields:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def _not_post(method: bytes) -> Status:
+    name = grpc.quoted(method.decode(errors="replace"))
+    return Status(
+        Code.INTERNAL, f"Received a HEADERS frame with :method {name} which should be POST"
+    )

@@ -1,0 +1,94 @@
+"""Listening sockets: `host:port`, `[v6 host]:port` and `unix:path`."""
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+BACKLOG = 4096
+PORT_MAX = 65_535
+
+
+class Listener:
+    """One address; its socket is non-blocking."""
+
+    __slots__ = ("_inode", "_path", "address", "number", "socket")
+
+    def __init__(self, number: int, address: str) -> None:
+        """Bind; raises OSError that names the address."""
+        self.number = number
+        self._path: Path | None = None
+        self._inode = 0
+        try:
+            if address.startswith("unix:"):
+                self._path = Path(address[5:])
+                self.socket = _bound_unix(self._path)
+                self._inode = self._path.stat().st_ino
+                self.address = address
+            else:
+                self.socket = _bound_tcp(address)
+                self.address = endpoint(self.socket.getsockname())
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {address!r}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the socket and remove its file, unless another server has replaced it."""
+        self.socket.close()
+        if self._path is not None:
+            try:
+                if self._path.stat().st_ino == self._inode:
+                    self._path.unlink()
+            except FileNotFoundError:
+                pass
+
+    def abandon(self) -> None:
+        """Close this process's copy of the socket; the file belongs to its parent."""
+        self.socket.close()
+
+
+def endpoint(address: object) -> str:
+    """Write a socket's address as host and port; a client's unix socket has no name."""
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "@"
+
+
+def _bound_tcp(address: str) -> socket.socket:
+    host, colon, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not port.isdecimal() or (":" in bare) != (host != bare):
+        raise OSError(errno.EINVAL, "expected host:port, [v6 host]:port or unix:path")
+    if int(port) > PORT_MAX:
+        raise OSError(errno.EINVAL, f"expected a port of at most {PORT_MAX}")
+    found = socket.getaddrinfo(
+        bare or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, where = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        return _listening(sock)
+    except OSError:
+        sock.close()
+        raise
+
+
+def _bound_unix(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+        sock.bind(os.fspath(path))
+        return _listening(sock)
+    except OSError:
+        sock.close()
+        raise
+
+
+def _listening(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    sock.listen(BACKLOG)
+    return sock

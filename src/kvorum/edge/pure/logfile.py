@@ -1,0 +1,47 @@
+"""The log's writes, done at once: without a thread there is nothing to overlap them with."""
+
+import errno
+import os
+
+
+class LogWriter:
+    """Writes in order; after a failure nothing is written any more."""
+
+    __slots__ = ("_count", "_failed", "_finished")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._failed = False
+        self._finished: list[tuple[int, int]] = []
+
+    def write(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
+        """Write all of it, sync if asked, and remember how that ended."""
+        self._count += 1
+        outcome = errno.ECANCELED
+        if not self._failed:
+            try:
+                _write_all(descriptor, offset, data)
+                if sync:
+                    os.fdatasync(descriptor)
+                outcome = 0
+            except OSError as error:
+                outcome = error.errno or errno.EIO
+                self._failed = True
+        self._finished.append((self._count, outcome))
+        return self._count
+
+    def __bool__(self) -> bool:
+        return bool(self._finished)
+
+    def take(self) -> list[tuple[int, int]]:
+        """Return what has finished since the last time."""
+        finished, self._finished = self._finished, []
+        return finished
+
+
+def _write_all(descriptor: int, offset: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        offset += written
+        rest = rest[written:]

@@ -1,0 +1,97 @@
+"""Deadlines, and a descriptor that becomes readable at the earliest of them."""
+
+import ctypes
+import heapq
+import os
+from collections.abc import Callable
+
+_CLOCK_MONOTONIC = 1
+_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+_NEVER = float("inf")
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
+
+
+# The os module has these calls only from Python 3.13 on.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _is_nothing_live(_number: int, _moment: float) -> bool:
+    return False
+
+
+class Timers:
+    """Moments of the monotonic clock, each with the number of what is due then.
+
+    An entry is never removed when it loses its meaning; `is_live` tells, when it comes up.
+    """
+
+    __slots__ = ("_armed", "_descriptor", "_heap", "_is_live", "_size_checked")
+
+    def __init__(self, is_live: Callable[[int, float], bool]) -> None:
+        self._descriptor: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
+        if self._descriptor < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"timerfd_create: {os.strerror(number)}")
+        self._heap: list[tuple[float, int]] = []
+        self._is_live = is_live
+        self._armed = _NEVER
+        self._size_checked = 1024
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable from the earliest moment on."""
+        return self._descriptor
+
+    def add(self, moment: float, number: int) -> None:
+        """Remember that something is due."""
+        heap = self._heap
+        heapq.heappush(heap, (moment, number))
+        # Calls end long before their deadlines; without this the heap would remember all.
+        if len(heap) > self._size_checked:
+            heap[:] = [entry for entry in heap if self._is_live(entry[1], entry[0])]
+            heapq.heapify(heap)
+            self._size_checked = max(1024, 2 * len(heap))
+
+    def due(self, now: float) -> list[int]:
+        """Take what is due, in order."""
+        heap = self._heap
+        numbers = []
+        while heap and heap[0][0] <= now:
+            moment, number = heapq.heappop(heap)
+            if self._is_live(number, moment):
+                numbers.append(number)
+        if self._armed <= now:
+            self._set(_NEVER)
+        return numbers
+
+    def arm(self) -> None:
+        """Let the descriptor become readable when the next thing is due, or a little before."""
+        heap = self._heap
+        while heap and not self._is_live(heap[0][1], heap[0][0]):
+            heapq.heappop(heap)
+        if heap and heap[0][0] < self._armed:
+            self._set(heap[0][0])
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._descriptor)
+        self._heap.clear()
+        self._is_live = _is_nothing_live
+
+    def _set(self, moment: float) -> None:
+        self._armed = moment
+        spec = _TimerSpec()
+        if moment != _NEVER:
+            # All zero would disarm it; one nanosecond after the machine's start is past anyway.
+            nanoseconds = max(1, int(moment * 1e9) + 1)
+            spec.value.seconds, spec.value.nanoseconds = divmod(nanoseconds, 10**9)
+        absolute = 1
+        if _libc.timerfd_settime(self._descriptor, absolute, ctypes.byref(spec), None):
+            number = ctypes.get_errno()
+            raise OSError(number, f"timerfd_settime: {os.strerror(number)}")

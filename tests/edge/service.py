@@ -1,0 +1,225 @@
+"""A service behind an edge, for tests: the loop of the interface in a thread of its own.
+
+Echo methods and targets answer by themselves. What arrives for the others waits in `requests`
+and `events`, and the test answers it through `remote`, in the loop's thread.
+Every wait has an end, so that what does not come fails the test instead of hanging it.
+"""
+
+import os
+import queue
+import select
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar, cast
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge import Edge, Event, EventKind, Limits, Request, open_edge
+
+T = TypeVar("T")
+WAIT_SECONDS = 20.0
+OK = Status(Code.OK, "")
+
+ECHO, ECHO_STREAM = "/test.Echo/Unary", "/test.Echo/Stream"
+HELD, HELD_STREAM = "/test.Held/Unary", "/test.Held/Stream"
+# Paths that a real etcd has too, so that both can be sent the same bytes.
+RANGE, WATCH = "/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"
+METHODS = [
+    (ECHO, False),
+    (ECHO_STREAM, True),
+    (HELD, False),
+    (HELD_STREAM, True),
+    (RANGE, False),
+    (WATCH, True),
+]
+PATHS = [path for path, _ in METHODS]
+METADATA_KEYS = ("token", "authorization", "hasleader")
+
+
+class Arrived(NamedTuple):
+    """An event that the test has to answer."""
+
+    kind: EventKind
+    call: int
+    detail: Any
+
+
+class Remote:
+    """An edge whose methods run in the loop's thread."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            return self._service.do(lambda edge: getattr(edge, name)(*arguments))
+
+        return run
+
+
+class Service:
+    """An edge with a running loop."""
+
+    def __init__(
+        self, limits: Limits | None = None, addresses: Sequence[str] = ("127.0.0.1:0",)
+    ) -> None:
+        self.edge: Edge = open_edge(METHODS, METADATA_KEYS, limits)
+        self.remote = cast(Edge, Remote(self))
+        self.listeners = []
+        try:
+            for address in addresses:
+                self.listeners.append(self.edge.listen(address))
+        except OSError:
+            self.edge.stop()
+            raise
+        self.address = self.listeners[0][1]
+        self.requests: queue.Queue[Request] = queue.Queue()
+        self.events: queue.Queue[Arrived] = queue.Queue()
+        self._bodies: dict[int, list[bytes]] = {}
+        self._echoing: set[int] = set()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._bell, self._ring = os.pipe()
+        self._running = True
+        self._polling = True
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def do(self, function: Callable[[Edge], T]) -> T:
+        """Run a function in the loop's thread, and return what it returns."""
+        results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def job() -> None:
+            try:
+                results.put((function(self.edge), None))
+            except BaseException as error:
+                results.put((None, error))
+
+        self._jobs.put(job)
+        os.write(self._ring, b"\0")
+        result, error = results.get(timeout=WAIT_SECONDS)
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep the loop from polling."""
+        entered, release = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            entered.set()
+            release.wait(WAIT_SECONDS)
+
+        self._jobs.put(wait)
+        os.write(self._ring, b"\0")
+        assert entered.wait(WAIT_SECONDS)
+        try:
+            yield
+        finally:
+            release.set()
+
+    def next_request(self) -> Request:
+        return self.requests.get(timeout=WAIT_SECONDS)
+
+    def next_event(self, kind: EventKind, call: int | None = None) -> Arrived:
+        """Return the next event, which has to be of this kind."""
+        arrived = self.events.get(timeout=WAIT_SECONDS)
+        assert arrived.kind == kind, arrived
+        assert call in (None, arrived.call), arrived
+        return arrived
+
+    def until(self, condition: Callable[[Edge], bool]) -> None:
+        """Wait until a condition holds that no event tells of, such as a counter."""
+        tick = threading.Event()
+        for _ in range(int(WAIT_SECONDS * 100)):
+            if self.do(condition):
+                return
+            tick.wait(0.01)
+        raise AssertionError(f"did not come to hold within {WAIT_SECONDS} s")
+
+    def stop_edge(self) -> None:
+        """Stop the edge now; `do` goes on working."""
+
+        def stop(edge: Edge) -> None:
+            self._polling = False
+            edge.stop()
+
+        self.do(stop)
+
+    def stop(self) -> None:
+        """End the loop and the edge. Raises what made the loop fail, if anything did."""
+        self._running = False
+        os.write(self._ring, b"\0")
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive(), "the edge did not stop"
+        os.close(self._bell)
+        os.close(self._ring)
+        if self.failure is not None:
+            raise self.failure
+
+    def _loop(self) -> None:
+        try:
+            while self._running:
+                self._turn()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self.edge.stop()
+
+    def _turn(self) -> None:
+        while not self._jobs.empty():
+            self._jobs.get()()
+        if not self._polling:
+            os.read(self._bell, 4096)
+            return
+        requests, events = self.edge.poll(1000, 4 << 20)
+        self._serve(requests)
+        for event in events:
+            self._happen(event)
+        if not requests and not events and self.edge.announce_sleep():
+            poller = select.poll()
+            poller.register(self.edge.fileno(), select.POLLIN)
+            poller.register(self._bell, select.POLLIN)
+            # No timeout: a wake-up that gets lost has to show.
+            if self._bell in dict(poller.poll()):
+                os.read(self._bell, 4096)
+            self.edge.awake()
+
+    def _serve(self, requests: list[Request]) -> None:
+        replies: list[tuple[int, bytes | Status]] = []
+        for request in requests:
+            path = PATHS[request[1]]
+            if path == ECHO:
+                replies.append((request[0], request[2]))
+            elif path == RANGE:
+                replies.append((request[0], b""))
+            else:
+                self.requests.put(request)
+        if replies:
+            self.edge.reply(replies)
+
+    def _happen(self, event: Event) -> None:
+        kind, call, detail = EventKind(event[0]), event[1], event[2]
+        if kind == EventKind.OPENED and PATHS[detail[0]] == ECHO_STREAM:
+            self._echoing.add(call)
+        elif kind == EventKind.HTTP_OPENED and detail[2].startswith("/echo"):
+            self._bodies[call] = []
+        elif call in self._echoing:
+            if kind == EventKind.MESSAGE:
+                self.edge.send([(call, detail)])
+                return
+            if kind == EventKind.HALF_CLOSED:
+                self.edge.finish(call, OK)
+            if kind in (EventKind.HALF_CLOSED, EventKind.ENDED):
+                self._echoing.discard(call)
+        elif call in self._bodies:
+            if kind == EventKind.MESSAGE:
+                self._bodies[call].append(detail)
+                return
+            if kind == EventKind.HALF_CLOSED:
+                body = b"".join(self._bodies[call])
+                self.edge.respond(call, 200, [("content-type", "text/plain")], body)
+            self._bodies.pop(call)
+        else:
+            self.events.put(Arrived(kind, call, detail))

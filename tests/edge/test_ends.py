@@ -1,0 +1,314 @@
+"""How calls end other than by an answer: deadlines, cancellation, connections that break.
+
+Python hears of it for streams, and for unary calls it marked as waiting; of other unary calls
+it hears nothing, and its late answer is dropped.
+"""
+
+import queue
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+
+from kvorum.api.errors import CONTEXT_DEADLINE_EXCEEDED, Code, Status
+from kvorum.edge import EventKind
+from tests.edge.client import connect
+from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, Service
+from tests.edge.wire import Wire, grpc_headers, message
+from tests.edge.wire import connect as connect_socket
+
+SOON = ("grpc-timeout", "50m")
+HTTP_HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/held"),
+    (":authority", "test"),
+]
+
+
+@pytest.fixture
+def wire(service: Service) -> Iterator[Wire]:
+    with Wire(service.address) as wire:
+        yield wire
+
+
+def nothing_more(service: Service, wire: Wire) -> None:
+    """Make sure that no event is on its way: a later call has been answered."""
+    assert wire.unary(ECHO, b"barrier").status == (0, "")
+    with pytest.raises(queue.Empty):
+        service.events.get_nowait()
+
+
+def test_the_edge_answers_at_the_deadline(service: Service, wire: Wire) -> None:
+    answer = wire.unary(HELD, b"", SOON)
+    assert answer.status == CONTEXT_DEADLINE_EXCEEDED
+    assert service.remote.counters()["deadlines_exceeded"] == 1
+
+
+def test_a_reply_after_the_deadline_is_dropped(service: Service, wire: Wire) -> None:
+    stream = wire.call(HELD, message(b""), SOON)
+    call = service.next_request()[0]
+    assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+    service.remote.reply([(call, b"late")])
+    nothing_more(service, wire)
+    assert wire.answers[stream].data == b""
+    assert service.remote.counters()["calls_open"] == 0
+
+
+def test_a_reply_before_the_deadline_counts(service: Service, wire: Wire) -> None:
+    stream = wire.call(HELD, message(b""), ("grpc-timeout", "10S"))
+    call = service.next_request()[0]
+    service.remote.reply([(call, b"in time")])
+    answer = wire.answer(stream)
+    assert answer.status == (0, "")
+    assert answer.data == message(b"in time")
+
+
+def test_a_deadline_before_the_request_is_complete(service: Service, wire: Wire) -> None:
+    stream = wire.open(grpc_headers(HELD, SOON))
+    wire.data(stream, message(b"abc")[:-1])
+    assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+    nothing_more(service, wire)
+    assert service.requests.empty()
+
+
+def test_the_deadline_of_a_stream(service: Service, wire: Wire) -> None:
+    stream = wire.call(HELD_STREAM, message(b"a"), SOON, end=False)
+    call = service.next_event(EventKind.OPENED).call
+    assert service.next_event(EventKind.MESSAGE, call).detail == b"a"
+    service.next_event(EventKind.ENDED, call)
+    assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+    nothing_more(service, wire)
+
+
+def test_the_deadline_of_a_stream_that_has_sent(service: Service, wire: Wire) -> None:
+    stream = wire.call(HELD_STREAM, message(b""), ("grpc-timeout", "1S"))
+    call = service.next_event(EventKind.OPENED).call
+    service.remote.send([(call, b"one")])
+    answer = wire.answer(stream)
+    assert answer.data == message(b"one")
+    assert answer.status == CONTEXT_DEADLINE_EXCEEDED
+
+
+def test_a_thousand_deadlines_at_once(service: Service, wire: Wire) -> None:
+    streams = [wire.call(HELD, message(b""), ("grpc-timeout", "200m")) for _ in range(1000)]
+    for stream in streams:
+        assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+    service.until(lambda edge: edge.counters()["calls_open"] == 0)
+
+
+def cancel(wire: Wire, stream: int) -> None:
+    wire.reset(stream)
+
+
+def close(wire: Wire, _: int) -> None:
+    wire.socket.shutdown(socket.SHUT_RDWR)
+
+
+def kill(wire: Wire, _: int) -> None:
+    """Break the connection off with a TCP reset."""
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.socket.close()
+
+
+def break_protocol(wire: Wire, _: int) -> None:
+    wire.send_bytes(b"\0\0\x08\x06\0\0\0\0\x01pingpong")
+
+
+Ending = Callable[[Wire, int], None]
+ENDINGS = [cancel, close, kill, break_protocol]
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_stream_that_ends_is_reported_once(service: Service, wire: Wire, end: Ending) -> None:
+    stream = wire.call(HELD_STREAM, message(b"a"), end=False)
+    call = service.next_event(EventKind.OPENED).call
+    assert service.next_event(EventKind.MESSAGE, call).detail == b"a"
+    end(wire, stream)
+    service.next_event(EventKind.ENDED, call)
+    # What is said of it from now on is ignored.
+    service.remote.send([(call, b"late")])
+    assert service.remote.pending_bytes(call) == 0
+    service.remote.finish(call, OK)
+    with Wire(service.address) as other:
+        nothing_more(service, other)
+    service.until(lambda edge: edge.counters()["calls_open"] == 0)
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_half_closed_stream_that_ends(service: Service, wire: Wire, end: Ending) -> None:
+    stream = wire.call(HELD_STREAM, b"")
+    call = service.next_event(EventKind.OPENED).call
+    service.next_event(EventKind.HALF_CLOSED, call)
+    end(wire, stream)
+    service.next_event(EventKind.ENDED, call)
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_unary_call_that_ends_is_not_reported(service: Service, wire: Wire, end: Ending) -> None:
+    stream = wire.call(HELD, message(b""))
+    call = service.next_request()[0]
+    end(wire, stream)
+    service.until(lambda edge: edge.counters()["calls_open"] == 0)
+    service.remote.reply([(call, b"late")])
+    with Wire(service.address) as other:
+        nothing_more(service, other)
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_marked_unary_call_that_ends_is_reported(
+    service: Service, wire: Wire, end: Ending
+) -> None:
+    stream = wire.call(HELD, message(b""))
+    call = service.next_request()[0]
+    service.remote.mark_waiting(call)
+    end(wire, stream)
+    service.next_event(EventKind.ENDED, call)
+    service.remote.reply([(call, b"late")])
+    with Wire(service.address) as other:
+        nothing_more(service, other)
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_a_call_marked_after_it_ended_is_reported(
+    service: Service, wire: Wire, end: Ending
+) -> None:
+    stream = wire.call(HELD, message(b""))
+    call = service.next_request()[0]
+    end(wire, stream)
+    service.until(lambda edge: edge.counters()["calls_open"] == 0)
+    service.remote.mark_waiting(call)
+    service.next_event(EventKind.ENDED, call)
+
+
+def test_a_marked_call_that_meets_its_deadline_is_reported(service: Service, wire: Wire) -> None:
+    stream = wire.call(HELD, message(b""), SOON)
+    call = service.next_request()[0]
+    service.remote.mark_waiting(call)
+    service.next_event(EventKind.ENDED, call)
+    assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+    nothing_more(service, wire)
+
+
+def test_a_marked_call_that_is_answered_is_not_reported(service: Service, wire: Wire) -> None:
+    stream = wire.call(HELD, message(b""))
+    call = service.next_request()[0]
+    service.remote.mark_waiting(call)
+    service.remote.reply([(call, b"answer")])
+    assert wire.answer(stream).status == (0, "")
+    nothing_more(service, wire)
+
+
+@pytest.mark.parametrize("end", [cancel, close, kill])
+def test_an_http_request_that_ends_is_reported(service: Service, wire: Wire, end: Ending) -> None:
+    stream = wire.open(HTTP_HEADERS)
+    call = service.next_event(EventKind.HTTP_OPENED).call
+    end(wire, stream)
+    service.next_event(EventKind.ENDED, call)
+
+
+def test_an_http1_request_whose_connection_breaks(service: Service) -> None:
+    with connect_socket(service.address) as plain:
+        plain.sendall(b"POST /held HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc")
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        assert service.next_event(EventKind.MESSAGE, call).detail == b"abc"
+    service.next_event(EventKind.ENDED, call)
+
+
+def test_an_http1_request_abandoned_while_it_is_served(service: Service) -> None:
+    with connect_socket(service.address) as plain:
+        plain.sendall(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        service.next_event(EventKind.HALF_CLOSED, call)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    service.next_event(EventKind.ENDED, call)
+
+
+@pytest.mark.parametrize(
+    "body", [message(b"a", 1), message(b"a", 7), b"\0\xff\xff\xff\xff"], ids=repr
+)
+def test_a_stream_broken_by_a_bad_message_is_reported(
+    service: Service, wire: Wire, body: bytes
+) -> None:
+    stream = wire.open(grpc_headers(HELD_STREAM))
+    call = service.next_event(EventKind.OPENED).call
+    wire.data(stream, message(b"good"))
+    assert service.next_event(EventKind.MESSAGE, call).detail == b"good"
+    wire.data(stream, body)
+    service.next_event(EventKind.ENDED, call)
+    assert wire.answer(stream).status[0] in (Code.INTERNAL, Code.RESOURCE_EXHAUSTED)
+
+
+def test_cancelled_before_it_was_polled(service: Service, wire: Wire) -> None:
+    with service.paused():
+        for path in (HELD, HELD_STREAM):
+            stream = wire.call(path, message(b""))
+            wire.reset(stream)
+    wire.ping()
+    # A stream that was reported opened is reported ended; one that was not need not be either.
+    assert wire.unary(ECHO, b"barrier").status == (0, "")
+    seen = []
+    while not service.events.empty():
+        seen.append(service.events.get())
+    assert (EventKind.OPENED in [event.kind for event in seen]) == (
+        EventKind.ENDED in [event.kind for event in seen]
+    )
+    service.until(lambda edge: edge.counters()["calls_open"] == 0)
+
+
+def test_calls_that_never_were(service: Service) -> None:
+    bogus = [0, 1, 12345, 2**62]
+    for call in bogus:
+        service.remote.reply([(call, b"x"), (call, Status(Code.OK, ""))])
+        service.remote.send([(call, b"x")])
+        service.remote.start(call, [("a", "b")])
+        service.remote.finish(call, OK, [("a", "b")])
+        service.remote.respond(call, 200, [], b"x")
+        assert service.remote.pending_bytes(call) == 0
+        assert service.remote.peer(call) == ""
+    with Wire(service.address) as wire:
+        nothing_more(service, wire)
+
+
+def test_cancellation_by_the_client_library(service: Service) -> None:
+    with connect(service.address) as client:
+        stream = client.stream(HELD_STREAM, [b"a"])
+        call = service.next_event(EventKind.OPENED).call
+        service.next_event(EventKind.MESSAGE, call)
+        service.next_event(EventKind.HALF_CLOSED, call)
+        stream.cancel()
+        service.next_event(EventKind.ENDED, call)
+        with pytest.raises(grpc.RpcError) as raised:
+            next(stream)
+        assert raised.value.code() == grpc.StatusCode.CANCELLED
+        assert client.unary(ECHO, b"next") == b"next"
+
+
+def test_a_channel_closed_with_open_streams(service: Service) -> None:
+    streams = 20
+    with connect(service.address) as client:
+        calls: set[int] = set()
+        opened = [client.stream(HELD_STREAM, [b""]) for _ in range(streams)]
+        while len(calls) < streams:
+            event = service.events.get(timeout=20)
+            if event.kind == EventKind.OPENED:
+                calls.add(event.call)
+        assert len(opened) == streams
+    ended: set[int] = set()
+    while ended != calls:
+        event = service.events.get(timeout=20)
+        if event.kind == EventKind.ENDED:
+            ended.add(event.call)
+    service.until(lambda edge: edge.counters()["connections_open"] == 0)
+
+
+def test_the_peer_of_a_call_is_known_until_it_is_gone(service: Service, wire: Wire) -> None:
+    wire.call(HELD, message(b""))
+    call = service.next_request()[0]
+    host, port = wire.socket.getsockname()
+    assert service.remote.peer(call) == f"{host}:{port}"
+    kill(wire, 0)
+    service.until(lambda edge: edge.counters()["connections_open"] == 0)
+    assert service.remote.peer(call) == ""

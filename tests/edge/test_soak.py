@@ -1,0 +1,164 @@
+"""Nothing is kept of streams and connections that are gone, and little of those that are idle."""
+
+import contextlib
+import random
+import resource
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hyperframe.frame import RstStreamFrame
+
+from tests.edge.server import Server
+from tests.edge.service import ECHO, ECHO_STREAM, HELD, HELD_STREAM
+from tests.edge.wire import Wire, connect, grpc_headers, message
+
+# The pure edge does the same, in a smaller number for its pace.
+STREAMS = {"python": 2_000, "native": 20_000}
+GROWTH_BYTES_MAX = 8 << 20
+IDLE = {"python": 500, "native": 10_000}
+IDLE_BYTES_MAX = {"python": 150 * 1024, "native": 40 * 1024}
+RESERVE = 500
+
+
+@pytest.fixture
+def server(edge_kind: str) -> Iterator[Server]:
+    assert edge_kind
+    server = Server()
+    try:
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+def settle(server: Server, descriptors: int) -> None:
+    """Wait until the server has closed what its clients closed, and still serves."""
+    with Wire(server.address) as wire:
+        assert wire.unary(ECHO, b"").status == (0, "")
+    tick = threading.Event()
+    for _ in range(2000):
+        if server.descriptors() <= descriptors:
+            return
+        tick.wait(0.01)
+    raise AssertionError(f"{server.descriptors()} descriptors, at first {descriptors}")
+
+
+def churn_http2(server: Server, source: random.Random, streams: int) -> None:
+    """Open streams on a few connections; cancel, finish, abandon and kill them."""
+    opened = 0
+    while opened < streams:
+        with Wire(server.address) as wire:
+            last = 0
+            for _ in range(source.randrange(1, 40)):
+                opened += 1
+                path = source.choice([ECHO, ECHO_STREAM, HELD, HELD_STREAM])
+                end = source.random() < 0.5
+                more = [("grpc-timeout", "20m")] if source.random() < 0.2 else []
+                last = wire.open(grpc_headers(path, *more))
+                body = message(source.randbytes(source.choice([0, 10, 3000])))
+                cut = len(body) - (source.random() < 0.1)
+                wire.data(last, body[:cut], end=end)
+                if source.random() < 0.4:
+                    wire.reset(last)
+            way = source.random()
+            if way < 0.4:
+                # A TCP reset, with answers on their way.
+                linger = struct.pack("ii", 1, 0)
+                wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            elif way < 0.7:
+                wire.ping()
+            elif way < 0.8:
+                wire.send_bytes(b"\0\0\x08\x06\0\0\0\0\x01pingpong")
+
+
+def test_streams_and_connections_that_come_and_go(server: Server, edge_kind: str) -> None:
+    source = random.Random(20_000)
+    streams = STREAMS[edge_kind]
+    # What a first round leaves behind is pools and caches.
+    descriptors = server.descriptors()
+    churn_http2(server, source, streams // 4)
+    settle(server, descriptors)
+    before = server.memory()
+    churn_http2(server, source, streams)
+    settle(server, descriptors)
+    assert server.memory() - before < GROWTH_BYTES_MAX
+
+
+def churn_http1(server: Server, source: random.Random, connections: int) -> None:
+    """Ask whole requests and parts of them, one per connection, and break some off."""
+    request = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello"
+    for _ in range(connections):
+        with connect(server.address) as plain:
+            cut = source.choice([len(request), len(request), 10, 40, len(request) - 2])
+            plain.sendall(request[:cut])
+            if cut == len(request) and source.random() < 0.7:
+                assert plain.recv(1000).startswith(b"HTTP/1.1 200 ")
+            elif source.random() < 0.5:
+                linger = struct.pack("ii", 1, 0)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+
+def test_http1_connections_that_come_and_go(server: Server, edge_kind: str) -> None:
+    connections = STREAMS[edge_kind] // 4
+    descriptors = server.descriptors()
+    churn_http1(server, random.Random(0), connections // 10)
+    settle(server, descriptors)
+    before = server.memory()
+    # Several at once, so that answers meet every state a connection can be in.
+    with ThreadPoolExecutor(4) as pool:
+        churns = [
+            pool.submit(churn_http1, server, random.Random(seed), connections // 4)
+            for seed in range(1, 5)
+        ]
+    for churn in churns:
+        churn.result()
+    settle(server, descriptors)
+    assert server.memory() - before < GROWTH_BYTES_MAX
+
+
+def test_rapid_resets_leave_nothing(server: Server, edge_kind: str) -> None:
+    """Streams opened and cancelled without a pause, by clients that may get thrown out."""
+    descriptors = server.descriptors()
+    before = 0
+    streams = STREAMS[edge_kind]
+    sent = 0
+    while sent < streams:
+        if sent >= streams // 4 and not before:
+            settle(server, descriptors)
+            before = server.memory()
+        with Wire(server.address) as wire, contextlib.suppress(ConnectionError):
+            for number in range(1, 2000, 2):
+                headers = wire.headers_frame(number, grpc_headers(HELD_STREAM))
+                wire.send(headers, RstStreamFrame(number, 8))
+                sent += 1
+    settle(server, descriptors)
+    assert server.memory() - before < GROWTH_BYTES_MAX
+
+
+def test_memory_of_idle_connections(server: Server, edge_kind: str) -> None:
+    count = IDLE[edge_kind]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + RESERVE:
+        pytest.skip(f"{count} connections need more descriptors than the hard limit of {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors = server.descriptors()
+    settle(server, descriptors)
+    before = server.memory()
+    connections: list[Wire] = []
+    try:
+        for start in range(0, count, 200):
+            some = [Wire(server.address) for _ in range(min(200, count - start))]
+            connections += some
+            streams = [wire.call(ECHO, message(b"idle")) for wire in some]
+            for wire, stream in zip(some, streams, strict=True):
+                assert wire.answer(stream).status == (0, "")
+        assert server.descriptors() == descriptors + count
+        assert (server.memory() - before) / count <= IDLE_BYTES_MAX[edge_kind]
+    finally:
+        for wire in connections:
+            wire.socket.close()
+    settle(server, descriptors)
