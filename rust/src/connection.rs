@@ -19,7 +19,10 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, socket: Soc
     let wait = network.shared.limits.header_read_max;
     // Boxed apart, so that an idle connection holds the state of one protocol only.
     match timeout(wait, Box::pin(read_protocol(&mut io))).await {
-        Ok(Some(true)) => Box::pin(http2::serve(network, connection, io)).await,
+        Ok(Some(true)) => {
+            io.expect_http2();
+            Box::pin(http2::serve(network, connection, io)).await;
+        }
         Ok(Some(false)) => Box::pin(http1::serve(network, connection, io)).await,
         Ok(None) | Err(_) => {}
     }

@@ -134,6 +134,15 @@ impl Exchanges {
         }
     }
 
+    /// Lets go of a request that is answered; returns whether one is being served.
+    pub fn is_busy(&mut self) -> bool {
+        // hyper drops the answer's body when it is done with it.
+        if self.is_finished() && self.current.as_ref().is_some_and(|current| current.is_taken()) {
+            self.end();
+        }
+        self.current.is_some()
+    }
+
     pub fn is_upgraded(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.upgraded)
     }
@@ -194,6 +203,11 @@ impl Exchanges {
 }
 
 impl Exchange {
+    /// Whether hyper took the answer and has let go of it.
+    fn is_taken(&self) -> bool {
+        self.answer.is_none() && Rc::strong_count(&self.outgoing) == 1
+    }
+
     fn apply(&mut self, command: Command) {
         let mut outgoing = self.outgoing.borrow_mut();
         match command {

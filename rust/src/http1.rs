@@ -5,13 +5,14 @@ use crate::io::{Io, Link, farewell};
 use crate::network::{Connection, Network};
 use bytes::BytesMut;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 /// How much of an upgraded connection is read at a time.
 const RAW_READ_BYTES: usize = 16 * 1024;
@@ -21,8 +22,6 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
     let exchanges = Rc::new(RefCell::new(Exchanges::new(network.clone(), connection.clone())));
     let link = io.link();
     let hyper = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_read_max)
         .max_header_size(limits.header_list_bytes_max as usize)
         .serve_connection(TokioIo::new(io), Server(exchanges.clone()));
     let mut driver = Driver {
@@ -31,6 +30,7 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
         link,
         exchanges,
         stage: Stage::Http(Box::new(hyper)),
+        patience: None,
         closing: false,
     };
     poll_fn(|cx| driver.poll(cx)).await;
@@ -51,6 +51,8 @@ struct Driver {
     link: Rc<RefCell<Link>>,
     exchanges: Rc<RefCell<Exchanges>>,
     stage: Stage,
+    /// How long the client may take for the rest of a request's headers.
+    patience: Option<Pin<Box<Sleep>>>,
     closing: bool,
 }
 
@@ -66,6 +68,9 @@ impl Driver {
             }
         }
         let mut polled = self.poll_stage(cx);
+        if self.is_too_slow(cx) {
+            polled = Poll::Ready(());
+        }
         if let Poll::Ready(Err(_)) = self.link.borrow_mut().poll_drain(cx) {
             polled = Poll::Ready(());
         }
@@ -75,6 +80,21 @@ impl Driver {
         }
         exchanges.publish();
         polled
+    }
+
+    /// Whether the client began a request and did not finish its headers in time.
+    ///
+    /// hyper's own timeout would close connections that are merely idle, too.
+    fn is_too_slow(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.exchanges.borrow_mut().is_busy() {
+            self.link.borrow_mut().read = 0;
+        }
+        if self.link.borrow().read == 0 {
+            self.patience = None;
+            return false;
+        }
+        let wait = self.network.shared.limits.header_read_max;
+        self.patience.get_or_insert_with(|| Box::pin(sleep(wait))).as_mut().poll(cx).is_ready()
     }
 
     fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -102,7 +102,6 @@ impl Driver {
         }
         loop {
             self.apply_commands();
-            self.expire(cx);
             for stream in self.ready.take() {
                 self.drive(stream);
             }
@@ -113,6 +112,7 @@ impl Driver {
                 self.arrivals.publish(&self.network, &self.connection);
                 return Poll::Ready(());
             }
+            self.expire(cx);
             self.watch_young(known);
             if self.socket_is_free() && !(self.blocked.is_empty() && self.commands.is_empty()) {
                 for stream in std::mem::take(&mut self.blocked) {

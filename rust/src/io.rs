@@ -1,5 +1,6 @@
 //! A client's socket as HTTP sees it: writes are gathered until a flush, reads can pause.
 
+use crate::authority::AuthorityFilter;
 use crate::network::Connection;
 use crate::shared::{Shared, count};
 use bytes::{Buf, Bytes};
@@ -68,8 +69,11 @@ pub struct Link {
     prefix: Bytes,
     gathered: Vec<u8>,
     written: usize,
+    /// Bytes read since somebody last set this to zero.
+    pub read: usize,
     connection: Rc<Connection>,
     shared: Arc<Shared>,
+    filter: Option<Box<AuthorityFilter>>,
 }
 
 impl Link {
@@ -147,13 +151,21 @@ impl Io {
             prefix: Bytes::new(),
             gathered: Vec::new(),
             written: 0,
+            read: 0,
             connection,
             shared,
+            filter: None,
         })))
     }
 
     pub fn link(&self) -> Rc<RefCell<Link>> {
         self.0.clone()
+    }
+
+    /// Prepares for HTTP/2, whose clients say strange things over unix sockets.
+    pub fn expect_http2(&mut self) {
+        let link = &mut *self.0.borrow_mut();
+        link.filter = matches!(link.socket, Socket::Unix(_)).then(Box::default);
     }
 
     /// Puts bytes back that were read.
@@ -173,6 +185,7 @@ impl AsyncRead for Io {
             let length = link.prefix.len().min(buffer.remaining());
             buffer.put_slice(&link.prefix[..length]);
             link.prefix.advance(length);
+            link.read += length;
             return Poll::Ready(Ok(()));
         }
         if link.is_paused() {
@@ -180,7 +193,12 @@ impl AsyncRead for Io {
         }
         let before = buffer.filled().len();
         let result = link.socket.poll_read(cx, buffer);
-        count(&link.shared.counters.bytes_read, buffer.filled().len() - before);
+        if let Some(filter) = &mut link.filter {
+            filter.pass(&mut buffer.filled_mut()[before..]);
+        }
+        let length = buffer.filled().len() - before;
+        link.read += length;
+        count(&link.shared.counters.bytes_read, length);
         result
     }
 }

@@ -4,6 +4,7 @@
 //! loop's own calls, in `edge`, are the only code that touches Python.
 
 mod arrivals;
+mod authority;
 mod connection;
 mod edge;
 mod exchange;

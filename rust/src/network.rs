@@ -102,15 +102,17 @@ pub fn run(shared: Arc<Shared>) {
 fn before_sleep() {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return };
-        let shared = &network.shared;
-        network.dispatch();
-        shared.wakeup.ring();
-        shared.outbox.set_network_asleep(true);
-        // What was said before the loop could see that we sleep.
-        if shared.outbox.is_filled() {
-            shared.outbox.set_network_asleep(false);
+        let outbox = &network.shared.outbox;
+        loop {
             network.dispatch();
+            outbox.set_network_asleep(true);
+            // What was said before the loop could see that we sleep must not wait for it.
+            if !outbox.is_filled() {
+                break;
+            }
+            outbox.set_network_asleep(false);
         }
+        network.shared.wakeup.ring();
     });
 }
 

@@ -288,7 +288,8 @@ impl Stream {
             }
             return if self.end() { Progress::Done } else { Progress::Broken };
         }
-        if self.is_reported() && self.body.is_none() && self.is_reset(Some(ready), id) {
+        let is_watched = self.waker.is_some() || self.is_reported();
+        if is_watched && self.body.is_none() && self.is_reset(Some(ready), id) {
             return Progress::Broken;
         }
         Progress::Waiting

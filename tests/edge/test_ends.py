@@ -258,6 +258,24 @@ def test_cancelled_before_it_was_polled(service: Service, wire: Wire) -> None:
     service.until(lambda edge: edge.counters()["calls_open"] == 0)
 
 
+def test_one_end_after_another_on_one_connection(service: Service, wire: Wire) -> None:
+    """Each way to end leaves the connection as it was: the next end is noticed too."""
+    for _ in range(20):
+        stream = wire.call(HELD, message(b""), ("grpc-timeout", "5m"))
+        assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+        service.next_request()
+        stream = wire.call(HELD, message(b""))
+        service.next_request()
+        wire.reset(stream)
+        service.until(lambda edge: edge.counters()["calls_open"] == 0)
+        with service.paused():
+            wire.reset(wire.call(HELD, message(b"")))
+        service.until(lambda edge: edge.counters()["calls_received"] % 3 == 0)
+        service.until(lambda edge: edge.counters()["calls_open"] == 0)
+        while not service.requests.empty():
+            service.requests.get()
+
+
 def test_calls_that_never_were(service: Service) -> None:
     bogus = [0, 1, 12345, 2**62]
     for call in bogus:

@@ -150,8 +150,8 @@ def test_a_body_broken_off_is_not_taken_for_complete(service: Service, protocol:
     service.remote.send([(call, b"half")])
     service.remote.finish(call, BROKEN)
     assert process.communicate(timeout=WAIT_SECONDS)[0] in (b"half", b"")
-    # 18: a partial file, 56: failure to receive, 92: an HTTP/2 stream that was not closed cleanly.
-    assert process.returncode in (18, 56, 92)
+    # A partial file, nothing, failure to receive, an HTTP/2 stream that was not closed cleanly.
+    assert process.returncode in (18, 52, 56, 92)
 
 
 @needs_curl
@@ -358,15 +358,18 @@ def test_an_upgraded_connection_that_the_client_closes(service: Service) -> None
         answer = [("connection", "upgrade"), ("upgrade", "raw")]
         service.remote.respond(call, 101, answer, None)
         assert client.reply().status == 101
-    # The client says that it sends no more; that it is gone shows when it is sent something.
-    service.next_event(EventKind.HALF_CLOSED, call)
+    # It may look at first as if the client only sends no more; that it is gone shows when it
+    # is sent something.
+    kinds: list[EventKind] = []
 
     def is_gone(edge: Edge) -> bool:
         edge.send([(call, b"is anyone there?")])
-        return service.events.qsize() > 0
+        while not service.events.empty():
+            kinds.append(service.events.get().kind)
+        return EventKind.ENDED in kinds
 
     service.until(is_gone)
-    service.next_event(EventKind.ENDED, call)
+    assert kinds in ([EventKind.ENDED], [EventKind.HALF_CLOSED, EventKind.ENDED])
 
 
 def test_headers_past_the_limit(open_service: OpenService) -> None:

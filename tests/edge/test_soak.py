@@ -103,12 +103,11 @@ def churn_http1(server: Server, source: random.Random, connections: int) -> None
 
 
 def test_http1_connections_that_come_and_go(server: Server, edge_kind: str) -> None:
-    connections = STREAMS[edge_kind] // 4
+    connections = STREAMS[edge_kind]
     descriptors = server.descriptors()
     churn_http1(server, random.Random(0), connections // 10)
     settle(server, descriptors)
     before = server.memory()
-    # Several at once, so that answers meet every state a connection can be in.
     with ThreadPoolExecutor(4) as pool:
         churns = [
             pool.submit(churn_http1, server, random.Random(seed), connections // 4)
@@ -118,6 +117,31 @@ def test_http1_connections_that_come_and_go(server: Server, edge_kind: str) -> N
         churn.result()
     settle(server, descriptors)
     assert server.memory() - before < GROWTH_BYTES_MAX
+
+
+def ask_after_the_gone(address: str, rounds: int) -> None:
+    """Abandon a request, and ask one; nothing else happens that could wake the edge."""
+    request = b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n"
+    for _ in range(rounds):
+        with connect(address) as abandoned:
+            abandoned.sendall(request)
+        with connect(address) as plain:
+            plain.sendall(request)
+            assert plain.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_answer_to_the_gone_holds_nobody_up(edge_kind: str) -> None:
+    # Several processes, so that they interrupt each other at every moment.
+    servers = [Server() for _ in range(4)]
+    try:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            rounds = STREAMS[edge_kind] // 10
+            asking = [pool.submit(ask_after_the_gone, each.address, rounds) for each in servers]
+        for each in asking:
+            each.result()
+    finally:
+        for server in servers:
+            server.kill()
 
 
 def test_rapid_resets_leave_nothing(server: Server, edge_kind: str) -> None:
