@@ -2,17 +2,30 @@
 
 use crate::inbox::Item;
 use crate::network::{Connection, Network};
-use crate::shared::{Event, EventDetail, Unary, call_of, count};
+use crate::shared::{Call, Event, EventDetail, Unary, count};
+use bytes::Bytes;
 
 #[derive(Default)]
 pub struct Arrivals {
-    pub unary: Vec<Unary>,
-    pub events: Vec<Event>,
+    unary: Vec<Unary>,
+    events: Vec<Event>,
+    /// gRPC messages among them.
+    messages: usize,
 }
 
 impl Arrivals {
-    pub fn event(&mut self, connection: &Connection, stream: u32, detail: EventDetail) {
-        self.events.push(Event { call: call_of(connection.number, stream), detail });
+    pub fn request(&mut self, request: Unary) {
+        self.unary.push(request);
+        self.messages += 1;
+    }
+
+    pub fn message(&mut self, call: Call, message: Bytes, released: usize) {
+        self.event(call, EventDetail::Message(message, released));
+        self.messages += 1;
+    }
+
+    pub fn event(&mut self, call: Call, detail: EventDetail) {
+        self.events.push(Event { call, detail });
     }
 
     /// Queues everything under one lock; the end of the network thread's pass wakes the loop.
@@ -24,9 +37,7 @@ impl Arrivals {
         let cost = unary.iter().map(Item::cost).sum::<usize>()
             + events.iter().map(Item::cost).sum::<usize>();
         network.put_on(connection, cost);
-        let messages =
-            events.iter().filter(|event| matches!(event.detail, EventDetail::Message(..))).count();
-        count(&network.shared.counters.messages_received, unary.len() + messages);
+        count(&network.shared.counters.messages_received, std::mem::take(&mut self.messages));
         network.shared.inbox.lock().push(connection.number, unary, events);
         network.shared.wakeup.note();
     }

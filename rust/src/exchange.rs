@@ -3,7 +3,9 @@
 use crate::arrivals::Arrivals;
 use crate::grpc::{self, append_all};
 use crate::network::{Connection, Network};
-use crate::shared::{Command, EventDetail, HttpRequest, Pending, count, stream_of, uncount};
+use crate::shared::{
+    Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
+};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -83,7 +85,7 @@ impl Exchanges {
     }
 
     fn event(&mut self, id: u32, detail: EventDetail) {
-        self.arrivals.event(&self.connection, id, detail);
+        self.arrivals.event(call_of(self.connection.number, id), detail);
     }
 
     pub fn apply_commands(&mut self) {

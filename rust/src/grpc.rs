@@ -17,10 +17,8 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNIMPLEMENTED: i32 = 12;
 const INTERNAL: i32 = 13;
 
-const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// Length of the prefix of a message: a flag and four bytes of length.
@@ -63,29 +61,45 @@ pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Re
             ),
         });
     }
-    let headers = &parts.headers;
-    let timeout = match headers.get(GRPC_TIMEOUT) {
-        None => None,
-        Some(value) => Some(parse_timeout(value.as_bytes()).map_err(|reason| Refusal {
-            http_status: StatusCode::BAD_REQUEST,
-            code: INTERNAL,
-            text: format!("malformed grpc-timeout: {reason}"),
-        })?),
-    };
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
-    let Some(method) = shared.methods.by_path.get(path) else {
-        return Err(unknown_method(shared, path));
-    };
-    let gzip = match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
-        None | Some(b"identity" | b"") => false,
-        Some(b"gzip") => true,
-        Some(other) => {
+    let found = shared.methods.by_path.get(path);
+    let (mut timeout, mut gzip, mut metadata) = (None, Ok(false), Vec::new());
+    for (name, value) in &parts.headers {
+        match name.as_str() {
+            "grpc-timeout" => timeout = Some(parse_timeout(value.as_bytes())),
+            "grpc-encoding" => gzip = parse_encoding(value.as_bytes()),
+            _ => {
+                let place = shared.metadata_keys.iter().position(|key| key == name);
+                // The first value counts.
+                if let Some(place) = place
+                    && !metadata.iter().any(|(known, _)| *known == place)
+                {
+                    metadata.push((place, Bytes::copy_from_slice(value.as_bytes())));
+                }
+            }
+        }
+    }
+    let timeout = timeout.transpose().map_err(|reason| Refusal {
+        http_status: StatusCode::BAD_REQUEST,
+        code: INTERNAL,
+        text: format!("malformed grpc-timeout: {reason}"),
+    })?;
+    let method = *found.ok_or_else(|| unknown_method(shared, path))?;
+    let metadata = if metadata.is_empty() { None } else { Some(metadata.into()) };
+    Ok(CallHead { method, gzip: gzip?, timeout, metadata })
+}
+
+/// Whether messages may be in gzip; an encoding that nobody knows is refused.
+fn parse_encoding(value: &[u8]) -> Result<bool, Refusal> {
+    match value {
+        b"identity" | b"" => Ok(false),
+        b"gzip" => Ok(true),
+        other => {
             let name = quote(&String::from_utf8_lossy(other));
             let text = format!("grpc: Decompressor is not installed for grpc-encoding {name}");
-            return Err(refuse(UNIMPLEMENTED, text));
+            Err(refuse(UNIMPLEMENTED, text))
         }
-    };
-    Ok(CallHead { method: *method, gzip, timeout, metadata: subscribed(shared, headers) })
+    }
 }
 
 fn unknown_method(shared: &Shared, path: &str) -> Refusal {
@@ -103,16 +117,6 @@ fn unknown_method(shared: &Shared, path: &str) -> Refusal {
 /// Quotes as Go's %q does, for the characters that headers can hold.
 fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-}
-
-fn subscribed(shared: &Shared, headers: &HeaderMap) -> Metadata {
-    let mut found = Vec::new();
-    for (place, key) in shared.metadata_keys.iter().enumerate() {
-        if let Some(value) = headers.get(key) {
-            found.push((place, Bytes::copy_from_slice(value.as_bytes())));
-        }
-    }
-    if found.is_empty() { None } else { Some(found.into()) }
 }
 
 /// The client will send nothing more, and what it sent is no whole message.

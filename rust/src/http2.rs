@@ -6,9 +6,9 @@ use crate::io::{GATHERED_BYTES_MAX, Io, Link, farewell};
 use crate::network::{Connection, Network};
 use crate::ready::Ready;
 use crate::shared::{
-    Command, Event, EventDetail, HttpRequest, Shared, Unary, call_of, count, stream_of, uncount,
+    Command, EventDetail, HttpRequest, Shared, call_of, count, stream_of, uncount,
 };
-use crate::stream::{self, Arrival, Kind, Progress, Stream};
+use crate::stream::{self, Kind, Progress, Stream};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, server};
@@ -150,7 +150,7 @@ impl Driver {
     }
 
     fn event(&mut self, stream: u32, detail: EventDetail) {
-        self.arrivals.event(&self.connection, stream, detail);
+        self.arrivals.event(call_of(self.connection.number, stream), detail);
     }
 
     fn accept(&mut self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
@@ -180,13 +180,14 @@ impl Driver {
         respond: SendResponse<Bytes>,
     ) -> Result<u32, (Refusal, SendResponse<Bytes>)> {
         let id = respond.stream_id().as_u32();
+        let call = call_of(self.connection.number, id);
         let head = match grpc::read_head(&self.shared, parts) {
             Ok(head) => head,
             Err(refusal) => return Err((refusal, respond)),
         };
         let kind = if head.method.streaming { Kind::Streaming } else { Kind::Unary };
         let reader = MessageReader::new(head.gzip, self.shared.limits.request_bytes_max);
-        let mut stream = Stream::new(kind, body, respond, reader);
+        let mut stream = Stream::new(kind, call, body, respond, reader);
         stream.method = head.method.number;
         if let Some(timeout) = head.timeout {
             let deadline = Instant::now() + timeout.min(DEADLINE_MAX);
@@ -212,7 +213,8 @@ impl Driver {
         respond: SendResponse<Bytes>,
     ) -> u32 {
         let id = respond.stream_id().as_u32();
-        let mut stream = Stream::new(Kind::Http, body, respond, MessageReader::default());
+        let call = call_of(self.connection.number, id);
+        let mut stream = Stream::new(Kind::Http, call, body, respond, MessageReader::default());
         stream.bodiless = parts.method == http::Method::HEAD;
         let request = HttpRequest::new(parts, self.connection.listener, stream.pending.clone());
         self.event(id, EventDetail::HttpOpened(Box::new(request)));
@@ -248,7 +250,8 @@ impl Driver {
             }
             Command::Reply { result: Err((code, text)), .. } => stream.finish(code, text, vec![]),
             Command::Send { data, .. } => {
-                count(&self.shared.counters.messages_sent, 1);
+                let is_message = stream.kind != Kind::Http;
+                count(&self.shared.counters.messages_sent, is_message.into());
                 stream.send(data);
             }
             Command::Start { metadata, .. } => stream.start(&metadata),
@@ -284,16 +287,7 @@ impl Driver {
     fn drive(&mut self, id: u32) {
         let socket_is_free = self.socket_is_free();
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let call = call_of(self.connection.number, id);
-        let (method, metadata) = (stream.method, &mut stream.metadata.take());
-        let Arrivals { unary, events } = &mut self.arrivals;
-        let received = stream.receive(&self.ready, id, |arrival| match arrival {
-            Arrival::Request(payload) => {
-                unary.push(Unary { call, method, payload, metadata: metadata.take() });
-            }
-            Arrival::Event(detail) => events.push(Event { call, detail }),
-        });
-        stream.metadata = metadata.take();
+        let received = stream.receive(&self.ready, id, &mut self.arrivals);
         match received {
             Ok(true) => {}
             Ok(false) => return self.give_up(id),
@@ -303,8 +297,9 @@ impl Driver {
             }
         }
         let progress = stream.transmit(&self.ready, id, socket_is_free);
-        if stream.pending.is_writable_again(self.shared.limits.stream_writable_bytes) {
-            self.event(id, EventDetail::Writable);
+        let mark = self.shared.limits.stream_writable_bytes;
+        if stream.is_in_use() && stream.pending.is_writable_again(mark) {
+            self.arrivals.event(stream.call, EventDetail::Writable);
         }
         match progress {
             Progress::Waiting => {}

@@ -189,6 +189,7 @@ impl AsyncRead for Io {
             return Poll::Ready(Ok(()));
         }
         if link.is_paused() {
+            link.connection.set_waker(cx.waker());
             return Poll::Pending;
         }
         let before = buffer.filled().len();

@@ -1,8 +1,9 @@
 //! One stream of an HTTP/2 connection, from its headers to its last frame.
 
+use crate::arrivals::Arrivals;
 use crate::grpc::{self, MessageReader, Refusal};
 use crate::ready::{Ready, stream_waker};
-use crate::shared::{EventDetail, Metadata, Pairs, Pending};
+use crate::shared::{Call, EventDetail, Metadata, Pairs, Pending, Unary};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -45,15 +46,9 @@ pub enum Progress {
     Broken,
 }
 
-/// What arrived on a stream.
-pub enum Arrival {
-    /// A unary call's request.
-    Request(Bytes),
-    Event(EventDetail),
-}
-
 pub struct Stream {
     pub kind: Kind,
+    pub call: Call,
     pub method: u32,
     pub metadata: Metadata,
     pub deadline: Option<Instant>,
@@ -84,12 +79,14 @@ pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
 impl Stream {
     pub fn new(
         kind: Kind,
+        call: Call,
         body: RecvStream,
         respond: SendResponse<Bytes>,
         reader: MessageReader,
     ) -> Stream {
         Stream {
             kind,
+            call,
             method: 0,
             metadata: None,
             deadline: None,
@@ -106,9 +103,14 @@ impl Stream {
         }
     }
 
+    /// Whether the loop has heard of the stream and not finished with it.
+    pub fn is_in_use(&self) -> bool {
+        self.kind != Kind::Unary && self.ending.is_none()
+    }
+
     /// Whether the loop has to hear that the client gave up.
     pub fn is_reported(&self) -> bool {
-        (self.kind != Kind::Unary || self.waiting) && self.ending.is_none()
+        self.is_in_use() || self.waiting && self.ending.is_none()
     }
 
     /// Reads what the client sent; false if it reset the stream.
@@ -116,7 +118,7 @@ impl Stream {
         &mut self,
         ready: &Arc<Ready>,
         id: u32,
-        mut arrived: impl FnMut(Arrival),
+        arrivals: &mut Arrivals,
     ) -> Result<bool, Refusal> {
         // Most requests are here whole; only one that is not needs a waker.
         let mut waker = None;
@@ -127,7 +129,7 @@ impl Stream {
                 Poll::Pending => {
                     waker = Some(self.waker.get_or_insert_with(|| stream_waker(ready, id)).clone());
                 }
-                Poll::Ready(Some(Ok(data))) => self.take_in(data, &mut arrived)?,
+                Poll::Ready(Some(Ok(data))) => self.take_in(data, arrivals)?,
                 Poll::Ready(Some(Err(_))) => return Ok(false),
                 Poll::Ready(None) => {
                     self.body = None;
@@ -135,7 +137,7 @@ impl Stream {
                     match self.kind {
                         Kind::Unary => return Err(grpc::cut_off(false, partial)),
                         Kind::Streaming if partial > 0 => return Err(grpc::cut_off(true, partial)),
-                        _ => arrived(Arrival::Event(EventDetail::HalfClosed)),
+                        _ => arrivals.event(self.call, EventDetail::HalfClosed),
                     }
                 }
             }
@@ -143,17 +145,19 @@ impl Stream {
         Ok(true)
     }
 
-    fn take_in(&mut self, data: Bytes, arrived: &mut impl FnMut(Arrival)) -> Result<(), Refusal> {
+    fn take_in(&mut self, data: Bytes, arrivals: &mut Arrivals) -> Result<(), Refusal> {
         let length = data.len();
         match self.kind {
-            Kind::Http => arrived(Arrival::Event(EventDetail::Message(data, length))),
+            Kind::Http => arrivals.event(self.call, EventDetail::Message(data, length)),
             Kind::Unary => {
                 self.release(length);
                 self.reader.push(data);
-                if let Some(message) = self.reader.next()? {
+                if let Some(payload) = self.reader.next()? {
                     // What may follow is of no interest, and h2 disposes of it.
                     self.body = None;
-                    arrived(Arrival::Request(message));
+                    let (call, method) = (self.call, self.method);
+                    let metadata = self.metadata.take();
+                    arrivals.request(Unary { call, method, payload, metadata });
                 }
             }
             Kind::Streaming => {
@@ -161,7 +165,7 @@ impl Stream {
                 let mut previous = None;
                 while let Some(message) = self.reader.next()? {
                     if let Some(message) = previous.replace(message) {
-                        arrived(Arrival::Event(EventDetail::Message(message, 0)));
+                        arrivals.message(self.call, message, 0);
                     }
                 }
                 // A message may be larger than the window, so what is incomplete is given
@@ -169,8 +173,7 @@ impl Stream {
                 let incomplete = self.reader.partial_bytes().min(length);
                 self.release(incomplete);
                 if let Some(message) = previous {
-                    let detail = EventDetail::Message(message, length - incomplete);
-                    arrived(Arrival::Event(detail));
+                    arrivals.message(self.call, message, length - incomplete);
                 }
             }
         }
