@@ -6,6 +6,8 @@ disk, and there is no history: a revision counts the puts.
 
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError
+
 from kvorum.api import errors
 from kvorum.api.codec import HeaderEncoder, key_value, length_delimited
 from kvorum.api.errors import Status
@@ -43,7 +45,7 @@ class Demo:
         _, method, payload, _ = request
         try:
             return self._put(payload) if method == 0 else self._range(payload)
-        except ValueError as error:
+        except DecodeError as error:
             return errors.unparsable_request(str(error))
 
     def _put(self, payload: bytes) -> bytes | Status:

@@ -30,20 +30,27 @@ async def serve(address: str) -> None:
     _, bound = demo.edge.listen(address)
     LOG.info("serving client requests address=%s edge=%s", bound, edge_name())
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
+    drained = loop.create_future()
 
     def turn() -> None:
         demo.edge.awake()
-        if demo.turn():
-            stopped.set()
+        try:
+            if demo.turn():
+                drained.set_result(None)
+        except Exception as error:
+            # Nothing goes on after an error that nobody foresaw.
+            loop.remove_reader(demo.edge.fileno())
+            drained.set_exception(error)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, demo.edge.drain)
     loop.add_reader(demo.edge.fileno(), turn)
     loop.call_soon(turn)
-    await stopped.wait()
-    loop.remove_reader(demo.edge.fileno())
-    demo.edge.stop()
+    try:
+        await drained
+    finally:
+        loop.remove_reader(demo.edge.fileno())
+        demo.edge.stop()
     LOG.info("stopped")
 
 
