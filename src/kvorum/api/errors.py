@@ -5,6 +5,7 @@ A row is plain data; code that has to unwind raises it as `StatusError`. Rows wh
 a value are functions.
 """
 
+import json
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -190,6 +191,16 @@ CONTEXT_DEADLINE_EXCEEDED = Status(Code.DEADLINE_EXCEEDED, "context deadline exc
 UNKNOWN_HEALTH_SERVICE = Status(Code.NOT_FOUND, "unknown service")
 
 
+def quoted(text: str) -> str:
+    """Quote a text as Go's %q does, for the characters that headers can hold."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def malformed_method(path: str) -> Status:
+    """Say that the path is not of the form /service/method."""
+    return Status(Code.UNIMPLEMENTED, f"malformed method name: {quoted(path)}")
+
+
 def unknown_service(service: str) -> Status:
     """Say that no service of this name is served."""
     return Status(Code.UNIMPLEMENTED, f"unknown service {service}")
@@ -216,5 +227,5 @@ def unknown_compression(encoding: str) -> Status:
     """Say that the request is compressed in a way other than identity or gzip."""
     return Status(
         Code.UNIMPLEMENTED,
-        f'grpc: Decompressor is not installed for grpc-encoding "{encoding}"',
+        f"grpc: Decompressor is not installed for grpc-encoding {quoted(encoding)}",
     )

@@ -43,7 +43,8 @@ class EventKind(IntEnum):
     with `mark_waiting`; never after `finish` or `reply`."""
     HTTP_OPENED = 5
     """A plain HTTP request began; its body follows as MESSAGE and HALF_CLOSED.
-    Detail: (listener number, method, target, headers with lower-case names)."""
+    Detail: (listener number, method, target, headers with lower-case names). The authority
+    of an HTTP/2 request is its `host` header."""
     WRITABLE = 6
     """A stream's pending bytes fell below `stream_writable_bytes` after having reached it.
     Detail: None."""
@@ -76,8 +77,8 @@ class Limits:
     stream_queued_bytes_max: int = 1024 * 1024
     """What a stream's client may send ahead of `poll` (its HTTP/2 window)."""
     connection_queued_bytes_max: int = 16 * 1024 * 1024
-    """Bytes received but not polled plus bytes answered but not written. A connection above
-    it is not read from until it is below."""
+    """Bytes received but not polled. A connection above it is not read from until it is
+    below."""
     queued_bytes_max: int = 256 * 1024 * 1024
     """The same, over all connections: above it, none is read from."""
     stream_writable_bytes: int = 64 * 1024
@@ -85,7 +86,10 @@ class Limits:
 
 
 class Edge(Protocol):
-    """One network front. Every method is called from one thread, and none blocks."""
+    """One network front. Every method is called from one thread, and none blocks.
+
+    After `stop`, and in a forked child, calls raise ValueError.
+    """
 
     def listen(self, address: str) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
@@ -184,4 +188,6 @@ COUNTERS = (
     "deadlines_exceeded",
     "requests_refused",
 )
-"""Names in `Edge.counters`: totals, and for `_open` the number now."""
+"""Names in `Edge.counters`: totals, and for `_open` the number now.
+
+Messages are those of gRPC. A refused request was answered or reset by the edge itself."""

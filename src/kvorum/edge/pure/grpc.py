@@ -4,12 +4,11 @@ Plain functions and one parser, without sockets or HTTP/2. A request that breaks
 raises `StatusError` with the code and the text that grpc-go gives.
 """
 
-import json
 import zlib
 from collections.abc import Sequence
 
 from kvorum.api import errors
-from kvorum.api.errors import Code, Status, StatusError
+from kvorum.api.errors import Code, Status, StatusError, quoted
 
 OK = Status(Code.OK, "")
 NO_MESSAGE = Status(Code.UNKNOWN, "EOF")
@@ -48,15 +47,10 @@ class MethodTable:
     def _unknown(self, path: str) -> Status:
         service, slash, method = path[1:].rpartition("/")
         if not path.startswith("/") or not slash:
-            return Status(Code.UNIMPLEMENTED, f"malformed method name: {quoted(path)}")
+            return errors.malformed_method(path)
         if service in self._services:
             return errors.unknown_method(service, method)
         return errors.unknown_service(service)
-
-
-def quoted(text: str) -> str:
-    """Quote a text as Go's %q does, for the characters a header may hold."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def is_grpc(content_type: bytes) -> bool:
@@ -137,8 +131,7 @@ class MessageParser:
     def __init__(self, encoding: bytes, bytes_max: int) -> None:
         """Prepare for the call's `grpc-encoding`."""
         if encoding not in (b"", b"identity", b"gzip"):
-            name = quoted(encoding.decode(errors="replace")).removeprefix('"').removesuffix('"')
-            raise StatusError(errors.unknown_compression(name))
+            raise StatusError(errors.unknown_compression(encoding.decode(errors="replace")))
         self._buffer = bytearray()
         self._needed = PREFIX_BYTES
         """How long the buffer has to be before it is worth looking at again."""

@@ -507,7 +507,7 @@ def _encoded(headers: Headers) -> Fields:
 
 
 def _not_post(method: bytes) -> Status:
-    name = grpc.quoted(method.decode(errors="replace"))
+    name = errors.quoted(method.decode(errors="replace"))
     return Status(
         Code.INTERNAL, f"Received a HEADERS frame with :method {name} which should be POST"
     )
