@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 NATIVE := src/kvorum/edge/_native.abi3.so
-RUST_SOURCES := rust/Cargo.toml rust/Cargo.lock rust/build.rs $(shell find rust/src -name '*.rs')
+RUST_SOURCES := .cargo/config.toml rust/Cargo.toml rust/Cargo.lock rust/build.rs $(shell find rust/src -name '*.rs')
 CARGO := $(shell command -v cargo)
 
 ifeq ($(KVORUM_EDGE),)
@@ -42,6 +42,9 @@ run: setup ## Start a node
 	$(BIN)/kvorum
 
 test: lint h2load ## Lint, then run every test
+ifeq ($(EDGE),native)
+	cargo test --quiet --locked --no-default-features --manifest-path rust/Cargo.toml
+endif
 	$(BIN)/python -m pytest
 	@$(BIN)/kvorum --version | grep edge
 

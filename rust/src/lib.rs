@@ -3,9 +3,12 @@
 //! One thread serves every socket; another writes the log. Neither ever takes the GIL: the
 //! loop's own calls, in `edge`, are the only code that touches Python.
 
+#![cfg_attr(not(feature = "python"), allow(dead_code))]
+
 mod arrivals;
 mod authority;
 mod connection;
+#[cfg(feature = "python")]
 mod edge;
 mod exchange;
 mod grpc;
@@ -21,14 +24,16 @@ mod shared;
 mod stream;
 mod wakeup;
 
-use pyo3::prelude::*;
-
 /// A call costs some twenty allocations, most of them h2's; this halves their price.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[pymodule]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("SOURCE_HASH", env!("KVORUM_SOURCE_HASH"))?;
-    module.add_class::<edge::NativeEdge>()
+#[cfg(feature = "python")]
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::edge::NativeEdge;
+
+    #[pymodule_export]
+    const SOURCE_HASH: &str = env!("KVORUM_SOURCE_HASH");
 }
