@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Numbers of `kvorum.edge.interface.EventKind`.
@@ -84,10 +84,7 @@ impl NativeEdge {
             drained: AtomicBool::new(false),
             drain_news: AtomicBool::new(false),
         });
-        let on_thread = shared.clone();
-        let network = thread::Builder::new()
-            .name("kvorum-edge".to_owned())
-            .spawn(move || network::run(on_thread))?;
+        let network = network::start(shared.clone())?;
         Ok(NativeEdge {
             shared,
             log_writer: LogWriter::default(),

@@ -10,12 +10,15 @@ use rustc_hash::FxHashMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -64,15 +67,31 @@ impl Connection {
     }
 }
 
-/// Runs until told to stop. Called on a thread of its own.
-pub fn run(shared: Arc<Shared>) {
-    let unparked = shared.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .on_thread_park(before_sleep)
-        .on_thread_unpark(move || unparked.outbox.set_network_asleep(false))
-        .build()
-        .expect("the runtime of the network thread can be built");
+/// Starts the network thread; it runs until it is told to stop.
+pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::Builder::new().name("kvorum-edge".to_owned()).spawn(move || {
+        let unparked = shared.clone();
+        let built = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(before_sleep)
+            .on_thread_unpark(move || unparked.outbox.set_network_asleep(false))
+            .build();
+        match built {
+            Ok(runtime) => {
+                let _ = tell.send(Ok(()));
+                run(shared, runtime);
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+            }
+        }
+    })?;
+    told.recv().map_err(io::Error::other)??;
+    Ok(thread)
+}
+
+fn run(shared: Arc<Shared>, runtime: Runtime) {
     let network = Rc::new(Network {
         shared,
         connections: RefCell::default(),
