@@ -29,18 +29,18 @@ def _on_message_of_leader(raft: Raft, message: Message) -> None:
 
 
 def _on_vote_response(raft: Raft, message: Message) -> None:
-    if raft.role is Role.CANDIDATE:
+    if raft.role == Role.CANDIDATE:
         _on_result(raft, election.count_vote(raft, message))
 
 
 def _on_pre_vote_response(raft: Raft, message: Message) -> None:
-    if raft.role is Role.PRE_CANDIDATE:
+    if raft.role == Role.PRE_CANDIDATE:
         _on_result(raft, election.count_vote(raft, message))
 
 
 def _on_result(raft: Raft, result: VoteResult) -> None:
     if result is VoteResult.WON:
-        if raft.role is Role.PRE_CANDIDATE:
+        if raft.role == Role.PRE_CANDIDATE:
             election.campaign(raft, election.Campaign.ELECTION)
         else:
             raft.become_leader()

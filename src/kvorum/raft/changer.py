@@ -170,7 +170,7 @@ def check_invariants(config: Configuration, progress: dict[int, Progress]) -> No
 def restore(tracker: Tracker, last_index: int, state: ConfState) -> None:
     """Install a saved configuration into an empty tracker."""
 
-    def add(kind: ChangeType, nodes: Iterable[int]) -> list[Change]:
+    def add(kind: int, nodes: Iterable[int]) -> list[Change]:
         return [Change(kind, node) for node in nodes]
 
     incoming = (

@@ -5,25 +5,24 @@ group passes through the joint configuration that more than one needs. Without c
 with the automatic transition it asks to leave the joint configuration.
 """
 
-from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
-class ChangeType(IntEnum):
+class ChangeType:
     """What happens to a node."""
 
-    ADD_NODE = 0
-    REMOVE_NODE = 1
-    UPDATE_NODE = 2
-    ADD_LEARNER_NODE = 3
+    ADD_NODE: Final = 0
+    REMOVE_NODE: Final = 1
+    UPDATE_NODE: Final = 2
+    ADD_LEARNER_NODE: Final = 3
 
 
-class Transition(IntEnum):
+class Transition:
     """How a joint configuration is entered and left."""
 
-    AUTO = 0
-    JOINT_IMPLICIT = 1
-    JOINT_EXPLICIT = 2
+    AUTO: Final = 0
+    JOINT_IMPLICIT: Final = 1
+    JOINT_EXPLICIT: Final = 2
 
 
 class Change(NamedTuple):

@@ -18,7 +18,15 @@ from kvorum.raft.entries import Entry, EntryType, encoded_size, payload_size
 from kvorum.raft.errors import RaftError
 from kvorum.raft.log import RaftLog
 from kvorum.raft.logger import stop
-from kvorum.raft.messages import NO_HARD_STATE, NONE, HardState, Message, MessageType, Snapshot
+from kvorum.raft.messages import (
+    MESSAGE_TYPES,
+    NO_HARD_STATE,
+    NONE,
+    HardState,
+    Message,
+    MessageType,
+    Snapshot,
+)
 from kvorum.raft.names import MESSAGE_TYPE_NAMES
 from kvorum.raft.read_only import ReadOnly
 from kvorum.raft.states import ReadState, Role, SoftState
@@ -32,13 +40,13 @@ _ELECTION_TYPES = (
 )
 _OF_A_LEADER = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 # Indexed by message type.
-_IS_OF_ELECTION = tuple(kind in _ELECTION_TYPES for kind in MessageType)
+_IS_OF_ELECTION = tuple(kind in _ELECTION_TYPES for kind in MESSAGE_TYPES)
 # These travel without a term: they are for whoever leads when they arrive.
-_IS_FORWARDED = tuple(kind in (MessageType.PROP, MessageType.READ_INDEX) for kind in MessageType)
+_IS_FORWARDED = tuple(kind in (MessageType.PROP, MessageType.READ_INDEX) for kind in MESSAGE_TYPES)
 # These promise that something was written, so they wait until it is.
 _IS_PROMISE = tuple(
     kind in (MessageType.APP_RESP, MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP)
-    for kind in MessageType
+    for kind in MESSAGE_TYPES
 )
 
 
@@ -174,7 +182,7 @@ class Raft:
 
     def become_candidate(self) -> None:
         """Begin a new term and vote for oneself in it."""
-        if self.role is Role.LEADER:
+        if self.role == Role.LEADER:
             self.stop("invalid transition [leader -> candidate]")
         self.reset(self.term + 1)
         self.vote = self.id
@@ -183,7 +191,7 @@ class Raft:
 
     def become_pre_candidate(self) -> None:
         """Ask whether an election could be won; term, vote and timers stay as they are."""
-        if self.role is Role.LEADER:
+        if self.role == Role.LEADER:
             self.stop("invalid transition [leader -> pre-candidate]")
         self.tracker.reset_votes()
         self.lead = NONE
@@ -192,7 +200,7 @@ class Raft:
 
     def become_leader(self) -> None:
         """Lead the term, and open it with an empty entry."""
-        if self.role is Role.FOLLOWER:
+        if self.role == Role.FOLLOWER:
             self.stop("invalid transition [follower -> leader]")
         self.reset(self.term)
         self.lead = self.id
@@ -212,7 +220,7 @@ class Raft:
     def tick(self) -> None:
         """Let one tick pass."""
         self.election_elapsed += 1
-        if self.role is not Role.LEADER:
+        if self.role != Role.LEADER:
             if self.promotable() and self.election_elapsed >= self.randomized_election_timeout:
                 self.election_elapsed = 0
                 self._step_own(MessageType.HUP, "error occurred during election")
@@ -225,13 +233,13 @@ class Raft:
                     MessageType.CHECK_QUORUM, "error occurred during checking sending heartbeat"
                 )
             # A transfer that took so long has failed.
-            if self.role is Role.LEADER:
+            if self.role == Role.LEADER:
                 self.lead_transferee = NONE
-        if self.role is Role.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_ticks:
+        if self.role == Role.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_ticks:
             self.heartbeat_elapsed = 0
             self._step_own(MessageType.BEAT, "error occurred during checking sending heartbeat")
 
-    def _step_own(self, kind: MessageType, complaint: str) -> None:
+    def _step_own(self, kind: int, complaint: str) -> None:
         try:
             self.step(Message(kind, sender=self.id))
         except RaftError as error:
@@ -280,7 +288,7 @@ class Raft:
 
     def propose(self, payloads: Sequence[bytes]) -> None:
         """Propose entries with these data, all or none."""
-        if self.role is Role.LEADER and payloads:
+        if self.role == Role.LEADER and payloads:
             # The same as stepping the message, without making every entry twice.
             leader.check_may_propose(self)
             leader.propose(self, [(EntryType.NORMAL, data) for data in payloads])
@@ -307,9 +315,9 @@ class Raft:
                 )
                 return False
         # A pre-vote is about a term that nobody entered yet.
-        if kind is MessageType.PRE_VOTE:
+        if kind == MessageType.PRE_VOTE:
             return True
-        if kind is MessageType.PRE_VOTE_RESP and not message.reject:
+        if kind == MessageType.PRE_VOTE_RESP and not message.reject:
             return True
         self.logger.info(
             f"{self.id:x} [term: {self.term}] received a {MESSAGE_TYPE_NAMES[kind]} message "
@@ -326,13 +334,13 @@ class Raft:
             # A leader of an earlier term: with these options nothing else would tell it, as
             # our vote requests do not raise the term of those who hear it.
             self.send(Message(MessageType.APP_RESP, to=message.sender))
-        elif kind is MessageType.PRE_VOTE:
+        elif kind == MessageType.PRE_VOTE:
             # A candidate that is behind learns of the term, or it would stand for ever.
             self.logger.info(election.vote_log_line(self, message, "rejected"))
             self.send(
                 Message(MessageType.PRE_VOTE_RESP, to=message.sender, term=self.term, reject=True)
             )
-        elif kind is MessageType.STORAGE_APPEND_RESP:
+        elif kind == MessageType.STORAGE_APPEND_RESP:
             if message.index:
                 # What was written may have been replaced since, at the same index.
                 self.logger.info(
@@ -357,7 +365,7 @@ class Raft:
         if (
             config.auto_leave
             and self.log.applied >= self.pending_conf_index
-            and self.role is Role.LEADER
+            and self.role == Role.LEADER
         ):
             # Without data, so that no limit on sizes can refuse it.
             leave = Entry(EntryType.CONF_CHANGE_V2, 0, 0)
@@ -395,15 +403,16 @@ def _on_storage_apply_response(raft: Raft, message: Message) -> None:
     entries = message.entries
     if entries:
         raft.applied_to(entries[-1].index, encoded_size(entries))
-        raft.uncommitted_size = max(0, raft.uncommitted_size - payload_size(entries))
+        if raft.uncommitted_size:
+            raft.uncommitted_size = max(0, raft.uncommitted_size - payload_size(entries))
 
 
 Handler = Callable[[Raft, Message], None]
-Handlers = dict[MessageType, Handler]
+Handlers = dict[int, Handler]
 
 
 def _table(handlers: Handlers) -> tuple[Handler | None, ...]:
-    return tuple(handlers.get(kind) for kind in MessageType)
+    return tuple(handlers.get(kind) for kind in MESSAGE_TYPES)
 
 
 _ANY_ROLE = _table(

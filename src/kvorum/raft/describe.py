@@ -74,9 +74,7 @@ def _escape(character: str) -> str:
 
 def changes_text(change: ConfChangeV2) -> str:
     """Return changes as `v1 l2 r3 u4`."""
-    return " ".join(
-        f"{_CHANGE_LETTERS.get(ChangeType(kind), '?')}{node}" for kind, node in change.changes
-    )
+    return " ".join(f"{_CHANGE_LETTERS[kind]}{node}" for kind, node in change.changes)
 
 
 def conf_change_text(change: ConfChangeV2) -> str:

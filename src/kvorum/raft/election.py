@@ -39,7 +39,7 @@ class Campaign(Enum):
 
 def hup(raft: Raft, kind: Campaign) -> None:
     """Stand for election, if this node may."""
-    if raft.role is Role.LEADER:
+    if raft.role == Role.LEADER:
         raft.logger.debug(f"{raft.id:x} ignoring MsgHup because already leader")
         return
     if not raft.promotable():
@@ -124,7 +124,7 @@ def vote_log_line(raft: Raft, message: Message, verdict: str) -> str:
 
 def on_vote_request(raft: Raft, message: Message) -> None:
     """Grant or deny a vote. Learners vote too: they may be voters by what they have not seen."""
-    is_pre_vote = message.type is MessageType.PRE_VOTE
+    is_pre_vote = message.type == MessageType.PRE_VOTE
     may_vote = (
         raft.vote == message.sender
         or (raft.vote == NONE and raft.lead == NONE)

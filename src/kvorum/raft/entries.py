@@ -6,7 +6,7 @@ size; limits on what is uncommitted or in flight count the payload, the length o
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
+from typing import Final
 
 NO_LIMIT = (1 << 64) - 1
 
@@ -14,12 +14,12 @@ NO_LIMIT = (1 << 64) - 1
 _CHUNK = 512
 
 
-class EntryType(IntEnum):
+class EntryType:
     """What the data of an entry is: the application's, or a change of the membership."""
 
-    NORMAL = 0
-    CONF_CHANGE = 1
-    CONF_CHANGE_V2 = 2
+    NORMAL: Final = 0
+    CONF_CHANGE: Final = 1
+    CONF_CHANGE_V2: Final = 2
 
 
 class Entry:
@@ -79,16 +79,17 @@ def take_within(entries: list[Entry], low: int, high: int, size_max: int) -> lis
     """
     if size_max >= NO_LIMIT:
         return entries[low:high]
+    taken: list[Entry] = []
     size = 0
-    start = low
-    while start < high:
-        chunk = entries[start : min(start + _CHUNK, high)]
-        chunk_size = encoded_size(chunk)
-        if size + chunk_size > size_max:
-            for position, entry in enumerate(chunk, start):
-                size += entry.size
-                if size > size_max:
-                    return entries[low : max(position, low + 1)]
-        size += chunk_size
-        start += len(chunk)
-    return entries[low:high]
+    while low < high:
+        chunk = entries[low : low + _CHUNK if high - low > _CHUNK else high]
+        size += encoded_size(chunk)
+        if size > size_max:
+            while size > size_max and chunk:
+                size -= chunk.pop().size
+            return taken + chunk or entries[low : low + 1]
+        if not taken and len(chunk) == high - low:
+            return chunk
+        taken += chunk
+        low += len(chunk)
+    return taken

@@ -32,7 +32,7 @@ class Inflights:
 
     def full(self) -> bool:
         """Tell whether no more may be sent now."""
-        return len(self._window) >= self.messages_max or (0 < self.bytes_max <= self.bytes)
+        return len(self._window) >= self.messages_max or 0 < self.bytes_max <= self.bytes
 
     def add(self, index: int, payload: int) -> None:
         """Note a message whose last entry has this index."""

@@ -103,12 +103,12 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
             f"behind the last index {raft.log.last_index()}"
         )
         return
-    probing = peer.state is ProgressState.PROBE
+    probing = peer.state == ProgressState.PROBE
     if not peer.maybe_update(index) and not (probing and peer.match == index):
         return
     if probing:
         peer.become_replicate()
-    elif peer.state is ProgressState.REPLICATE:
+    elif peer.state == ProgressState.REPLICATE:
         peer.inflights.free_up_to(index)
     elif peer.match + 1 >= raft.log.first_index():
         # It connects to the log, whichever snapshot brought it there.
@@ -142,7 +142,7 @@ def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
         _, hint = raft.log.find_conflict_by_term(hint, message.log_term)
     if peer.maybe_decrease(message.index, hint):
         raft.logger.debug(f"{raft.id:x} decreased progress of {node:x} to [{peer}]")
-        if peer.state is ProgressState.REPLICATE:
+        if peer.state == ProgressState.REPLICATE:
             peer.become_probe()
         maybe_send_append(raft, node, peer, send_if_empty=True)
 
@@ -150,13 +150,13 @@ def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
 def _on_heartbeat_response(raft: Raft, message: Message, peer: Progress) -> None:
     peer.recent_active = True
     peer.flow_paused = False
-    if peer.match < raft.log.last_index() or peer.state is ProgressState.PROBE:
+    if peer.match < raft.log.last_index() or peer.state == ProgressState.PROBE:
         maybe_send_append(raft, message.sender, peer, send_if_empty=True)
     reads.on_heartbeat_response(raft, message)
 
 
 def _on_snapshot_status(raft: Raft, message: Message, peer: Progress) -> None:
-    if peer.state is not ProgressState.SNAPSHOT:
+    if peer.state != ProgressState.SNAPSHOT:
         return
     if message.reject:
         peer.pending_snapshot = 0  # or the probe would start behind it
@@ -172,7 +172,7 @@ def _on_snapshot_status(raft: Raft, message: Message, peer: Progress) -> None:
 
 def _on_unreachable(raft: Raft, message: Message, peer: Progress) -> None:
     # Appends on their way were probably lost.
-    if peer.state is ProgressState.REPLICATE:
+    if peer.state == ProgressState.REPLICATE:
         peer.become_probe()
     raft.logger.debug(
         f"{raft.id:x} failed to send message to {message.sender:x} because it is unreachable "

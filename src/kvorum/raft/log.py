@@ -12,7 +12,7 @@ ends at the first entry of an old enough term.
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from kvorum.raft.entries import NO_LIMIT, Entry, encoded_size
+from kvorum.raft.entries import NO_LIMIT, Entry, encoded_size, take_within
 from kvorum.raft.errors import (
     CompactedError,
     RaftError,
@@ -65,23 +65,27 @@ class RaftLog:
 
     def first_index(self) -> int:
         """Return the oldest index whose entry is kept."""
-        index = self.unstable.first_index()
-        return self.storage.first_index() if index is None else index
+        snapshot = self.unstable.snapshot
+        return self.storage.first_index() if snapshot is None else snapshot.index + 1
 
     def last_index(self) -> int:
         """Return the newest index."""
-        index = self.unstable.last_index()
-        return self.storage.last_index() if index is None else index
+        unstable = self.unstable
+        return unstable.offset + len(unstable.entries) - 1
 
     def term(self, index: int) -> int:
         """Return the term of an entry, or raise StorageError if it is not known."""
-        term = self.unstable.term(index)
-        if term is not None:
-            return term
-        if index + 1 < self.first_index():
-            raise CompactedError
-        if index > self.last_index():
+        unstable = self.unstable
+        position = index - unstable.offset
+        if position >= 0:
+            if position < len(unstable.entries):
+                return unstable.entries[position].term
             raise UnavailableError
+        if unstable.snapshot is not None:
+            # Whatever the storage still holds is about to be replaced.
+            if index == unstable.snapshot.index:
+                return unstable.snapshot.term
+            raise CompactedError
         return self.storage.term(index)
 
     def term_or_zero(self, index: int) -> int:
@@ -101,6 +105,8 @@ class RaftLog:
 
     def matches(self, term: int, index: int) -> bool:
         """Tell whether the entry at the index is known and of this term."""
+        if index > self.last_index():
+            return False
         try:
             return self.term(index) == term
         except StorageError:
@@ -201,24 +207,25 @@ class RaftLog:
         """Tell whether there are entries to hand to the application."""
         return (
             not self.applying_paused
+            and self.applying < self.committed
+            and self.applying < self._applicable_to(allow_unstable)
             # The application takes the snapshot first.
             and self.unstable.snapshot is None
-            and self.applying < self._applicable_to(allow_unstable)
         )
 
     def next_committed(self, allow_unstable: bool) -> list[Entry]:
         """Return the entries to hand to the application, within the size."""
         if not self.has_next_committed(allow_unstable):
             return []
+        low, high = self.applying + 1, self._applicable_to(allow_unstable) + 1
         size_max = self.applying_size_max - self.applying_size
         if size_max <= 0:
             self._stop(
                 f"applying entry size ({self.applying_size_max}-{self.applying_size})="
                 f"{size_max} not positive"
             )
-        high = self._applicable_to(allow_unstable) + 1
         try:
-            return self.slice(self.applying + 1, high, size_max)
+            return self.slice(low, high, size_max)
         except StorageError as error:
             self._stop(f"unexpected error when getting unapplied entries ({error})")
 
@@ -251,7 +258,13 @@ class RaftLog:
 
     def slice(self, low: int, high: int, size_max: int) -> list[Entry]:
         """Return entries low .. high-1, cut at the encoded size but at least one."""
-        self._check_bounds(low, high)
+        first, last = self.first_index(), self.last_index()
+        if low > high:
+            self._stop(f"invalid slice {low} > {high}")
+        if low < first:
+            raise CompactedError
+        if high > last + 1:
+            self._stop(f"slice[{low},{high}) out of bound [{first},{last}]")
         if low == high:
             return []
         offset = self.unstable.offset
@@ -275,20 +288,13 @@ class RaftLog:
             return entries
         return entries + rest
 
-    def _check_bounds(self, low: int, high: int) -> None:
-        if low > high:
-            self._stop(f"invalid slice {low} > {high}")
-        first = self.first_index()
-        if low < first:
-            raise CompactedError
-        last = self.last_index()
-        if high > last + 1:
-            self._stop(f"slice[{low},{high}) out of bound [{first},{last}]")
-
     def entries_from(self, index: int, size_max: int) -> list[Entry]:
         """Return entries from the index on, cut at the encoded size but at least one."""
-        last = self.last_index()
-        return [] if index > last else self.slice(index, last + 1, size_max)
+        unstable = self.unstable
+        position = index - unstable.offset
+        if position >= 0:
+            return take_within(unstable.entries, position, len(unstable.entries), size_max)
+        return self.slice(index, self.last_index() + 1, size_max)
 
     def scan(self, low: int, high: int, page_size: int) -> Iterator[list[Entry]]:
         """Yield entries low .. high-1 in pages of at most this encoded size or one entry."""

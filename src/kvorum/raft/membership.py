@@ -61,12 +61,12 @@ def _switch(raft: Raft, result: Result) -> ConfState:
     state = config.conf_state()
     own = raft.tracker.progress.get(raft.id)
     raft.is_learner = own is not None and own.is_learner
-    if raft.role is Role.LEADER and (own is None or own.is_learner):
+    if raft.role == Role.LEADER and (own is None or own.is_learner):
         # It may still lead the group out of this, unless told otherwise.
         if raft.config.step_down_on_removal:
             raft.become_follower(raft.term, NONE)
         return state
-    if raft.role is not Role.LEADER or not config.incoming:
+    if raft.role != Role.LEADER or not config.incoming:
         return state
     if maybe_commit(raft):
         broadcast_append(raft)
@@ -85,7 +85,7 @@ def restore_snapshot(raft: Raft, snapshot: Snapshot) -> bool:
     log, index, term = raft.log, snapshot.index, snapshot.term
     if index <= log.committed:
         return False
-    if raft.role is not Role.FOLLOWER:
+    if raft.role != Role.FOLLOWER:
         raft.logger.warning(
             f"{raft.id:x} attempted to restore snapshot as leader; should never happen"
         )

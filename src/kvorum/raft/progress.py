@@ -6,18 +6,18 @@ then replicated to optimistically, as far as the window allows. A peer that need
 which were compacted gets a snapshot, and nothing else until it has it.
 """
 
-from enum import IntEnum
+from typing import Final
 
 from kvorum.raft.errors import FatalError
 from kvorum.raft.inflights import Inflights
 
 
-class ProgressState(IntEnum):
+class ProgressState:
     """How the peer is fed."""
 
-    PROBE = 0
-    REPLICATE = 1
-    SNAPSHOT = 2
+    PROBE: Final = 0
+    REPLICATE: Final = 1
+    SNAPSHOT: Final = 2
 
 
 STATE_NAMES = ("StateProbe", "StateReplicate", "StateSnapshot")
@@ -43,7 +43,7 @@ class Progress:
         self.next = next_index
         # The commit index the peer will know of once everything sent has arrived.
         self.sent_commit = 0
-        self.state = ProgressState.PROBE
+        self.state: int = ProgressState.PROBE
         self.pending_snapshot = 0
         # Heard of since the last check of the quorum.
         self.recent_active = False
@@ -63,7 +63,7 @@ class Progress:
         other.is_learner = self.is_learner
         return other
 
-    def _reset_state(self, state: ProgressState) -> None:
+    def _reset_state(self, state: int) -> None:
         self.flow_paused = False
         self.pending_snapshot = 0
         self.state = state
@@ -71,7 +71,7 @@ class Progress:
 
     def become_probe(self) -> None:
         """Probe behind what is known to be there, or behind a snapshot that was delivered."""
-        snapshot = self.pending_snapshot if self.state is ProgressState.SNAPSHOT else 0
+        snapshot = self.pending_snapshot if self.state == ProgressState.SNAPSHOT else 0
         self._reset_state(ProgressState.PROBE)
         self.next = max(self.match, snapshot) + 1
         self.sent_commit = min(self.sent_commit, self.next - 1)
@@ -90,13 +90,13 @@ class Progress:
 
     def sent_entries(self, count: int, payload: int) -> None:
         """Note an append message with so many entries and bytes of data."""
-        if self.state is ProgressState.REPLICATE:
+        if self.state == ProgressState.REPLICATE:
             if count:
                 self.next += count
                 self.inflights.add(self.next - 1, payload)
             # When the window is full one empty append still went out; the next one waits.
             self.flow_paused = self.inflights.full()
-        elif self.state is ProgressState.PROBE:
+        elif self.state == ProgressState.PROBE:
             if count:
                 self.flow_paused = True
         else:
@@ -117,7 +117,7 @@ class Progress:
 
     def maybe_decrease(self, rejected: int, hint: int) -> bool:
         """Take a rejection of the entry behind `rejected`; False if it is out of date."""
-        if self.state is ProgressState.REPLICATE:
+        if self.state == ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False
             self.next = self.match + 1
@@ -132,7 +132,7 @@ class Progress:
 
     def is_paused(self) -> bool:
         """Tell whether nothing may be sent."""
-        return self.flow_paused or self.state is ProgressState.SNAPSHOT
+        return self.flow_paused or self.state == ProgressState.SNAPSHOT
 
     def __str__(self) -> str:
         text = f"{STATE_NAMES[self.state]} match={self.match} next={self.next}"

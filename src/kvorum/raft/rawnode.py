@@ -33,6 +33,7 @@ from kvorum.raft.messages import (
     Snapshot,
 )
 from kvorum.raft.ready import Ready
+from kvorum.raft.states import SoftState
 from kvorum.raft.status import BasicStatus, Status, basic_status, status
 from kvorum.raft.wire import encode_conf_change
 
@@ -166,21 +167,21 @@ class RawNode:
         """Tell whether `ready` would return any work."""
         raft = self.raft
         log = raft.log
-        unstable = log.unstable
         return bool(
             raft.messages
             or raft.messages_after_append
-            or unstable.has_next_entries()
-            or log.has_next_committed(allow_unstable=not self._async)
+            or log.unstable.has_next_entries()
             or raft.read_states
-            or unstable.next_snapshot() is not None
+            or log.has_next_committed(not self._async)
+            or log.unstable.next_snapshot() is not None
             or self._changed_hard_state() is not None
-            or raft.soft_state() != self._soft_state
+            or (raft.lead, raft.role) != self._soft_state
         )
 
     def _changed_hard_state(self) -> HardState | None:
-        state = self.raft.hard_state()
-        return None if state in (self._hard_state, NO_HARD_STATE) else state
+        raft = self.raft
+        state = (raft.term, raft.vote, raft.log.committed)
+        return None if state in (self._hard_state, NO_HARD_STATE) else HardState(*state)
 
     def ready(self) -> Ready:
         """Return the work to do now, and count on it being done."""
@@ -191,19 +192,19 @@ class RawNode:
     def peek_ready(self) -> Ready:
         """Return the work that `ready` would return, without committing to it."""
         raft = self.raft
-        soft_state = raft.soft_state()
+        log = raft.log
+        soft_state = (raft.lead, raft.role)
         hard_state = self._changed_hard_state()
-        entries = raft.log.unstable.next_entries()
+        entries = log.unstable.next_entries()
         ready = Ready(
-            soft_state=None if soft_state == self._soft_state else soft_state,
-            hard_state=hard_state,
-            read_states=raft.read_states,
-            entries=entries,
-            snapshot=raft.log.unstable.next_snapshot(),
-            committed_entries=raft.log.next_committed(allow_unstable=not self._async),
-            messages=raft.messages,
-            must_sync=bool(entries)
-            or (hard_state is not None and hard_state[:2] != self._hard_state[:2]),
+            None if soft_state == self._soft_state else SoftState(*soft_state),
+            hard_state,
+            raft.read_states,
+            entries,
+            log.unstable.next_snapshot(),
+            log.next_committed(not self._async),
+            raft.messages,
+            bool(entries) or (hard_state is not None and hard_state[:2] != self._hard_state[:2]),
         )
         if self._async:
             ready.messages = raft.messages + self._storage_messages(ready)
@@ -255,7 +256,8 @@ class RawNode:
         later write, which that change of term causes, brings another one.
         """
         raft = self.raft
-        if not raft.log.unstable.entries and snapshot is None:
+        unstable = raft.log.unstable.entries
+        if not unstable and snapshot is None:
             return None
         response = Message(
             MessageType.STORAGE_APPEND_RESP,
@@ -264,8 +266,8 @@ class RawNode:
             term=raft.term,
             snapshot=snapshot,
         )
-        if raft.log.unstable.entries:
-            response.log_term, response.index = raft.log.last_entry_id()
+        if unstable:
+            response.log_term, response.index = unstable[-1].term, unstable[-1].index
         return response
 
     def _apply_response(self, entries: Sequence[Entry]) -> Message:
@@ -278,9 +280,10 @@ class RawNode:
         if not self._async:
             if self._steps_on_advance:
                 raise FatalError("two accepted Ready structs without call to Advance")
-            self._steps_on_advance = [
-                message for message in raft.messages_after_append if message.to == raft.id
-            ]
+            if raft.messages_after_append:
+                self._steps_on_advance = [
+                    message for message in raft.messages_after_append if message.to == raft.id
+                ]
             written = self._append_response(ready.snapshot)
             if written is not None:
                 self._steps_on_advance.append(written)

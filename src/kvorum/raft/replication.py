@@ -22,9 +22,9 @@ Payload = tuple[int, bytes]  # the type and the data of an entry to be
 
 def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) -> bool:
     """Send the peer what it needs next, if it may be sent anything; tell whether it was."""
-    if peer.is_paused():
-        return False
     log = raft.log
+    if peer.is_paused() or not (send_if_empty or peer.next <= log.last_index()):
+        return False
     previous = peer.next - 1
     try:
         previous_term = log.term(previous)
@@ -34,7 +34,7 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
     compacted = False
     # With a full window an empty append still goes out: a peer that lost everything on its
     # way rejects it, and the leader learns where to go on.
-    if peer.state is not ProgressState.REPLICATE or not peer.inflights.full():
+    if peer.state != ProgressState.REPLICATE or not peer.inflights.full():
         try:
             entries = log.entries_from(peer.next, raft.config.message_size_max)
         except StorageError:

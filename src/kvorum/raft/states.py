@@ -1,17 +1,16 @@
 """The roles of a node, and what it tells the application about itself."""
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
-class Role(IntEnum):
+class Role:
     """What a node is in its term."""
 
-    FOLLOWER = 0
-    CANDIDATE = 1
-    LEADER = 2
-    PRE_CANDIDATE = 3
+    FOLLOWER: Final = 0
+    CANDIDATE: Final = 1
+    LEADER: Final = 2
+    PRE_CANDIDATE: Final = 3
 
 
 ROLE_NAMES = ("StateFollower", "StateCandidate", "StateLeader", "StatePreCandidate")
@@ -21,7 +20,7 @@ class SoftState(NamedTuple):
     """What changes without having to be written: the leader known, and the own role."""
 
     lead: int
-    role: Role
+    role: int
 
 
 @dataclass(slots=True, frozen=True)

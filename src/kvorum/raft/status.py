@@ -55,7 +55,7 @@ def basic_status(raft: Raft) -> BasicStatus:
 
 def status(raft: Raft) -> Status:
     """Return everything, with copies of what changes."""
-    progress = raft.tracker.progress if raft.role is Role.LEADER else {}
+    progress = raft.tracker.progress if raft.role == Role.LEADER else {}
     return Status(
         raft.id,
         raft.hard_state(),

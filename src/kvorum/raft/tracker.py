@@ -98,7 +98,12 @@ class Tracker:
 
     def committed(self) -> int:
         """Return the greatest index that is on a quorum."""
-        return self.quorum_index({node: peer.match for node, peer in self.progress.items()})
+        progress = self.progress
+        index = committed_index([progress[node].match for node in self._incoming])
+        if self._outgoing:
+            outgoing = committed_index([progress[node].match for node in self._outgoing])
+            return min(index, outgoing)
+        return index
 
     def quorum_index(self, acknowledged: dict[int, int]) -> int:
         """Return the greatest number that a quorum acknowledged."""

@@ -2,7 +2,8 @@
 
 `entries[k]` has the index `offset + k`. Entries below `offset_in_progress` were handed out to
 be written and are not handed out again; always offset <= offset_in_progress. A snapshot, if
-there is one, lies directly below `offset` and is written before any entry.
+there is one, lies directly below `offset` and is written before any entry. Otherwise the
+storage's last entry lies there: nobody writes to the storage but what was handed out here.
 
 An acknowledged write moves entries out of here only if it is of the term that is here now:
 the log may have been rewritten while the write was under way.
@@ -35,16 +36,6 @@ class Unstable:
         self.offset = offset
         self.offset_in_progress = offset
         self._logger = logger
-
-    def first_index(self) -> int | None:
-        """Return the first index of the whole log, if a snapshot decides it."""
-        return None if self.snapshot is None else self.snapshot.index + 1
-
-    def last_index(self) -> int | None:
-        """Return the last index, if it is here."""
-        if self.entries:
-            return self.offset + len(self.entries) - 1
-        return None if self.snapshot is None else self.snapshot.index
 
     def term(self, index: int) -> int | None:
         """Return the term of an entry, if it is here or at the snapshot."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from kvorum.api.codec import entry as encode_entry_fields
 from kvorum.api.codec import length_delimited, read_varint, varint
-from kvorum.raft.changes import Change, ConfChange, ConfChangeV2
+from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2, Transition
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.raft.messages import ConfState, HardState, Message, MessageType, Snapshot
+from kvorum.raft.messages import MESSAGE_TYPES, ConfState, HardState, Message, Snapshot
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -83,7 +83,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     return _payload(b"\x0a", snapshot.data) + length_delimited(b"\x12", metadata)
 
 
-def encode_conf_change(change: ConfChange | ConfChangeV2) -> tuple[EntryType, bytes]:
+def encode_conf_change(change: ConfChange | ConfChangeV2) -> tuple[int, bytes]:
     """Return the type and the data of an entry that carries the change."""
     if isinstance(change, ConfChange):
         return EntryType.CONF_CHANGE, (
@@ -154,6 +154,8 @@ def decode_entry(data: bytes) -> Entry:
             scalars[field] = _number(value, field)
         elif field == 4:
             payload = _bytes(value, field)
+    if scalars[1] > EntryType.CONF_CHANGE_V2:
+        raise ValueError(f"entry type {scalars[1]} is unknown; the last known is 2")
     return Entry(scalars[1], scalars[2], scalars[3], payload)
 
 
@@ -173,11 +175,11 @@ def decode_message(data: bytes) -> Message:
             responses.append(decode_message(_bytes(value, field)))
         elif 1 <= field <= 13:
             scalars[field] = _number(value, field)
-    if scalars[1] >= len(MessageType):
+    if scalars[1] not in MESSAGE_TYPES:
         raise ValueError(f"message type {scalars[1]} is unknown; the last known is 23")
     decoded = decode_snapshot(snapshot)
     return Message(
-        type=MessageType(scalars[1]),
+        type=scalars[1],
         to=scalars[2],
         sender=scalars[3],
         term=scalars[4],
@@ -250,6 +252,13 @@ def decode_conf_change(entry: Entry) -> ConfChange | ConfChangeV2:
             context = _bytes(value, field)
         elif 1 <= field <= 3:
             scalars[field] = _number(value, field)
+    if not version_2:
+        changes = [Change(scalars[2], scalars[3])]
+    elif scalars[1] > Transition.JOINT_EXPLICIT:
+        raise ValueError(f"transition {scalars[1]} is unknown; the last known is 2")
+    for kind, _ in changes:
+        if kind > ChangeType.ADD_LEARNER_NODE:
+            raise ValueError(f"conf change type {kind} is unknown; the last known is 3")
     if version_2:
         return ConfChangeV2(scalars[1], tuple(changes), context)
     return ConfChange(scalars[2], scalars[3], context, scalars[1])
