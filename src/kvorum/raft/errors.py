@@ -39,6 +39,12 @@ class StoppedError(RaftError):
     text = "raft: stopped"
 
 
+class BusyError(RaftError):
+    """Too much waits already; ask again later."""
+
+    text = "raft: too many requests wait for this node"
+
+
 class BootstrapError(RaftError):
     """The storage or the list of peers does not fit a first start."""
 

@@ -161,6 +161,10 @@ def decode_entry(data: bytes) -> Entry:
 
 def decode_message(data: bytes) -> Message:
     """Read a raftpb.Message; an empty snapshot in it is none."""
+    return _decode_message(data, is_response=False)
+
+
+def _decode_message(data: bytes, *, is_response: bool) -> Message:
     scalars, context, snapshot = [0] * 14, b"", b""
     entries: list[Entry] = []
     responses: list[Message] = []
@@ -172,7 +176,9 @@ def decode_message(data: bytes) -> Message:
         elif field == 12:
             context = _bytes(value, field)
         elif field == 14:
-            responses.append(decode_message(_bytes(value, field)))
+            if is_response:  # nobody writes these, and depth would be the sender's to choose
+                raise ValueError("a response holds responses")
+            responses.append(_decode_message(_bytes(value, field), is_response=True))
         elif 1 <= field <= 13:
             scalars[field] = _number(value, field)
     if scalars[1] not in MESSAGE_TYPES:
