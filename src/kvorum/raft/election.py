@@ -124,6 +124,12 @@ def vote_log_line(raft: Raft, message: Message, verdict: str) -> str:
 
 def on_vote_request(raft: Raft, message: Message) -> None:
     """Grant or deny a vote. Learners vote too: they may be voters by what they have not seen."""
+    if not message.term:
+        raft.logger.error(
+            f"{raft.id:x} ignored {MESSAGE_TYPE_NAMES[message.type]} from {message.sender:x}: "
+            "it names no term"
+        )
+        return
     is_pre_vote = message.type == MessageType.PRE_VOTE
     may_vote = (
         raft.vote == message.sender
