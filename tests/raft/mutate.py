@@ -24,7 +24,13 @@ TESTS = Path(__file__).parent
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum" / "raft"
 WORKERS = 2
 # The quickest first; one failure is enough.
-ORDER = ["test_rules.py", "test_scenarios.py", "test_replication.py", "test_log.py"]
+ORDER = [
+    "test_rules.py",
+    "test_rules_of_storage.py",
+    "test_scenarios.py",
+    "test_replication.py",
+    "test_log.py",
+]
 LAST = ["test_network.py"]
 
 
@@ -66,6 +72,8 @@ def run_tests(mutation: Mutation | None) -> int:
     os.dup2(silent, 2)
     # A broken rule may make a loop endless.
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=20", "--tb=no"]
+    # hypothesis was imported before the fork, which saves its time in every child.
+    options.append("-Wignore::pytest.PytestAssertRewriteWarning")
     hypothesis.settings.register_profile("mutate", derandomize=True, database=None)
     hypothesis.settings.load_profile("mutate")
     return int(pytest.main([*options, *test_files()]))
