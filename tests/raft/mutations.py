@@ -123,10 +123,16 @@ MUTATIONS = [
         "    elif False:\n",
     ),
     Mutation(
-        "a candidate takes late votes of the other kind",
+        "a pre-candidate takes late votes",
         "candidate",
         "    if raft.role == Role.CANDIDATE:\n",
         "    if True:\n",
+    ),
+    Mutation(
+        "a candidate takes late pre-votes",
+        "candidate",
+        "    if raft.role == Role.PRE_CANDIDATE:\n        _on_result",
+        "    if True:\n        _on_result",
     ),
     Mutation(
         "a proposal on a candidate vanishes",
@@ -297,8 +303,8 @@ MUTATIONS = [
     Mutation(
         "the follower gives no hint by term",
         "follower",
-        "        min(index, raft.log.last_index()), message.log_term\n",
-        "        min(index, raft.log.last_index()), 1 << 64\n",
+        "        min(index, log.last_index()), message.log_term\n",
+        "        min(index, log.last_index()), 1 << 64\n",
     ),
     Mutation(
         "next falls to the match",
@@ -321,7 +327,7 @@ MUTATIONS = [
     Mutation(
         "an append below the commit is handled",
         "follower",
-        "    if index < raft.log.committed:\n",
+        "    if index < log.committed:\n",
         "    if False:\n",
     ),
     Mutation(

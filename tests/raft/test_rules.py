@@ -117,6 +117,16 @@ def test_the_first_vote_of_a_peer_counts(first: bool) -> None:
     assert core.tracker.tally_votes()[:2] == expected
 
 
+def test_a_late_vote_is_no_pre_vote() -> None:
+    core = new_core(1, THREE, pre_vote=True)
+    core.become_candidate()
+    core.step(hup(1))
+    assert (core.role, core.term) == (PRE_CANDIDATE, 1)
+    core.step(Message(VOTE_RESP, to=1, sender=2, term=1))
+    flush(core)
+    assert (core.role, core.tracker.votes) == (PRE_CANDIDATE, {1: True})
+
+
 def test_votes_of_learners_are_not_counted() -> None:
     core = new_core(1, (1, 2, 3), learners=(4,))
     core.step(hup(1))

@@ -53,27 +53,27 @@ def _heard_of_leader(raft: Raft, message: Message) -> None:
 
 def _on_append(raft: Raft, message: Message) -> None:
     _heard_of_leader(raft, message)
-    entries, index = message.entries, message.index
+    log, entries, index = raft.log, message.entries, message.index
     if entries and (entries[0].index != index + 1 or entries[-1].index != index + len(entries)):
         raft.logger.error(
             f"{raft.id:x} ignored MsgApp from {message.sender:x}: {len(entries)} entries "
             f"{entries[0].index}..{entries[-1].index} do not follow index {index}"
         )
         return
-    if index < raft.log.committed:
+    if index < log.committed:
         # An old message: what is committed is shared with any leader.
-        raft.send(Message(MessageType.APP_RESP, to=message.sender, index=raft.log.committed))
+        raft.send(Message(MessageType.APP_RESP, to=message.sender, index=log.committed))
         return
-    last_new = raft.log.maybe_append((message.log_term, index), entries, message.commit)
+    last_new = log.maybe_append((message.log_term, index), entries, message.commit)
     if last_new is not None:
         raft.send(Message(MessageType.APP_RESP, to=message.sender, index=last_new))
         return
     raft.logger.debug(
-        f"{raft.id:x} [logterm: {raft.log.term_or_zero(index)}, index: {index}] rejected MsgApp "
+        f"{raft.id:x} [logterm: {log.term_or_zero(index)}, index: {index}] rejected MsgApp "
         f"[logterm: {message.log_term}, index: {index}] from {message.sender:x}"
     )
-    hint_term, hint_index = raft.log.find_conflict_by_term(
-        min(index, raft.log.last_index()), message.log_term
+    hint_term, hint_index = log.find_conflict_by_term(
+        min(index, log.last_index()), message.log_term
     )
     raft.send(
         Message(

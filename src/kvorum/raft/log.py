@@ -133,8 +133,10 @@ class RaftLog:
         if not self.matches(previous_term, previous_index):
             return None
         last_new = previous_index + len(entries)
-        conflict = self.find_conflict(entries)
-        if conflict:
+        if entries and previous_index == self.last_index():
+            # The usual case: nothing is here yet that could conflict.
+            self.append(entries)
+        elif conflict := self.find_conflict(entries):
             if conflict <= self.committed:
                 self._stop(
                     f"entry {conflict} conflict with committed entry [committed({self.committed})]"
@@ -143,7 +145,7 @@ class RaftLog:
             assert 0 <= position < len(entries), (
                 f"index, {conflict}, is out of range [{len(entries)}]"
             )
-            self.append(entries[position:] if position else entries)
+            self.append(entries[position:])
         self.commit_to(min(committed, last_new))
         return last_new
 

@@ -32,12 +32,22 @@ from kvorum.raft.messages import (
     MessageType,
     Snapshot,
 )
+from kvorum.raft.names import MESSAGE_TYPE_NAMES
 from kvorum.raft.ready import Ready
 from kvorum.raft.states import SoftState
 from kvorum.raft.status import BasicStatus, Status, basic_status, status
 from kvorum.raft.wire import encode_conf_change
 
 _LOCAL_THREADS = (APPEND_THREAD, APPLY_THREAD)
+# A node never sends these to itself, nor without a term.
+_OF_OTHERS = (
+    MessageType.APP,
+    MessageType.HEARTBEAT,
+    MessageType.SNAP,
+    MessageType.VOTE,
+    MessageType.PRE_VOTE,
+    MessageType.TIMEOUT_NOW,
+)
 
 
 class RawNode:
@@ -122,8 +132,15 @@ class RawNode:
         if IS_LOCAL[kind]:
             if sender not in _LOCAL_THREADS:
                 raise LocalMessageError
-        elif IS_RESPONSE[kind] and sender not in self.raft.tracker.progress:
-            raise PeerNotFoundError
+        elif IS_RESPONSE[kind]:
+            if sender not in self.raft.tracker.progress:
+                raise PeerNotFoundError
+        elif kind in _OF_OTHERS and (sender == self.raft.id or not message.term):
+            self.raft.logger.error(
+                f"{self.raft.id:x} ignored {MESSAGE_TYPE_NAMES[kind]} from {sender:x} at term "
+                f"{message.term}; expected another node, and a term"
+            )
+            return
         self.raft.step(message)
 
     def report_unreachable(self, node: int) -> None:
@@ -166,12 +183,11 @@ class RawNode:
     def has_ready(self) -> bool:
         """Tell whether `ready` would return any work."""
         raft = self.raft
+        if raft.messages or raft.messages_after_append or raft.read_states:
+            return True
         log = raft.log
-        return bool(
-            raft.messages
-            or raft.messages_after_append
-            or log.unstable.has_next_entries()
-            or raft.read_states
+        return (
+            log.unstable.has_next_entries()
             or log.has_next_committed(not self._async)
             or log.unstable.next_snapshot() is not None
             or self._changed_hard_state() is not None
@@ -180,8 +196,11 @@ class RawNode:
 
     def _changed_hard_state(self) -> HardState | None:
         raft = self.raft
-        state = (raft.term, raft.vote, raft.log.committed)
-        return None if state in (self._hard_state, NO_HARD_STATE) else HardState(*state)
+        term, vote, commit = self._hard_state
+        if raft.log.committed == commit and raft.term == term and raft.vote == vote:
+            return None
+        state = raft.hard_state()
+        return None if state == NO_HARD_STATE else state
 
     def ready(self) -> Ready:
         """Return the work to do now, and count on it being done."""
@@ -310,5 +329,9 @@ class RawNode:
         if self._async:
             raise FatalError("Advance must not be called when using AsyncStorageWrites")
         steps, self._steps_on_advance = self._steps_on_advance, []
+        step = self.raft.step
         for message in steps:
-            self._step_quietly(message)
+            try:
+                step(message)
+            except RaftError as error:
+                self.raft.logger.debug(f"{self.raft.id:x} {error}")
