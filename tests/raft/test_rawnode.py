@@ -1,5 +1,6 @@
 """RawNode: the contract of Ready and advance, restarts, limits, and asynchronous writes."""
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -457,6 +458,29 @@ def test_batches_are_proposed_at_once() -> None:
     (forwarded,) = follower.ready().messages
     assert (forwarded.type, forwarded.to, forwarded.sender, forwarded.term) == (2, 1, 2, 0)
     assert [entry.data for entry in forwarded.entries] == [b"a", b"b"]
+
+
+def test_nothing_that_is_dropped_holds_a_cycle() -> None:
+    """The server runs without the cyclic collector, so nothing may be left for it."""
+    node = single_leader()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(50):
+            node.propose(b"data")
+            node.read_index(b"ctx")
+            node.transfer_leader(1)
+            settle(node)
+            if number == 25:
+                node.raft.become_follower(node.raft.term, 0)
+                with pytest.raises(ProposalDroppedError):
+                    node.propose(b"dropped")
+                node.campaign()
+                settle(node)
+        storage_of(node.raft).compact(node.raft.log.applied)
+        assert gc.collect() <= 20, "of the test's own exception"
+    finally:
+        gc.enable()
 
 
 def test_errors_have_their_texts() -> None:

@@ -140,6 +140,28 @@ def test_a_removed_node_is_answered_politely() -> None:
 
 
 @pytest.mark.parametrize("role", range(4))
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(MessageType.APP, to=1, sender=2),
+        Message(MessageType.HEARTBEAT, to=1, sender=1, term=2),
+        Message(MessageType.APP_RESP, to=1, sender=1, term=2, index=4, reject=True),
+        Message(MessageType.HEARTBEAT_RESP, to=1, sender=1, term=2),
+        Message(MessageType.VOTE, to=1, sender=1, term=9, index=9, log_term=9),
+    ],
+)
+def test_impossible_messages_change_nothing(role: int, message: Message) -> None:
+    node = in_role(role, asynchronous=False)
+    if node.raft.term < 2:
+        node.raft.term = 2
+    work(node, asynchronous=False)
+    before = node.basic_status()
+    node.step(message)
+    assert node.basic_status() == before
+    assert node.raft.messages == []
+
+
+@pytest.mark.parametrize("role", range(4))
 def test_a_higher_term_is_followed(role: int) -> None:
     node = in_role(role, asynchronous=False)
     node.step(Message(8, to=1, sender=2, term=1 << 40))

@@ -64,11 +64,15 @@ class Entry:
 
 def encoded_size(entries: Sequence[Entry]) -> int:
     """Return the sum of the encoded sizes."""
+    if len(entries) == 1:
+        return entries[0].size
     return sum([entry.size for entry in entries])
 
 
 def payload_size(entries: Sequence[Entry]) -> int:
     """Return the sum of the lengths of the data."""
+    if len(entries) == 1:
+        return len(entries[0].data)
     return sum([len(entry.data) for entry in entries])
 
 

@@ -133,6 +133,8 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
 
 def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
     node, hint = message.sender, message.reject_hint
+    if node == raft.id:
+        return  # no leader rejects itself
     raft.logger.debug(
         f"{raft.id:x} received MsgAppResp(rejected, hint: (index {hint}, "
         f"term {message.log_term})) from {node:x} for index {message.index}"
@@ -148,6 +150,8 @@ def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
 
 
 def _on_heartbeat_response(raft: Raft, message: Message, peer: Progress) -> None:
+    if message.sender == raft.id:
+        return  # no leader sends heartbeats to itself
     peer.recent_active = True
     peer.flow_paused = False
     if peer.match < raft.log.last_index() or peer.state == ProgressState.PROBE:

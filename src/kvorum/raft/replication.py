@@ -53,7 +53,7 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
             commit=log.committed,
         )
     )
-    peer.sent_entries(len(entries), payload_size(entries))
+    peer.sent_entries(len(entries), payload_size(entries) if entries else 0)
     peer.sent_commit = log.committed
     return True
 
