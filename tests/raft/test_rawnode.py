@@ -426,14 +426,6 @@ def test_lease_reads_need_the_check_of_the_quorum() -> None:
     new_config(1, StoredLog(), read_only_option=option, check_quorum=True).validate()
 
 
-def test_a_quiesced_tick_only_counts() -> None:
-    node = new_raw_node(1)
-    for _ in range(30):
-        node.tick_quiesced()
-    assert node.raft.election_elapsed == 30
-    assert node.raft.role == Role.FOLLOWER
-
-
 def test_what_the_protocol_ignores_never_raises() -> None:
     """Reports and requests about nodes that do not exist, on a follower and on a leader."""
     for node in (new_raw_node(1, (1, 2)), single_leader()):

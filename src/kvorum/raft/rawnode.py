@@ -95,10 +95,6 @@ class RawNode:
         """Let one tick pass."""
         self.raft.tick()
 
-    def tick_quiesced(self) -> None:
-        """Let one tick pass without acting on it; for groups that agreed to sleep."""
-        self.raft.election_elapsed += 1
-
     def campaign(self) -> None:
         """Stand for election now."""
         self.raft.step(Message(MessageType.HUP))
