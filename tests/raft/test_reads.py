@@ -159,6 +159,8 @@ def test_an_echo_of_what_was_never_asked_confirms_nothing(context: bytes) -> Non
     core.step(Message(HEARTBEAT_RESP, to=1, sender=2, context=context))
     assert core.read_states == []
     core.step(request(1, b"later"))
+    # An echo of nothing makes the leader count again.
+    core.step(Message(HEARTBEAT_RESP, to=1, sender=3, context=bytes(8)))
     assert core.read_states == []
 
 
