@@ -140,6 +140,13 @@ def test_only_a_vote_a_term_or_entries_must_be_synced() -> None:
     assert (ready.hard_state, ready.must_sync) == (HardState(2, 3, 1), True)
 
 
+def test_a_vote_in_the_term_that_is_known_must_be_synced() -> None:
+    node = new_raw_node(1, THREE, storage=StoredLog(hard_state=HardState(2, 0, 0)))
+    node.step(Message(VOTE, to=1, sender=3, term=2, log_term=1, index=1))
+    ready = node.ready()
+    assert (ready.hard_state, ready.must_sync) == (HardState(2, 3, 0), True)
+
+
 def test_promises_leave_after_the_write_they_depend_on() -> None:
     node = new_raw_node(1, THREE, async_storage_writes=True)
     node.step(Message(VOTE, to=1, sender=2, term=1, log_term=1, index=1))
