@@ -1,0 +1,69 @@
+"""Membership changes as the application proposes them.
+
+A first-version change names one node. A second-version change names any number, and how the
+group passes through the joint configuration that more than one needs. Without changes and
+with the automatic transition it asks to leave the joint configuration.
+"""
+
+from typing import Final, NamedTuple
+
+
+class ChangeType:
+    """What happens to a node."""
+
+    ADD_NODE: Final = 0
+    REMOVE_NODE: Final = 1
+    UPDATE_NODE: Final = 2
+    ADD_LEARNER_NODE: Final = 3
+
+
+class Transition:
+    """How a joint configuration is entered and left."""
+
+    AUTO: Final = 0
+    JOINT_IMPLICIT: Final = 1
+    JOINT_EXPLICIT: Final = 2
+
+
+class Change(NamedTuple):
+    """One node's change; the node 0 makes it void."""
+
+    type: int
+    node_id: int
+
+
+class ConfChangeV2(NamedTuple):
+    """Any number of changes, applied at once."""
+
+    transition: int = Transition.AUTO
+    changes: tuple[Change, ...] = ()
+    context: bytes = b""
+
+    def leaves_joint(self) -> bool:
+        """Tell whether applying this leaves the joint configuration."""
+        return self.transition == Transition.AUTO and not self.changes
+
+    def enters_joint(self) -> bool:
+        """Tell whether applying this enters a joint configuration."""
+        return self.transition != Transition.AUTO or len(self.changes) > 1
+
+    def auto_leave(self) -> bool:
+        """Tell whether the leader leaves the joint configuration by itself."""
+        return self.transition != Transition.JOINT_EXPLICIT
+
+    def as_v2(self) -> "ConfChangeV2":
+        """Return this change."""
+        return self
+
+
+class ConfChange(NamedTuple):
+    """One node's change, in the first version's form."""
+
+    type: int
+    node_id: int
+    context: bytes = b""
+    id: int = 0
+
+    def as_v2(self) -> ConfChangeV2:
+        """Return the same change in the second version's form."""
+        return ConfChangeV2(Transition.AUTO, (Change(self.type, self.node_id),), self.context)

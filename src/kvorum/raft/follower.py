@@ -1,0 +1,159 @@
+"""A follower: takes entries, heartbeats and snapshots from its leader, and forwards to it.
+
+Every message of the leader restarts the election timer. An append that does not connect to
+the log is refused with a hint that skips every position which cannot be shared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.raft import election, membership
+from kvorum.raft.config import ReadOnlyOption
+from kvorum.raft.errors import ProposalDroppedError
+from kvorum.raft.messages import NONE, Message, MessageType, Snapshot
+from kvorum.raft.states import ReadState
+
+if TYPE_CHECKING:
+    from kvorum.raft.core import Handlers, Raft
+
+_NO_SNAPSHOT = Snapshot(0, 0)
+
+
+def _on_propose(raft: Raft, message: Message) -> None:
+    if raft.lead == NONE:
+        raft.logger.info(f"{raft.id:x} no leader at term {raft.term}; dropping proposal")
+        raise ProposalDroppedError
+    if raft.config.disable_proposal_forwarding:
+        raft.logger.info(
+            f"{raft.id:x} not forwarding to leader {raft.lead:x} at term {raft.term}; "
+            "dropping proposal"
+        )
+        raise ProposalDroppedError
+    _forward(raft, message)
+
+
+def _forward(raft: Raft, message: Message) -> None:
+    """Pass a request on to the leader as its sender made it."""
+    raft.send(
+        Message(
+            message.type,
+            to=raft.lead,
+            sender=message.sender,
+            entries=message.entries,
+            context=message.context,
+        )
+    )
+
+
+def _heard_of_leader(raft: Raft, message: Message) -> None:
+    raft.election_elapsed = 0
+    raft.lead = message.sender
+
+
+def _on_append(raft: Raft, message: Message) -> None:
+    _heard_of_leader(raft, message)
+    entries, index = message.entries, message.index
+    if entries and (entries[0].index != index + 1 or entries[-1].index != index + len(entries)):
+        raft.logger.error(
+            f"{raft.id:x} ignored MsgApp from {message.sender:x}: {len(entries)} entries "
+            f"{entries[0].index}..{entries[-1].index} do not follow index {index}"
+        )
+        return
+    if index < raft.log.committed:
+        # An old message: what is committed is shared with any leader.
+        raft.send(Message(MessageType.APP_RESP, to=message.sender, index=raft.log.committed))
+        return
+    last_new = raft.log.maybe_append((message.log_term, index), entries, message.commit)
+    if last_new is not None:
+        raft.send(Message(MessageType.APP_RESP, to=message.sender, index=last_new))
+        return
+    raft.logger.debug(
+        f"{raft.id:x} [logterm: {raft.log.term_or_zero(index)}, index: {index}] rejected MsgApp "
+        f"[logterm: {message.log_term}, index: {index}] from {message.sender:x}"
+    )
+    hint_term, hint_index = raft.log.find_conflict_by_term(
+        min(index, raft.log.last_index()), message.log_term
+    )
+    raft.send(
+        Message(
+            MessageType.APP_RESP,
+            to=message.sender,
+            index=index,
+            reject=True,
+            reject_hint=hint_index,
+            log_term=hint_term,
+        )
+    )
+
+
+def _on_heartbeat(raft: Raft, message: Message) -> None:
+    _heard_of_leader(raft, message)
+    raft.log.commit_to(message.commit)
+    raft.send(Message(MessageType.HEARTBEAT_RESP, to=message.sender, context=message.context))
+
+
+def _on_snapshot(raft: Raft, message: Message) -> None:
+    _heard_of_leader(raft, message)
+    snapshot = message.snapshot or _NO_SNAPSHOT
+    restored = membership.restore_snapshot(raft, snapshot)
+    raft.logger.info(
+        f"{raft.id:x} [commit: {raft.log.committed}] {'restored' if restored else 'ignored'} "
+        f"snapshot [index: {snapshot.index}, term: {snapshot.term}]"
+    )
+    index = raft.log.last_index() if restored else raft.log.committed
+    raft.send(Message(MessageType.APP_RESP, to=message.sender, index=index))
+
+
+def _on_transfer_leader(raft: Raft, message: Message) -> None:
+    if raft.lead == NONE:
+        raft.logger.info(f"{raft.id:x} no leader at term {raft.term}; dropping leader transfer msg")
+        return
+    _forward(raft, message)
+
+
+def _on_forget_leader(raft: Raft, _message: Message) -> None:
+    if raft.config.read_only_option is ReadOnlyOption.LEASE_BASED:
+        raft.logger.error("ignoring MsgForgetLeader due to ReadOnlyLeaseBased")
+    elif raft.lead != NONE:
+        raft.logger.info(f"{raft.id:x} forgetting leader {raft.lead:x} at term {raft.term}")
+        raft.lead = NONE
+
+
+def _on_timeout_now(raft: Raft, message: Message) -> None:
+    raft.logger.info(
+        f"{raft.id:x} [term {raft.term}] received MsgTimeoutNow from {message.sender:x} "
+        "and starts an election to get leadership."
+    )
+    # Never a pre-vote: the leader has asked for this.
+    election.hup(raft, election.Campaign.TRANSFER)
+
+
+def _on_read_index(raft: Raft, message: Message) -> None:
+    if raft.lead == NONE:
+        raft.logger.info(f"{raft.id:x} no leader at term {raft.term}; dropping index reading msg")
+        return
+    _forward(raft, message)
+
+
+def _on_read_index_response(raft: Raft, message: Message) -> None:
+    if len(message.entries) != 1:
+        raft.logger.error(
+            f"{raft.id:x} invalid format of MsgReadIndexResp from {message.sender:x}, "
+            f"entries count: {len(message.entries)}"
+        )
+        return
+    raft.read_states.append(ReadState(message.index, message.entries[0].data))
+
+
+HANDLERS: Handlers = {
+    MessageType.PROP: _on_propose,
+    MessageType.APP: _on_append,
+    MessageType.HEARTBEAT: _on_heartbeat,
+    MessageType.SNAP: _on_snapshot,
+    MessageType.TRANSFER_LEADER: _on_transfer_leader,
+    MessageType.FORGET_LEADER: _on_forget_leader,
+    MessageType.TIMEOUT_NOW: _on_timeout_now,
+    MessageType.READ_INDEX: _on_read_index,
+    MessageType.READ_INDEX_RESP: _on_read_index_response,
+}

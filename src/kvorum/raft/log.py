@@ -1,0 +1,322 @@
+"""The whole log: the storage below, the unstable part on top, and four marks in it.
+
+Always applied <= applying <= committed <= last index. `committed` is the greatest index known
+to be on a quorum; what lies up to `applying` was handed to the application; what lies up to
+`applied` was acknowledged by it. The encoded size of what is between those two is bounded,
+and no more is handed out once the bound is reached or a batch was cut short.
+
+Time does not grow with the length of the log, but for the walk back after a rejection, which
+ends at the first entry of an old enough term.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from kvorum.raft.entries import NO_LIMIT, Entry, encoded_size, take_within
+from kvorum.raft.errors import (
+    CompactedError,
+    RaftError,
+    StorageError,
+    UnavailableError,
+)
+from kvorum.raft.logger import Logger, stop
+from kvorum.raft.messages import Snapshot
+from kvorum.raft.storage import Storage
+from kvorum.raft.unstable import Unstable
+
+# Term and index name an entry: two logs that share one agree up to it.
+EntryId = tuple[int, int]
+
+
+class RaftLog:
+    """Read by everyone, changed only by the node that owns it."""
+
+    __slots__ = (
+        "_logger",
+        "applied",
+        "applying",
+        "applying_paused",
+        "applying_size",
+        "applying_size_max",
+        "committed",
+        "storage",
+        "unstable",
+    )
+
+    def __init__(self, storage: Storage, logger: Logger, applying_size_max: int = NO_LIMIT) -> None:
+        self.storage = storage
+        self._logger = logger
+        self.unstable = Unstable(storage.last_index() + 1, logger)
+        start = storage.first_index() - 1
+        self.committed = start
+        self.applying = start
+        self.applied = start
+        self.applying_size = 0  # handed out and not acknowledged
+        self.applying_size_max = applying_size_max
+        self.applying_paused = False
+
+    def __str__(self) -> str:
+        return (
+            f"committed={self.committed}, applied={self.applied}, applying={self.applying}, "
+            f"unstable.offset={self.unstable.offset}, "
+            f"unstable.offsetInProgress={self.unstable.offset_in_progress}, "
+            f"len(unstable.Entries)={len(self.unstable.entries)}"
+        )
+
+    def first_index(self) -> int:
+        """Return the oldest index whose entry is kept."""
+        snapshot = self.unstable.snapshot
+        return self.storage.first_index() if snapshot is None else snapshot.index + 1
+
+    def last_index(self) -> int:
+        """Return the newest index."""
+        unstable = self.unstable
+        return unstable.offset + len(unstable.entries) - 1
+
+    def term(self, index: int) -> int:
+        """Return the term of an entry, or raise StorageError if it is not known."""
+        unstable = self.unstable
+        position = index - unstable.offset
+        if position >= 0:
+            if position < len(unstable.entries):
+                return unstable.entries[position].term
+            raise UnavailableError
+        if unstable.snapshot is not None:
+            # Whatever the storage still holds is about to be replaced.
+            if index == unstable.snapshot.index:
+                return unstable.snapshot.term
+            raise CompactedError
+        return self.storage.term(index)
+
+    def term_or_zero(self, index: int) -> int:
+        """Return the term of an entry, 0 if it is not known."""
+        try:
+            return self.term(index)
+        except StorageError:
+            return 0
+
+    def last_entry_id(self) -> EntryId:
+        """Return the name of the newest entry."""
+        index = self.last_index()
+        try:
+            return self.term(index), index
+        except StorageError as error:
+            self._stop(f"unexpected error when getting the last term at {index}: {error}")
+
+    def matches(self, term: int, index: int) -> bool:
+        """Tell whether the entry at the index is known and of this term."""
+        if index > self.last_index():
+            return False
+        try:
+            return self.term(index) == term
+        except StorageError:
+            return False
+
+    def is_up_to_date(self, term: int, index: int) -> bool:
+        """Tell whether a log that ends so holds at least what this one holds."""
+        return (term, index) >= self.last_entry_id()
+
+    def append(self, entries: Sequence[Entry]) -> int:
+        """Add entries, replacing what conflicts; return the last index."""
+        if entries:
+            after = entries[0].index - 1
+            if after < self.committed:
+                self._stop(f"after({after}) is out of range [committed({self.committed})]")
+            self.unstable.truncate_and_append(entries)
+        return self.last_index()
+
+    def maybe_append(
+        self, previous: EntryId, entries: Sequence[Entry], committed: int
+    ) -> int | None:
+        """Append what follows a shared entry; return the last new index, None if not shared."""
+        previous_term, previous_index = previous
+        if not self.matches(previous_term, previous_index):
+            return None
+        last_new = previous_index + len(entries)
+        conflict = self.find_conflict(entries)
+        if conflict:
+            if conflict <= self.committed:
+                self._stop(
+                    f"entry {conflict} conflict with committed entry [committed({self.committed})]"
+                )
+            position = conflict - previous_index - 1
+            assert 0 <= position < len(entries), (
+                f"index, {conflict}, is out of range [{len(entries)}]"
+            )
+            self.append(entries[position:] if position else entries)
+        self.commit_to(min(committed, last_new))
+        return last_new
+
+    def find_conflict(self, entries: Sequence[Entry]) -> int:
+        """Return the index of the first entry that is not here, 0 if all are."""
+        for entry in entries:
+            if not self.matches(entry.term, entry.index):
+                if entry.index <= self.last_index():
+                    self._logger.info(
+                        f"found conflict at index {entry.index} "
+                        f"[existing term: {self.term_or_zero(entry.index)}, "
+                        f"conflicting term: {entry.term}]"
+                    )
+                return entry.index
+        return 0
+
+    def find_conflict_by_term(self, index: int, term: int) -> EntryId:
+        """Return the newest entry up to the index whose term is not above the one given.
+
+        The term is 0 where it is not known. Any entry above it cannot be shared with a log
+        that has this term at the index.
+        """
+        while index > 0:
+            try:
+                ours = self.term(index)
+            except StorageError:
+                return 0, index
+            if ours <= term:
+                return ours, index
+            index -= 1
+        return 0, 0
+
+    def commit_to(self, index: int) -> None:
+        """Move the commit mark forward."""
+        if index > self.committed:
+            if index > self.last_index():
+                self._stop(
+                    f"tocommit({index}) is out of range [lastIndex({self.last_index()})]. "
+                    "Was the raft log corrupted, truncated, or lost?"
+                )
+            self.committed = index
+
+    def maybe_commit(self, term: int, index: int) -> bool:
+        """Commit up to an entry if it is of this term; tell whether that moved the mark.
+
+        An entry of an older term is never committed for being on a quorum, because a later
+        leader may still replace it. It is committed with the first newer one above it.
+        """
+        if term and index > self.committed and self.matches(term, index):
+            self.commit_to(index)
+            return True
+        return False
+
+    def _applicable_to(self, allow_unstable: bool) -> int:
+        """Return the last index that may be handed out."""
+        if allow_unstable:
+            return self.committed
+        return min(self.committed, self.unstable.offset - 1)
+
+    def has_next_committed(self, allow_unstable: bool) -> bool:
+        """Tell whether there are entries to hand to the application."""
+        return (
+            not self.applying_paused
+            and self.applying < self.committed
+            and self.applying < self._applicable_to(allow_unstable)
+            # The application takes the snapshot first.
+            and self.unstable.snapshot is None
+        )
+
+    def next_committed(self, allow_unstable: bool) -> list[Entry]:
+        """Return the entries to hand to the application, within the size."""
+        if not self.has_next_committed(allow_unstable):
+            return []
+        low, high = self.applying + 1, self._applicable_to(allow_unstable) + 1
+        size_max = self.applying_size_max - self.applying_size
+        if size_max <= 0:
+            self._stop(
+                f"applying entry size ({self.applying_size_max}-{self.applying_size})="
+                f"{size_max} not positive"
+            )
+        try:
+            return self.slice(low, high, size_max)
+        except StorageError as error:
+            self._stop(f"unexpected error when getting unapplied entries ({error})")
+
+    def accept_applying(self, index: int, size: int, allow_unstable: bool) -> None:
+        """Note that entries up to the index, of this encoded size, were handed out."""
+        if index > self.committed:
+            self._stop(
+                f"applying({index}) is out of range "
+                f"[prevApplying({self.applying}), committed({self.committed})]"
+            )
+        self.applying = index
+        self.applying_size += size
+        # A batch that was cut short stopped at the limit, though its size may be below it.
+        self.applying_paused = (
+            self.applying_size >= self.applying_size_max
+            or index < self._applicable_to(allow_unstable)
+        )
+
+    def applied_to(self, index: int, size: int) -> None:
+        """Note that the application applied entries up to the index, of this encoded size."""
+        if not self.applied <= index <= self.committed:
+            self._stop(
+                f"applied({index}) is out of range "
+                f"[prevApplied({self.applied}), committed({self.committed})]"
+            )
+        self.applied = index
+        self.applying = max(self.applying, index)
+        self.applying_size = max(0, self.applying_size - size)
+        self.applying_paused = self.applying_size >= self.applying_size_max
+
+    def slice(self, low: int, high: int, size_max: int) -> list[Entry]:
+        """Return entries low .. high-1, cut at the encoded size but at least one."""
+        first, last = self.first_index(), self.last_index()
+        if low > high:
+            self._stop(f"invalid slice {low} > {high}")
+        if low < first:
+            raise CompactedError
+        if high > last + 1:
+            self._stop(f"slice[{low},{high}) out of bound [{first},{last}]")
+        if low == high:
+            return []
+        offset = self.unstable.offset
+        if low >= offset:
+            return self.unstable.slice(low, high, size_max)
+        cut = min(high, offset)
+        try:
+            entries = self.storage.entries(low, cut, size_max)
+        except UnavailableError:
+            self._stop(f"entries[{low}:{cut}) is unavailable from storage")
+        if high <= offset or len(entries) < cut - low:
+            return entries
+        if size_max >= NO_LIMIT:
+            return entries + self.unstable.slice(offset, high, size_max)
+        size = encoded_size(entries)
+        if size >= size_max:
+            return entries
+        rest = self.unstable.slice(offset, high, size_max - size)
+        # A single entry may be above what is left of the size.
+        if len(rest) == 1 and size + rest[0].size > size_max:
+            return entries
+        return entries + rest
+
+    def entries_from(self, index: int, size_max: int) -> list[Entry]:
+        """Return entries from the index on, cut at the encoded size but at least one."""
+        unstable = self.unstable
+        position = index - unstable.offset
+        if position >= 0:
+            return take_within(unstable.entries, position, len(unstable.entries), size_max)
+        return self.slice(index, self.last_index() + 1, size_max)
+
+    def scan(self, low: int, high: int, page_size: int) -> Iterator[list[Entry]]:
+        """Yield entries low .. high-1 in pages of at most this encoded size or one entry."""
+        while low < high:
+            page = self.slice(low, high, page_size)
+            if not page:
+                raise RaftError(f"got 0 entries in [{low}, {high})")
+            yield page
+            low += len(page)
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest snapshot; the storage may say that it is still being made."""
+        return self.unstable.snapshot or self.storage.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace the whole log by a snapshot."""
+        self._logger.info(
+            f"log [{self}] starts to restore snapshot "
+            f"[index: {snapshot.index}, term: {snapshot.term}]"
+        )
+        self.committed = snapshot.index
+        self.unstable.restore(snapshot)
+
+    def _stop(self, text: str) -> NoReturn:
+        stop(self._logger, text)

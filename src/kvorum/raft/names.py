@@ -1,0 +1,28 @@
+"""The field's own names of message types, as logs and transcripts show them."""
+
+MESSAGE_TYPE_NAMES = (
+    "MsgHup",
+    "MsgBeat",
+    "MsgProp",
+    "MsgApp",
+    "MsgAppResp",
+    "MsgVote",
+    "MsgVoteResp",
+    "MsgSnap",
+    "MsgHeartbeat",
+    "MsgHeartbeatResp",
+    "MsgUnreachable",
+    "MsgSnapStatus",
+    "MsgCheckQuorum",
+    "MsgTransferLeader",
+    "MsgTimeoutNow",
+    "MsgReadIndex",
+    "MsgReadIndexResp",
+    "MsgPreVote",
+    "MsgPreVoteResp",
+    "MsgStorageAppend",
+    "MsgStorageAppendResp",
+    "MsgStorageApply",
+    "MsgStorageApplyResp",
+    "MsgForgetLeader",
+)

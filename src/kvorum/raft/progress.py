@@ -1,0 +1,151 @@
+"""What the leader knows of one peer's log, and whether it may send to it.
+
+`match` is the greatest index known to be on the peer, `next` the first one to send; always
+match < next. A peer is probed with one append at a time until its log is found to connect,
+then replicated to optimistically, as far as the window allows. A peer that needs entries
+which were compacted gets a snapshot, and nothing else until it has it.
+"""
+
+from typing import Final
+
+from kvorum.raft.errors import FatalError
+from kvorum.raft.inflights import Inflights
+
+
+class ProgressState:
+    """How the peer is fed."""
+
+    PROBE: Final = 0
+    REPLICATE: Final = 1
+    SNAPSHOT: Final = 2
+
+
+STATE_NAMES = ("StateProbe", "StateReplicate", "StateSnapshot")
+
+
+class Progress:
+    """One peer's progress. Learners have one as voters do."""
+
+    __slots__ = (
+        "flow_paused",
+        "inflights",
+        "is_learner",
+        "match",
+        "next",
+        "pending_snapshot",
+        "recent_active",
+        "sent_commit",
+        "state",
+    )
+
+    def __init__(self, match: int, next_index: int, inflights: Inflights) -> None:
+        self.match = match
+        self.next = next_index
+        # The commit index the peer will know of once everything sent has arrived.
+        self.sent_commit = 0
+        self.state: int = ProgressState.PROBE
+        self.pending_snapshot = 0
+        # Heard of since the last check of the quorum.
+        self.recent_active = False
+        # Lifted by an acknowledgement or a heartbeat's response.
+        self.flow_paused = False
+        self.inflights = inflights
+        self.is_learner = False
+
+    def copy(self) -> "Progress":
+        """Return a progress of its own, equal to this one."""
+        other = Progress(self.match, self.next, self.inflights.copy())
+        other.sent_commit = self.sent_commit
+        other.state = self.state
+        other.pending_snapshot = self.pending_snapshot
+        other.recent_active = self.recent_active
+        other.flow_paused = self.flow_paused
+        other.is_learner = self.is_learner
+        return other
+
+    def _reset_state(self, state: int) -> None:
+        self.flow_paused = False
+        self.pending_snapshot = 0
+        self.state = state
+        self.inflights.reset()
+
+    def become_probe(self) -> None:
+        """Probe behind what is known to be there, or behind a snapshot that was delivered."""
+        snapshot = self.pending_snapshot if self.state == ProgressState.SNAPSHOT else 0
+        self._reset_state(ProgressState.PROBE)
+        self.next = max(self.match, snapshot) + 1
+        self.sent_commit = min(self.sent_commit, self.next - 1)
+
+    def become_replicate(self) -> None:
+        """Send optimistically from behind the match."""
+        self._reset_state(ProgressState.REPLICATE)
+        self.next = self.match + 1
+
+    def become_snapshot(self, index: int) -> None:
+        """Wait for the peer to take the snapshot at this index."""
+        self._reset_state(ProgressState.SNAPSHOT)
+        self.pending_snapshot = index
+        self.next = index + 1
+        self.sent_commit = index
+
+    def sent_entries(self, count: int, payload: int) -> None:
+        """Note an append message with so many entries and bytes of data."""
+        if self.state == ProgressState.REPLICATE:
+            if count:
+                self.next += count
+                self.inflights.add(self.next - 1, payload)
+            # When the window is full one empty append still went out; the next one waits.
+            self.flow_paused = self.inflights.full()
+        elif self.state == ProgressState.PROBE:
+            if count:
+                self.flow_paused = True
+        else:
+            raise FatalError(f"sending append in unhandled state {STATE_NAMES[self.state]}")
+
+    def can_bump_commit(self, commit: int) -> bool:
+        """Tell whether an empty append would teach the peer a newer commit index."""
+        return commit > self.sent_commit and self.sent_commit < self.next - 1
+
+    def maybe_update(self, index: int) -> bool:
+        """Take an acknowledgement; False if it says nothing new."""
+        if index <= self.match:
+            return False
+        self.match = index
+        self.next = max(self.next, index + 1)
+        self.flow_paused = False
+        return True
+
+    def maybe_decrease(self, rejected: int, hint: int) -> bool:
+        """Take a rejection of the entry behind `rejected`; False if it is out of date."""
+        if self.state == ProgressState.REPLICATE:
+            if rejected <= self.match:
+                return False
+            self.next = self.match + 1
+        else:
+            # A probe is rejected at next - 1, or the rejection belongs to an older one.
+            if self.next - 1 != rejected:
+                return False
+            self.next = max(min(rejected, hint + 1), self.match + 1)
+            self.flow_paused = False
+        self.sent_commit = min(self.sent_commit, self.next - 1)
+        return True
+
+    def is_paused(self) -> bool:
+        """Tell whether nothing may be sent."""
+        return self.flow_paused or self.state == ProgressState.SNAPSHOT
+
+    def __str__(self) -> str:
+        text = f"{STATE_NAMES[self.state]} match={self.match} next={self.next}"
+        if self.is_learner:
+            text += " learner"
+        if self.is_paused():
+            text += " paused"
+        if self.pending_snapshot:
+            text += f" pendingSnap={self.pending_snapshot}"
+        if not self.recent_active:
+            text += " inactive"
+        if self.inflights:
+            text += f" inflight={len(self.inflights)}"
+            if self.inflights.full():
+                text += "[full]"
+        return text

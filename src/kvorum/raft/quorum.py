@@ -1,0 +1,44 @@
+"""Majorities, and pairs of majorities: what is committed, who is elected.
+
+Pure arithmetic over one value per voter. An empty majority agrees to everything, which makes
+a pair with an empty half behave as the other half alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from kvorum.raft.entries import NO_LIMIT
+
+
+class VoteResult(Enum):
+    """Where an election stands."""
+
+    PENDING = "VotePending"
+    LOST = "VoteLost"
+    WON = "VoteWon"
+
+
+def committed_index(acknowledged: Sequence[int]) -> int:
+    """Return the greatest index that a majority acknowledged, given each voter's, 0 if unknown."""
+    count = len(acknowledged)
+    if not count:
+        return NO_LIMIT
+    return sorted(acknowledged)[count - (count // 2 + 1)]
+
+
+def vote_result(votes: Iterable[bool | None]) -> VoteResult:
+    """Return the result, given each voter's vote, None if it is still missing."""
+    cast = list(votes)
+    quorum = len(cast) // 2 + 1
+    if not cast or cast.count(True) >= quorum:
+        return VoteResult.WON
+    return VoteResult.PENDING if len(cast) - cast.count(False) >= quorum else VoteResult.LOST
+
+
+def joint_vote_result(incoming: VoteResult, outgoing: VoteResult) -> VoteResult:
+    """Return the result of an election that both halves must win."""
+    if incoming is outgoing:
+        return incoming
+    if VoteResult.LOST in (incoming, outgoing):
+        return VoteResult.LOST
+    return VoteResult.PENDING

@@ -1,0 +1,314 @@
+"""The node as an embedder drives it: plain calls in, one Ready at a time out.
+
+In the synchronous mode every `ready()` is followed by the work it asks for and by `advance()`.
+With asynchronous storage writes there is no `advance`: the work is in messages to two local
+threads, append and apply, whose responses are stepped in when it is done.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kvorum.raft import membership
+from kvorum.raft.changes import ChangeType, ConfChange, ConfChangeV2
+from kvorum.raft.config import Config
+from kvorum.raft.core import Raft
+from kvorum.raft.entries import Entry, EntryType, encoded_size
+from kvorum.raft.errors import (
+    BootstrapError,
+    FatalError,
+    LocalMessageError,
+    PeerNotFoundError,
+    RaftError,
+)
+from kvorum.raft.messages import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    IS_LOCAL,
+    IS_RESPONSE,
+    NO_HARD_STATE,
+    NONE,
+    ConfState,
+    HardState,
+    Message,
+    MessageType,
+    Snapshot,
+)
+from kvorum.raft.ready import Ready
+from kvorum.raft.states import SoftState
+from kvorum.raft.status import BasicStatus, Status, basic_status, status
+from kvorum.raft.wire import encode_conf_change
+
+_LOCAL_THREADS = (APPEND_THREAD, APPLY_THREAD)
+
+
+class RawNode:
+    """One node. Not safe to call from several threads at once."""
+
+    __slots__ = ("_async", "_hard_state", "_soft_state", "_steps_on_advance", "raft")
+
+    def __init__(self, config: Config) -> None:
+        self.raft = Raft(config)
+        self._async = config.async_storage_writes
+        # What the last accepted Ready told, or the storage at the start.
+        self._soft_state = self.raft.soft_state()
+        self._hard_state = self.raft.hard_state()
+        self._steps_on_advance: list[Message] = []
+
+    def bootstrap(self, peers: Iterable[tuple[int, bytes]]) -> None:
+        """Begin a new group: every member starts with the same ids and contexts.
+
+        The log begins with one committed change per peer, in the order given.
+        """
+        members = list(peers)
+        if not members:
+            raise BootstrapError("must provide at least one peer to Bootstrap")
+        raft = self.raft
+        if raft.log.storage.last_index() != 0:
+            raise BootstrapError("can't bootstrap a nonempty Storage")
+        self._hard_state = NO_HARD_STATE
+        raft.become_follower(1, NONE)
+        changes = [ConfChange(ChangeType.ADD_NODE, node, context) for node, context in members]
+        raft.log.append(
+            [
+                Entry(EntryType.CONF_CHANGE, 1, index, encode_conf_change(change)[1])
+                for index, change in enumerate(changes, 1)
+            ]
+        )
+        raft.log.committed = len(changes)
+        # Applied again from the first Ready; by then they change nothing. But a node that
+        # does not know its own group could not campaign before.
+        for change in changes:
+            membership.apply_conf_change(raft, change)
+
+    # What goes in.
+
+    def tick(self) -> None:
+        """Let one tick pass."""
+        self.raft.tick()
+
+    def tick_quiesced(self) -> None:
+        """Let one tick pass without acting on it; for groups that agreed to sleep."""
+        self.raft.election_elapsed += 1
+
+    def campaign(self) -> None:
+        """Stand for election now."""
+        self.raft.step(Message(MessageType.HUP))
+
+    def propose(self, data: bytes) -> None:
+        """Propose one entry. Raises ProposalDroppedError if it was not taken."""
+        self.raft.propose((data,))
+
+    def propose_batch(self, payloads: Sequence[bytes]) -> None:
+        """Propose entries that follow each other in the log, all or none of them."""
+        self.raft.propose(payloads)
+
+    def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
+        """Propose a change; a leader whose time for one is not now appends nothing of it."""
+        kind, data = encode_conf_change(change)
+        self.raft.step(Message(MessageType.PROP, entries=[Entry(kind, 0, 0, data)]))
+
+    def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
+        """Apply a committed change; return the members, to be kept with snapshots.
+
+        To cancel a change, apply it with node 0 in its place.
+        """
+        return membership.apply_conf_change(self.raft, change)
+
+    def step(self, message: Message) -> None:
+        """Take a message from a peer or a local thread.
+
+        Raises LocalMessageError, PeerNotFoundError or ProposalDroppedError; the node goes on.
+        """
+        kind, sender = message.type, message.sender
+        if IS_LOCAL[kind]:
+            if sender not in _LOCAL_THREADS:
+                raise LocalMessageError
+        elif IS_RESPONSE[kind] and sender not in self.raft.tracker.progress:
+            raise PeerNotFoundError
+        self.raft.step(message)
+
+    def report_unreachable(self, node: int) -> None:
+        """Report that the last message to a peer may not have arrived."""
+        self._step_quietly(Message(MessageType.UNREACHABLE, sender=node))
+
+    def report_snapshot(self, node: int, *, failed: bool) -> None:
+        """Report what became of a snapshot message; it must be, or the peer gets nothing more."""
+        self._step_quietly(Message(MessageType.SNAP_STATUS, sender=node, reject=failed))
+
+    def transfer_leader(self, node: int) -> None:
+        """Ask the leader to hand over to a peer."""
+        self._step_quietly(Message(MessageType.TRANSFER_LEADER, sender=node))
+
+    def forget_leader(self) -> None:
+        """Stop following the leader, so that another may be elected before the timeout."""
+        self.raft.step(Message(MessageType.FORGET_LEADER))
+
+    def read_index(self, context: bytes) -> None:
+        """Ask which index a read must wait for; the answer comes as a read state, or never."""
+        request = Entry(EntryType.NORMAL, 0, 0, context)
+        self._step_quietly(Message(MessageType.READ_INDEX, entries=[request]))
+
+    def _step_quietly(self, message: Message) -> None:
+        try:
+            self.raft.step(message)
+        except RaftError as error:
+            self.raft.logger.debug(f"{self.raft.id:x} {error}")
+
+    # What comes out.
+
+    def status(self) -> Status:
+        """Return a copy of everything worth showing."""
+        return status(self.raft)
+
+    def basic_status(self) -> BasicStatus:
+        """Return the part that costs nothing to make."""
+        return basic_status(self.raft)
+
+    def has_ready(self) -> bool:
+        """Tell whether `ready` would return any work."""
+        raft = self.raft
+        log = raft.log
+        return bool(
+            raft.messages
+            or raft.messages_after_append
+            or log.unstable.has_next_entries()
+            or raft.read_states
+            or log.has_next_committed(not self._async)
+            or log.unstable.next_snapshot() is not None
+            or self._changed_hard_state() is not None
+            or (raft.lead, raft.role) != self._soft_state
+        )
+
+    def _changed_hard_state(self) -> HardState | None:
+        raft = self.raft
+        state = (raft.term, raft.vote, raft.log.committed)
+        return None if state in (self._hard_state, NO_HARD_STATE) else HardState(*state)
+
+    def ready(self) -> Ready:
+        """Return the work to do now, and count on it being done."""
+        ready = self.peek_ready()
+        self._accept(ready)
+        return ready
+
+    def peek_ready(self) -> Ready:
+        """Return the work that `ready` would return, without committing to it."""
+        raft = self.raft
+        log = raft.log
+        soft_state = (raft.lead, raft.role)
+        hard_state = self._changed_hard_state()
+        entries = log.unstable.next_entries()
+        ready = Ready(
+            None if soft_state == self._soft_state else SoftState(*soft_state),
+            hard_state,
+            raft.read_states,
+            entries,
+            log.unstable.next_snapshot(),
+            log.next_committed(not self._async),
+            raft.messages,
+            bool(entries) or (hard_state is not None and hard_state[:2] != self._hard_state[:2]),
+        )
+        if self._async:
+            ready.messages = raft.messages + self._storage_messages(ready)
+        elif raft.messages_after_append:
+            ready.messages = raft.messages + [
+                message for message in raft.messages_after_append if message.to != raft.id
+            ]
+        return ready
+
+    def _storage_messages(self, ready: Ready) -> list[Message]:
+        """Return the work for the append and apply threads."""
+        raft = self.raft
+        messages = []
+        hard_state = ready.hard_state
+        if ready.entries or hard_state or ready.snapshot or raft.messages_after_append:
+            written = self._append_response(ready.snapshot)
+            responses = raft.messages_after_append + ([written] if written else [])
+            term, vote, commit = hard_state or NO_HARD_STATE
+            messages.append(
+                Message(
+                    MessageType.STORAGE_APPEND,
+                    to=APPEND_THREAD,
+                    sender=raft.id,
+                    term=term,
+                    vote=vote,
+                    commit=commit,
+                    entries=ready.entries,
+                    snapshot=ready.snapshot,
+                    responses=responses,
+                )
+            )
+        if ready.committed_entries:
+            messages.append(
+                Message(
+                    MessageType.STORAGE_APPLY,
+                    to=APPLY_THREAD,
+                    sender=raft.id,
+                    entries=ready.committed_entries,
+                    responses=[self._apply_response(ready.committed_entries)],
+                )
+            )
+        return messages
+
+    def _append_response(self, snapshot: Snapshot | None) -> Message | None:
+        """Return what is stepped in once everything appended so far is durable.
+
+        It names the end of the log, not of this batch, and goes with every write while
+        anything is unstable. For it is ignored if the term has changed meanwhile; but then a
+        later write, which that change of term causes, brings another one.
+        """
+        raft = self.raft
+        unstable = raft.log.unstable.entries
+        if not unstable and snapshot is None:
+            return None
+        response = Message(
+            MessageType.STORAGE_APPEND_RESP,
+            to=raft.id,
+            sender=APPEND_THREAD,
+            term=raft.term,
+            snapshot=snapshot,
+        )
+        if unstable:
+            response.log_term, response.index = unstable[-1].term, unstable[-1].index
+        return response
+
+    def _apply_response(self, entries: Sequence[Entry]) -> Message:
+        return Message(
+            MessageType.STORAGE_APPLY_RESP, to=self.raft.id, sender=APPLY_THREAD, entries=entries
+        )
+
+    def _accept(self, ready: Ready) -> None:
+        raft = self.raft
+        if not self._async:
+            if self._steps_on_advance:
+                raise FatalError("two accepted Ready structs without call to Advance")
+            if raft.messages_after_append:
+                self._steps_on_advance = [
+                    message for message in raft.messages_after_append if message.to == raft.id
+                ]
+            written = self._append_response(ready.snapshot)
+            if written is not None:
+                self._steps_on_advance.append(written)
+            if ready.committed_entries:
+                self._steps_on_advance.append(self._apply_response(ready.committed_entries))
+        if ready.soft_state is not None:
+            self._soft_state = ready.soft_state
+        if ready.hard_state is not None:
+            self._hard_state = ready.hard_state
+        # New lists: the embedder keeps the ones in the Ready.
+        if raft.read_states:
+            raft.read_states = []
+        raft.messages = []
+        raft.messages_after_append = []
+        raft.log.unstable.accept_in_progress()
+        committed = ready.committed_entries
+        if committed:
+            raft.log.accept_applying(
+                committed[-1].index, encoded_size(committed), allow_unstable=not self._async
+            )
+
+    def advance(self) -> None:
+        """Report that the work of the last Ready is done."""
+        if self._async:
+            raise FatalError("Advance must not be called when using AsyncStorageWrites")
+        steps, self._steps_on_advance = self._steps_on_advance, []
+        for message in steps:
+            self._step_quietly(message)

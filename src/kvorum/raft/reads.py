@@ -1,0 +1,73 @@
+"""Linearizable reads on the leader: which index must be applied before a read is served.
+
+A leader knows what is committed only once it has committed an entry of its own term; reads
+wait for that. Then it must know that it still leads: by asking a quorum, or by its lease.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.raft.config import ReadOnlyOption
+from kvorum.raft.messages import NONE, Message, MessageType
+from kvorum.raft.replication import broadcast_heartbeat
+from kvorum.raft.states import ReadState
+
+if TYPE_CHECKING:
+    from kvorum.raft.core import Raft
+
+
+def on_read_index(raft: Raft, message: Message) -> None:
+    """Answer a read, or let it wait."""
+    if raft.tracker.is_singleton():
+        _answer(raft, message, raft.log.committed)
+    elif not _committed_in_term(raft):
+        raft.pending_read_index_messages.append(message)
+    else:
+        _read(raft, message)
+
+
+def release_pending(raft: Raft) -> None:
+    """Take up the reads that waited for the first commit of the term."""
+    if raft.pending_read_index_messages and _committed_in_term(raft):
+        waiting, raft.pending_read_index_messages = raft.pending_read_index_messages, []
+        for message in waiting:
+            on_read_index(raft, message)
+
+
+def on_heartbeat_response(raft: Raft, message: Message) -> None:
+    """Count a peer's echo, and answer the reads that a quorum has confirmed."""
+    if raft.config.read_only_option is ReadOnlyOption.SAFE and len(message.context) == 8:
+        read_only = raft.read_only
+        read_only.acknowledge(message.sender, int.from_bytes(message.context, "little"))
+        confirmed = raft.tracker.quorum_index(read_only.acknowledged)
+        for request, commit in read_only.confirm_up_to(confirmed):
+            _answer(raft, request, commit)
+
+
+def _committed_in_term(raft: Raft) -> bool:
+    return raft.log.term_or_zero(raft.log.committed) == raft.term
+
+
+def _read(raft: Raft, message: Message) -> None:
+    if raft.config.read_only_option is ReadOnlyOption.LEASE_BASED:
+        _answer(raft, message, raft.log.committed)
+        return
+    raft.read_only.add(message, raft.log.committed, raft.id)
+    broadcast_heartbeat(raft)
+
+
+def _answer(raft: Raft, request: Message, commit: int) -> None:
+    """Tell whoever asked; a request without entries is of no use to anybody."""
+    if request.sender in (NONE, raft.id):
+        if request.entries:
+            raft.read_states.append(ReadState(commit, request.entries[0].data))
+        return
+    raft.send(
+        Message(
+            MessageType.READ_INDEX_RESP,
+            to=request.sender,
+            index=commit,
+            entries=request.entries,
+        )
+    )

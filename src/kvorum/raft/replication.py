@@ -1,0 +1,127 @@
+"""What a leader sends to its peers, what it appends, and what it thereby commits.
+
+An entry counts for the commit only where it is durable, on this node too: the own
+acknowledgement travels like a follower's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvorum.raft.entries import Entry, payload_size
+from kvorum.raft.errors import SnapshotTemporarilyUnavailableError, StorageError
+from kvorum.raft.messages import Message, MessageType
+from kvorum.raft.progress import Progress, ProgressState
+
+if TYPE_CHECKING:
+    from kvorum.raft.core import Raft
+
+Payload = tuple[int, bytes]  # the type and the data of an entry to be
+
+
+def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) -> bool:
+    """Send the peer what it needs next, if it may be sent anything; tell whether it was."""
+    log = raft.log
+    if peer.is_paused() or not (send_if_empty or peer.next <= log.last_index()):
+        return False
+    previous = peer.next - 1
+    try:
+        previous_term = log.term(previous)
+    except StorageError:
+        return _maybe_send_snapshot(raft, to, peer)
+    entries: list[Entry] = []
+    compacted = False
+    # With a full window an empty append still goes out: a peer that lost everything on its
+    # way rejects it, and the leader learns where to go on.
+    if peer.state != ProgressState.REPLICATE or not peer.inflights.full():
+        try:
+            entries = log.entries_from(peer.next, raft.config.message_size_max)
+        except StorageError:
+            compacted = True
+    if not entries and not send_if_empty:
+        return False
+    if compacted:
+        return _maybe_send_snapshot(raft, to, peer)
+    raft.send(
+        Message(
+            MessageType.APP,
+            to=to,
+            index=previous,
+            log_term=previous_term,
+            entries=entries,
+            commit=log.committed,
+        )
+    )
+    peer.sent_entries(len(entries), payload_size(entries))
+    peer.sent_commit = log.committed
+    return True
+
+
+def _maybe_send_snapshot(raft: Raft, to: int, peer: Progress) -> bool:
+    if not peer.recent_active:
+        raft.logger.debug(f"ignore sending snapshot to {to:x} since it is not recently active")
+        return False
+    try:
+        snapshot = raft.log.snapshot()
+    except SnapshotTemporarilyUnavailableError:
+        raft.logger.debug(
+            f"{raft.id:x} failed to send snapshot to {to:x} because snapshot is temporarily "
+            "unavailable"
+        )
+        return False
+    if not snapshot.index:
+        raft.stop("need non-empty snapshot")
+    raft.logger.debug(
+        f"{raft.id:x} [firstindex: {raft.log.first_index()}, commit: {raft.log.committed}] "
+        f"sent snapshot[index: {snapshot.index}, term: {snapshot.term}] to {to:x} [{peer}]"
+    )
+    peer.become_snapshot(snapshot.index)
+    raft.logger.debug(f"{raft.id:x} paused sending replication messages to {to:x} [{peer}]")
+    raft.send(Message(MessageType.SNAP, to=to, snapshot=snapshot))
+    return True
+
+
+def broadcast_append(raft: Raft) -> None:
+    """Send every peer what it needs next, or at least the commit index."""
+    for node, peer in raft.tracker.progress.items():
+        if node != raft.id:
+            maybe_send_append(raft, node, peer, send_if_empty=True)
+
+
+def broadcast_heartbeat(raft: Raft) -> None:
+    """Tell every peer that this node leads, and which read is the newest."""
+    context = raft.read_only.context()
+    for node, peer in raft.tracker.progress.items():
+        if node != raft.id:
+            # Never above what the peer is known to have: it may have lost the rest.
+            commit = min(peer.match, raft.log.committed)
+            raft.send(Message(MessageType.HEARTBEAT, to=node, commit=commit, context=context))
+            peer.sent_commit = commit
+
+
+def append(raft: Raft, payloads: Sequence[Payload]) -> bool:
+    """Append entries of this term; False if there is too much uncommitted already."""
+    index = raft.log.last_index() + 1
+    term = raft.term
+    entries = [
+        Entry(kind, term, position, data) for position, (kind, data) in enumerate(payloads, index)
+    ]
+    size = payload_size(entries)
+    limit = raft.config.uncommitted_size_max
+    # On an empty tail anything is taken, or an entry above the limit could never be proposed.
+    if limit and raft.uncommitted_size and size and raft.uncommitted_size + size > limit:
+        raft.logger.warning(
+            f"{raft.id:x} appending new entries to log would exceed uncommitted entry size "
+            "limit; dropping proposal"
+        )
+        return False
+    raft.uncommitted_size += size
+    last = raft.log.append(entries)
+    raft.send(Message(MessageType.APP_RESP, to=raft.id, index=last))
+    return True
+
+
+def maybe_commit(raft: Raft) -> bool:
+    """Commit what is on a quorum; tell whether that moved the mark."""
+    return raft.log.maybe_commit(raft.term, raft.tracker.committed())

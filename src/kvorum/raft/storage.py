@@ -1,0 +1,143 @@
+"""What the core reads its log from, and the storage that keeps everything in memory.
+
+The core never writes: the embedder does, with what a Ready tells. Entries are shared with the
+core and never changed. A storage raises `StorageError` for what it does not hold; anything
+else it raises stops the node.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvorum.raft.entries import Entry, EntryType, take_within
+from kvorum.raft.errors import (
+    CompactedError,
+    FatalError,
+    SnapshotOutOfDateError,
+    UnavailableError,
+)
+from kvorum.raft.messages import ConfState, HardState, Snapshot
+
+
+class Storage(Protocol):
+    """The stable part of the log: entries first_index .. last_index, and what went before."""
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        """Return what was saved, empty values if nothing was."""
+
+    def entries(self, low: int, high: int, size_max: int) -> list[Entry]:
+        """Return entries low .. high-1, cut at the encoded size but at least one."""
+
+    def term(self, index: int) -> int:
+        """Return the term of an entry, from first_index - 1 on."""
+
+    def first_index(self) -> int:
+        """Return the oldest index whose entry is kept."""
+
+    def last_index(self) -> int:
+        """Return the newest index."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest snapshot, or raise SnapshotTemporarilyUnavailableError."""
+
+
+class MemoryStorage:
+    """A storage in memory, for tests and for those who keep their log elsewhere.
+
+    The first element of the list stands for the entry the log was compacted at: it lends its
+    index and term, never its data.
+    """
+
+    __slots__ = ("_entries", "_hard_state", "_snapshot")
+
+    def __init__(self) -> None:
+        self._entries = [Entry(EntryType.NORMAL, 0, 0)]
+        self._hard_state = HardState()
+        self._snapshot = Snapshot(0, 0)
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        """Return the hard state and the members as last saved."""
+        return self._hard_state, self._snapshot.conf_state
+
+    def set_hard_state(self, state: HardState) -> None:
+        """Save the hard state."""
+        self._hard_state = state
+
+    def first_index(self) -> int:
+        """Return the oldest index whose entry is kept."""
+        return self._entries[0].index + 1
+
+    def last_index(self) -> int:
+        """Return the newest index."""
+        return self._entries[0].index + len(self._entries) - 1
+
+    def term(self, index: int) -> int:
+        """Return the term of an entry, or of the compaction point."""
+        position = index - self._entries[0].index
+        if position < 0:
+            raise CompactedError
+        if position >= len(self._entries):
+            raise UnavailableError
+        return self._entries[position].term
+
+    def entries(self, low: int, high: int, size_max: int) -> list[Entry]:
+        """Return entries low .. high-1, cut at the size but at least one."""
+        offset = self._entries[0].index
+        if low <= offset:
+            raise CompactedError
+        if high > self.last_index() + 1:
+            raise FatalError(f"entries' hi({high}) is out of bound lastindex({self.last_index()})")
+        if len(self._entries) == 1:
+            raise UnavailableError
+        return take_within(self._entries, low - offset, high - offset, size_max)
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest snapshot."""
+        return self._snapshot
+
+    def apply_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace everything by a snapshot that came from the leader."""
+        if self._snapshot.index and self._snapshot.index >= snapshot.index:
+            raise SnapshotOutOfDateError
+        self._snapshot = snapshot
+        self._entries = [Entry(EntryType.NORMAL, snapshot.term, snapshot.index)]
+
+    def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
+        """Keep the application's state after an entry; the log stays until it is compacted."""
+        if index <= self._snapshot.index:
+            raise SnapshotOutOfDateError
+        if index > self.last_index():
+            raise FatalError(f"snapshot {index} is out of bound lastindex({self.last_index()})")
+        if conf_state is None:
+            conf_state = self._snapshot.conf_state
+        self._snapshot = Snapshot(index, self.term(index), conf_state, data)
+        return self._snapshot
+
+    def compact(self, index: int) -> None:
+        """Discard the entries up to and with this index."""
+        offset = self._entries[0].index
+        if index <= offset:
+            raise CompactedError
+        if index > self.last_index():
+            raise FatalError(f"compact {index} is out of bound lastindex({self.last_index()})")
+        kept = self._entries[index - offset]
+        self._entries = self._entries[index - offset :]
+        self._entries[0] = Entry(EntryType.NORMAL, kept.term, kept.index)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write entries, replacing whatever was there from the first one's index on."""
+        if not entries:
+            return
+        log = self._entries
+        first = log[0].index + 1
+        if entries[-1].index < first:
+            return
+        if entries[0].index < first:
+            entries = entries[first - entries[0].index :]
+        position = entries[0].index - log[0].index
+        if position > len(log):
+            raise FatalError(
+                f"missing log entry [last: {self.last_index()}, append at: {entries[0].index}]"
+            )
+        if position < len(log):
+            del log[position:]
+        log.extend(entries)

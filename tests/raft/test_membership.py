@@ -1,0 +1,152 @@
+"""Changes of the membership on a node: proposing, applying, and what they hinder."""
+
+import pytest
+
+from kvorum.raft import membership
+from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
+from kvorum.raft.entries import Entry, EntryType
+from kvorum.raft.errors import FatalError
+from kvorum.raft.messages import ConfState, Message, MessageType
+from kvorum.raft.wire import encode_conf_change
+from tests.raft.cores import (
+    CANDIDATE,
+    FOLLOWER,
+    LEADER,
+    Net,
+    add_learner,
+    add_node,
+    entries,
+    hup,
+    lead,
+    lines_of,
+    new_core,
+    next_entries,
+    remove_node,
+    tick_through,
+    transfer,
+)
+
+
+def proposal(change: ConfChange | ConfChangeV2, node: int = 1) -> Message:
+    kind, data = encode_conf_change(change)
+    return Message(MessageType.PROP, to=node, sender=node, entries=[Entry(kind, 0, 0, data)])
+
+
+ADD_3 = ConfChange(ChangeType.ADD_NODE, 3)
+
+
+def test_a_change_is_appended() -> None:
+    core = lead(new_core(1, (1, 2)))
+    core.log.committed = core.log.last_index()
+    core.log.applied_to(core.log.last_index(), 0)
+    last = core.log.last_index()
+    core.step(proposal(ADD_3))
+    assert (core.log.last_index(), core.pending_conf_index) == (last + 1, last + 1)
+
+
+def test_a_second_change_is_replaced_by_an_empty_entry() -> None:
+    core = lead(new_core(1, (1, 2)))
+    core.log.committed = core.log.last_index()
+    core.log.applied_to(core.log.last_index(), 0)
+    core.step(proposal(ADD_3))
+    pending, last = core.pending_conf_index, core.log.last_index()
+    core.step(proposal(ADD_3))
+    (entry,) = core.log.entries_from(last + 1, 1 << 20)
+    assert (entry.type, entry.data) == (EntryType.NORMAL, b"")
+    assert core.pending_conf_index == pending
+    assert lines_of(core).lines[-1] == (
+        "INFO 1 ignoring conf change transition:ConfChangeTransitionAuto "
+        "changes:{type:ConfChangeAddNode node_id:3} at config voters=(1 2): "
+        "possible unapplied conf change at index 2 (applied to 1)"
+    )
+
+
+@pytest.mark.parametrize(("stored", "pending"), [((), 0), ((1,), 1)])
+def test_a_new_leader_waits_for_changes_of_its_log(stored: tuple[int, ...], pending: int) -> None:
+    core = new_core(1, (1, 2))
+    core.log.append(entries(1, *stored))
+    lead(core)
+    assert core.pending_conf_index == pending
+
+
+def test_add_node() -> None:
+    core = new_core(1)
+    add_node(core, 2)
+    assert core.tracker.config.voters() == [1, 2]
+
+
+def test_add_learner() -> None:
+    core = new_core(1)
+    add_learner(core, 2)
+    assert core.tracker.config.conf_state() == ConfState((1,), (2,))
+    assert not core.is_learner
+    add_node(core, 2)
+    assert not core.tracker.progress[2].is_learner
+    add_learner(core, 1)
+    assert core.is_learner
+    add_node(core, 1)
+    assert not core.is_learner
+
+
+def test_a_new_peer_counts_as_active() -> None:
+    core = lead(new_core(1, check_quorum=True))
+    for _ in range(9):
+        core.tick()
+    add_node(core, 2)
+    core.tick()
+    assert core.role == LEADER
+    for _ in range(10):
+        core.tick()
+    assert core.role == FOLLOWER
+
+
+@pytest.mark.parametrize("learner", [False, True])
+def test_remove_node(learner: bool) -> None:
+    core = new_core(1, (1,), learners=(2,)) if learner else new_core(1, (1, 2))
+    remove_node(core, 2)
+    assert core.tracker.config.conf_state() == ConfState((1,))
+    with pytest.raises(FatalError, match="removed all voters"):
+        remove_node(core, 1)
+
+
+def test_a_cancelled_change_changes_nothing() -> None:
+    core = new_core(1, (1, 2))
+    cancelled = ConfChange(ChangeType.REMOVE_NODE, 0)
+    assert membership.apply_conf_change(core, cancelled) == ConfState((1, 2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ConfChange(ChangeType.REMOVE_NODE, 2),
+        ConfChangeV2(changes=(Change(ChangeType.REMOVE_NODE, 2),)),
+    ],
+)
+def test_nobody_stands_with_a_change_to_apply(change: ConfChange | ConfChangeV2) -> None:
+    net = Net.of(3)
+    net.send(hup(1))
+    assert net[1].role == LEADER
+    net.send(proposal(change))
+    tick_through(net[2])
+    assert net[2].role == FOLLOWER
+    assert lines_of(net[2]).lines[-1] == (
+        "WARN 2 cannot campaign at term 1 since there are still pending configuration changes "
+        "to apply"
+    )
+    net.send(transfer(2, at=1))
+    assert (net[1].role, net[2].role) == (LEADER, FOLLOWER)
+    for _ in range(10):
+        net[1].tick()
+    next_entries(net[2])
+    net.send(transfer(2, at=1))
+    assert (net[1].role, net[2].role) == (FOLLOWER, LEADER)
+    next_entries(net[1])
+    tick_through(net[1])
+    assert net[1].role == CANDIDATE
+
+
+def test_a_configuration_that_cannot_be_restored_stops_the_node() -> None:
+    with pytest.raises(FatalError, match="unable to restore config"):
+        new_core(1, (), learners=(1,))
+    with pytest.raises(FatalError, match="ConfStates not equivalent after sorting"):
+        new_core(1, (1, 2), learners=(2, 3))
