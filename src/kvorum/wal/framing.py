@@ -1,0 +1,99 @@
+"""Records to bytes: walpb.Record in frames, each with the checksum of all data before it.
+
+A frame is a length word, the record, and zeros up to a multiple of eight bytes, so that no
+length word ever lies across two sectors. The checksum, CRC-32C, runs over the data of the
+records alone, through all segments from the first on; a record carries its value after its own
+data. Works on bytes only: whoever calls it knows the file and writes.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from google_crc32c import extend
+
+from kvorum.api.codec import length_delimited, varint
+from kvorum.raft.entries import Entry
+from kvorum.raft.messages import ConfState, HardState
+from kvorum.raft.wire import encode_conf_state, encode_hard_state
+
+METADATA, ENTRY, STATE, CRC, SNAPSHOT = 1, 2, 3, 4, 5
+RECORD_NAMES = {
+    METADATA: "metadata",
+    ENTRY: "entry",
+    STATE: "state",
+    CRC: "crc",
+    SNAPSHOT: "snapshot",
+}
+
+_pack_word = Struct("<Q").pack
+# By the length modulo eight: what the top byte of the length word says, and the zeros.
+_PADDING_MARK = tuple((0x80 | 8 - rest) << 56 if rest else 0 for rest in range(8))
+_PADDING = tuple(bytes(-rest % 8) for rest in range(8))
+
+
+def frame(record: bytes) -> bytes:
+    """Return a record with its length before it and its padding behind it."""
+    length = len(record)
+    return _pack_word(length | _PADDING_MARK[length & 7]) + record + _PADDING[length & 7]
+
+
+class Framer:
+    """Frames records one after the other, and keeps the running checksum."""
+
+    __slots__ = ("crc",)
+
+    def __init__(self, crc: int) -> None:
+        self.crc = crc
+
+    def checkpoint(self) -> bytes:
+        """Return the record every segment begins with: the checksum of the segments before."""
+        return frame(b"\x08%c\x10%b" % (CRC, varint(self.crc)))
+
+    def _record(self, kind: int, data: bytes) -> bytes:
+        self.crc = extend(self.crc, data)
+        return frame(b"\x08%c\x10%b%b" % (kind, varint(self.crc), length_delimited(b"\x1a", data)))
+
+    def metadata(self, data: bytes) -> bytes:
+        """Return the record that says whose log this is."""
+        return self._record(METADATA, data)
+
+    def state(self, state: HardState) -> bytes:
+        """Return the record of a hard state."""
+        return self._record(STATE, encode_hard_state(state))
+
+    def snapshot(self, index: int, term: int, conf_state: ConfState | None) -> bytes:
+        """Return the record of a snapshot; only that of index 0 has no members."""
+        assert index == 0 or (conf_state is not None and conf_state.voters), (index, conf_state)
+        data = b"\x08%b\x10%b" % (varint(index), varint(term))
+        if conf_state is not None:
+            data += length_delimited(b"\x1a", encode_conf_state(conf_state))
+        return self._record(SNAPSHOT, data)
+
+    def entries(self, entries: Sequence[Entry]) -> bytes:
+        """Return the records of entries.
+
+        The type of an entry is written even if it is zero: etcd's tools expect it.
+        """
+        crc = self.crc
+        frames: list[bytes] = []
+        add = frames.append
+        # Written out, because this runs once for every entry that the member accepts.
+        for entry in entries:
+            data = entry.data
+            payload = (
+                b"\x08%c\x10%b\x18%b\x22%b%b"
+                % (entry.type, varint(entry.term), varint(entry.index), varint(len(data)), data)
+                if data
+                else b"\x08%c\x10%b\x18%b" % (entry.type, varint(entry.term), varint(entry.index))
+            )
+            crc = extend(crc, payload)
+            head = b"\x08\x02\x10%b\x1a%b" % (varint(crc), varint(len(payload)))
+            length = len(head) + len(payload)
+            rest = length & 7
+            add(_pack_word(length | _PADDING_MARK[rest]))
+            add(head)
+            add(payload)
+            if rest:
+                add(_PADDING[rest])
+        self.crc = crc
+        return b"".join(frames)
