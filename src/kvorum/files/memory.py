@@ -129,8 +129,8 @@ class MemoryFiles:
 
     `before` is called with every call that changes something, before it does: it may record,
     take an image with `after_power_cut`, or raise, an OSError as a disk does or anything else
-    to stop the run there. Of a write that fails so, the first half is written. `bytes_max`
-    is the size of the disk.
+    to stop the run there. Of a write that fails so, the sectors of the first half are written.
+    `bytes_max` is the size of the disk.
     """
 
     __slots__ = ("_next", "_opened", "_root", "before", "bytes_max")
@@ -239,7 +239,9 @@ class MemoryFiles:
             self._ask("pwrite", opened.path, offset, len(data))
             self._grow(opened, offset + len(data))
         except OSError:
-            opened.file.change(_Write(offset, data[: len(data) // 2]))
+            middle = offset + len(data) // 2
+            part = max(0, middle - middle % SECTOR_BYTES - offset)
+            opened.file.change(_Write(offset, data[:part]))
             raise
         opened.file.change(_Write(offset, data))
 
