@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kvorum.files import Files, Purge
+from kvorum.files.interface import read_file
 from kvorum.raft.entries import Entry
-from kvorum.raft.messages import ConfState, HardState, Snapshot
+from kvorum.raft.messages import NO_HARD_STATE, ConfState, HardState, Snapshot
 from kvorum.snap import (
     ReceivedDatabase,
     ReleaseDatabases,
     RemoveLeftovers,
     WriteSnap,
-    database_path,
     load_newest,
 )
 from kvorum.wal import (
@@ -34,6 +34,7 @@ WAL, SNAP = "/member/wal", "/member/snap"
 SEGMENT_BYTES = 4096
 METADATA = b"\x08\x01\x10\x02"
 MEMBERS = ConfState((1, 2, 3))
+DATABASE = bytes(range(1, 200)) * 7
 
 Result = TypeVar("Result")
 
@@ -50,6 +51,7 @@ class Recovered:
     log: Log
     content: LogContent
     snapshot: Snapshot | None
+    databases: set[int]
 
 
 def recover(files: Files) -> Recovered | None:
@@ -61,21 +63,24 @@ def recover(files: Files) -> Recovered | None:
     snapshot, _ = load_newest(files, SNAP, valid)
     start = SnapshotRecord(snapshot.index, snapshot.term) if snapshot else SnapshotRecord()
     log, content = open_log(files, WAL, start, SEGMENT_BYTES)
-    return Recovered(log, content, snapshot)
+    names = [name for name in files.list(SNAP) if name.endswith(".snap.db")]
+    assert all(read_file(files, f"{SNAP}/{name}") == DATABASE for name in names)
+    return Recovered(log, content, snapshot, {int(name[:16], 16) for name in names})
 
 
 @dataclass
 class Model:
     """What is promised. `log[i]` is the entry of index i + 1; None if a snapshot stands for it."""
 
-    state: HardState = HardState()
+    state: HardState = NO_HARD_STATE
     log: list[Entry | None] = field(default_factory=list)
     snapshot_index: int = 0
     created: bool = False
     # What is on its way: it may be found wholly, in part or not at all.
-    next_state: HardState = HardState()
+    next_state: HardState = NO_HARD_STATE
     batch: list[Entry] = field(default_factory=list)
     next_snapshot: int = 0
+    databases: set[int] = field(default_factory=set)
 
     def settle(self) -> None:
         if self.batch:
@@ -93,6 +98,7 @@ class Model:
             return
         start = found.snapshot.index if found.snapshot else 0
         assert start >= self.snapshot_index, "a snapshot is gone"
+        assert start not in self.databases or start in found.databases, "a database is gone"
         state, entries = found.content.state, found.content.entries
         assert [each.index for each in entries] == list(range(start + 1, start + 1 + len(entries)))
         assert (state.term, state.vote) in (self.state[:2], self.next_state[:2])
@@ -102,9 +108,10 @@ class Model:
         )
 
     def _possible_logs(self, start: int) -> list[list[Entry | None]]:
-        logs = [self.log]
-        for count in range(1, len(self.batch) + 1):
-            logs.append([*self.log[: self.batch[0].index - 1], *self.batch[:count]])
+        first = self.batch[0].index if self.batch else 0
+        logs = [self.log] + [
+            [*self.log[: first - 1], *self.batch[: count + 1]] for count in range(len(self.batch))
+        ]
         # A received snapshot replaces a log that does not reach it.
         return [log for log in logs if len(log) >= start] or [[None] * start]
 
@@ -116,7 +123,6 @@ class Storage:
         self.files = files
         self.random = random.Random(seed)
         self.model = Model()
-        self.settled: Callable[[], None] = lambda: None
         self.log = create_log(files, WAL, METADATA, SEGMENT_BYTES)
         self.model.created = True
         self.term = 1
@@ -125,10 +131,6 @@ class Storage:
 
     def run(self, job: Callable[[Files], Result]) -> Result:
         return job(self.files)
-
-    def settle(self) -> None:
-        self.model.settle()
-        self.settled()
 
     def last_index(self) -> int:
         return len(self.model.log)
@@ -140,7 +142,7 @@ class Storage:
         if job is not None:
             self.model.next_state, self.model.batch = self.given, batch
             self.run(job.run)
-            self.settle()
+            self.model.settle()
         self.maintain()
 
     def maintain(self) -> None:
@@ -148,7 +150,7 @@ class Storage:
         if cut is not None:
             self.model.next_state = self.given
             self.run(cut.run)
-            self.settle()
+            self.model.settle()
         prepare = self.log.prepare()
         if prepare is not None:
             self.log.prepared(self.run(prepare.run))
@@ -176,22 +178,23 @@ class Storage:
         self.save(HardState(self.term, self.given.vote, self.commit), [])
 
     def take_snapshot(self) -> None:
+        self.commit_only()
         if self.commit > self.model.snapshot_index:
-            entry = self.model.log[self.commit - 1]
+            index = self.random.randint(self.model.snapshot_index + 1, self.commit)
+            entry = self.model.log[index - 1]
             if entry is not None:
-                self.keep_snapshot(Snapshot(self.commit, entry.term, MEMBERS, b"{}"))
+                self.keep_snapshot(Snapshot(index, entry.term, MEMBERS, b"{}"))
 
     def receive_snapshot(self) -> None:
         index = self.last_index() + self.random.randint(1, 20)
         database = ReceivedDatabase(self.files, SNAP, index)
-        database.write(b"a" * 700)
-        database.write(b"b" * 700)
+        database.write(DATABASE[:700])
+        database.write(DATABASE[700:])
         database.finish()
-        self.term += 1
+        self.model.databases.add(index)
         snapshot = Snapshot(index, self.term, MEMBERS, b"{}")
         self.commit = index
         self.keep_snapshot(snapshot)
-        assert self.files.exists(database_path(SNAP, index))
 
     def keep_snapshot(self, snapshot: Snapshot) -> None:
         """File first, then its record, then the state that makes the record count."""
@@ -200,15 +203,14 @@ class Storage:
         self.model.next_state, self.model.next_snapshot = self.given, snapshot.index
         self.run(job.run)
         if snapshot.index <= self.given.commit:
-            self.settle()
-        self.save(HardState(self.term, 1, self.commit), [])
-        self.model.next_state = self.given
-        self.settle()
+            self.model.settle()
+        self.save(HardState(self.term, self.given.vote, self.commit), [])
+        self.model.settle()
         release = self.log.release_to(snapshot.index)
         if release is not None:
             self.run(release.run)
         self.run(ReleaseDatabases(SNAP, snapshot.index).run)
-        self.run(Purge(WAL, ".wal", 2).run)
+        self.run(Purge(WAL, ".wal", 1).run)
         self.run(Purge(SNAP, ".snap", 2).run)
 
     def step(self) -> None:

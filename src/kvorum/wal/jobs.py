@@ -62,8 +62,8 @@ def create_segment(files: Files, path: str, segment_bytes: int) -> int:
 class CutSegment:
     """End a segment and let the prepared one take over.
 
-    The old one loses its zeros first; then the new one gets its head, and only when that is
-    durable its name. Whenever the power fails, the last segment by name is complete.
+    The old one, all of it durable, loses its zeros; then the new one gets its head, and only
+    when that is durable its name. Whenever the power fails, the last segment is one with a head.
     """
 
     directory: str
@@ -76,7 +76,6 @@ class CutSegment:
     def run(self, files: Files) -> None:
         """Do it; batches that go into the new segment come after this."""
         files.truncate(self.old_descriptor, self.old_length)
-        files.fdatasync(self.old_descriptor)
         files.pwrite(self.new_descriptor, 0, self.head)
         files.fdatasync(self.new_descriptor)
         files.rename(f"{self.directory}/{SPARE_NAME}", f"{self.directory}/{self.new_name}")

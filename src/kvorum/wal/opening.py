@@ -72,6 +72,9 @@ def open_log(
         spare = f"{directory}/{SPARE_NAME}"
         if files.exists(spare):
             files.unlink(spare)
+        # A process that was killed may have left names that are not durable either.
+        files.sync_directory(directory)
+        files.sync_directory(parent(directory))
     except BaseException:
         for _, descriptor in held:
             files.close(descriptor)
@@ -112,5 +115,5 @@ def _wipe_after(files: Files, descriptor: int, end: int, segment_bytes: int) -> 
     if len(rest) + end < segment_bytes or rest.count(0) != len(rest):
         files.truncate(descriptor, end)
         files.allocate(descriptor, max(end, segment_bytes))
-    # Unsynced records that were read may be acted upon now.
+    # What a killed process left unsynced was read, and will be acted upon.
     files.fdatasync(descriptor)
