@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.descriptor import DescriptorBase, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from kvorum.api.codec import read_varint
 from kvorum.api.descriptors import option
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.raft.entries import Entry, EntryType
@@ -29,7 +30,7 @@ def minimal_etcd_version(entries: Sequence[Entry]) -> Version:
     """
     needed = OLDEST
     for entry in entries:
-        if entry.type == EntryType.NORMAL and entry.data:
+        if entry.type == EntryType.NORMAL and entry.data and not _is_of_version_2(entry.data):
             try:
                 request = InternalRaftRequest.FromString(entry.data)
             except DecodeError as error:
@@ -38,6 +39,14 @@ def minimal_etcd_version(entries: Sequence[Entry]) -> Version:
             if request.HasField("downgrade_version_test"):
                 needed = max(needed, _parse(request.downgrade_version_test.ver))
     return needed
+
+
+def _is_of_version_2(data: bytes) -> bool:
+    """Tell etcd's first requests, which 3.5 still writes: id, then a method as field 2."""
+    try:
+        return data[0] == 0x08 and data[read_varint(data, 1)[1]] == 0x12
+    except (IndexError, ValueError):
+        return False
 
 
 def _versions(message: Message) -> Iterator[Version]:
