@@ -98,7 +98,8 @@ class Model:
             return
         start = found.snapshot.index if found.snapshot else 0
         assert start >= self.snapshot_index, "a snapshot is gone"
-        assert start not in self.databases or start in found.databases, "a database is gone"
+        useful = {index for index in self.databases if index >= self.next_snapshot}
+        assert useful <= found.databases, "a database is gone"
         state, entries = found.content.state, found.content.entries
         assert [each.index for each in entries] == list(range(start + 1, start + 1 + len(entries)))
         assert (state.term, state.vote) in (self.state[:2], self.next_state[:2])
