@@ -22,8 +22,7 @@ from kvorum.wal import (
     valid_snapshots,
 )
 from kvorum.wal.version import minimal_etcd_version
-from tests.wal.conftest import PUTS, value_of
-from tests.wal.etcd import binary, running_etcd
+from tests.wal.etcd import PUTS, binary, running_etcd, value_of
 
 FILES = RealFiles()
 
@@ -153,7 +152,12 @@ def test_etcds_tool_reads_a_directory_of_ours(etcd_directory: Path, tmp_path: Pa
     directory, backup = tmp_path / "ours", tmp_path / "backup"
     log, content = write_directory(etcd_directory, directory, 4096)
     log.close().run(FILES)
-    command = [binary("etcdutl"), "backup", f"--data-dir={directory}", f"--backup-dir={backup}"]
+    command = [
+        str(binary("etcdutl")),
+        "backup",
+        f"--data-dir={directory}",
+        f"--backup-dir={backup}",
+    ]
     ended = subprocess.run([*command, "--with-v3"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     # The tool wrote what it read from our log into a new one.

@@ -6,14 +6,14 @@ A batch is synced before the next one is written; recovery relies on it.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvorum.files import Files, Opening
 from kvorum.wal.errors import LogLockedError
 from kvorum.wal.segments import SPARE_NAME
 
 
-@dataclass(slots=True, frozen=True)
-class AppendLog:
+class AppendLog(NamedTuple):
     """Write a batch, with one write and one sync; it is durable when this is done.
 
     The native log writer takes the same values.

@@ -1,6 +1,10 @@
 """What a log says: the entries after a snapshot, the newest state, and which snapshots count.
 
 Reading changes nothing and takes no lock, so a tool may do it beside a running member.
+
+The checksum covers the data of a record, but not its type, and the messages resemble each other.
+So what Raft guarantees is checked too: terms and the commit index never go back, and nothing
+committed is replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,9 +14,9 @@ from typing import NamedTuple, TypeVar
 from kvorum.api.codec import read_varint
 from kvorum.files import Files
 from kvorum.files.interface import read_file
-from kvorum.raft.entries import Entry
+from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import NO_HARD_STATE, NO_MEMBERS, ConfState, HardState
-from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state
+from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state, encode_hard_state
 from kvorum.wal.decoding import Record, SegmentScanner, Tear
 from kvorum.wal.errors import CorruptLogError, SegmentsMissingError, SnapshotNotInLogError
 from kvorum.wal.framing import ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
@@ -63,7 +67,7 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
 class _Scan:
     """Goes through segments in order, and notes the metadata, the newest state and the end."""
 
-    __slots__ = ("_directory", "_files", "_segments", "metadata", "scanner", "state")
+    __slots__ = ("_directory", "_files", "_segments", "entry_term", "metadata", "scanner", "state")
 
     def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
         self._files = files
@@ -71,6 +75,8 @@ class _Scan:
         self._segments = segments
         self.metadata: bytes | None = None
         self.state = NO_HARD_STATE
+        self.entry_term = 0
+        """Of the newest entry; kept by who decodes entries."""
         self.scanner: SegmentScanner
 
     def __iter__(self) -> Iterator[Record]:
@@ -85,7 +91,7 @@ class _Scan:
                 if record.type == ENTRY or record.type == SNAPSHOT:
                     yield record
                 elif record.type == STATE:
-                    self.state = self.decode(decode_hard_state, record)
+                    self._note_state(record)
                 elif record.type == METADATA:
                     if self.metadata is not None and self.metadata != record.data:
                         raise self.corrupt(
@@ -95,6 +101,17 @@ class _Scan:
                         )
                     self.metadata = record.data
             crc = self.scanner.crc
+
+    def _note_state(self, record: Record) -> None:
+        state = self.decode(decode_hard_state, record)
+        before = self.state
+        if encode_hard_state(state) != record.data:
+            raise self.corrupt(record, f"{record.data.hex()} is not a state in its only form")
+        if state.term < max(before.term, self.entry_term) or state.commit < before.commit:
+            raise self.corrupt(
+                record, f"{state} goes back behind {before} or an entry of term {self.entry_term}"
+            )
+        self.state = state
 
     def decode(self, decoder: Callable[[bytes], Decoded], record: Record) -> Decoded:
         """Decode the data of a record; its checksum is right, so failing is no tear."""
@@ -129,13 +146,12 @@ def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogConte
         entry = scan.decode(decode_entry, record)
         if entry.index <= start:
             continue
-        position = entry.index - start - 1
-        if position > len(entries):
-            raise scan.corrupt(
-                record, f"entry {entry.index} follows entry {start + len(entries)}; there is a gap"
-            )
-        del entries[position:]
+        misplaced = _misplaced(entry, entries, start, scan.state.commit)
+        if misplaced:
+            raise scan.corrupt(record, misplaced)
+        del entries[entry.index - start - 1 :]
         entries.append(entry)
+        scan.entry_term = entry.term
     if not found:
         raise SnapshotNotInLogError(directory, snapshot.index, snapshot.term, problem)
     end = scan.scanner
@@ -148,6 +164,20 @@ def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogConte
         )
     assert scan.metadata is not None and end.crc is not None, "every segment has a head"
     return LogContent(scan.metadata, scan.state, entries, end.tear, segments, end.end, end.crc)
+
+
+def _misplaced(entry: Entry, entries: list[Entry], start: int, commit: int) -> str:
+    """Return why an entry cannot come after those before it; empty if it can."""
+    position = entry.index - start - 1
+    if position > len(entries):
+        return f"entry {entry.index} follows entry {start + len(entries)}; there is a gap"
+    if entry.index <= commit:
+        return f"entry {entry.index} would replace one, but {commit} was committed"
+    if position and entry.term < entries[position - 1].term:
+        return f"term {entry.term} follows term {entries[position - 1].term}"
+    if entry.type == EntryType.CONF_CHANGE and not entry.data:
+        return f"entry {entry.index} changes the membership, but does not say how"
+    return ""
 
 
 def valid_snapshots(files: Files, directory: str) -> list[SnapshotRecord]:
