@@ -5,6 +5,7 @@ time, so that neighbours on the machine do not count. Writing is one write and o
 batch, done by the job itself, in real time, because it is waiting. Run as `make bench-wal`.
 """
 
+import gc
 import tempfile
 import time
 
@@ -16,7 +17,7 @@ from kvorum.wal import Log, SnapshotRecord, create_log, read_log
 BATCHES = (1, 20, 200)
 FRAMING_US_MAX = 2.0  # per record
 PAYLOAD = b"v" * 300  # a put of 256 bytes, with its key and header
-FRAMED, ROUNDS = 60_000, 5
+FRAMED, ROUNDS = 4_000, 50
 WRITE_SECONDS = 1.5
 
 
@@ -65,6 +66,7 @@ def written_per_second(files: RealFiles, log: Log, first: int, batch: int) -> tu
 def main() -> None:
     """Print a table, and then how fast such a log is read."""
     files = RealFiles()
+    gc.disable()  # as in the server
     with tempfile.TemporaryDirectory(dir=".") as directory:
         scratch = create_log(files, f"{directory}/scratch", b"")
         log = create_log(files, f"{directory}/wal", b"")

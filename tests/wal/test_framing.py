@@ -42,7 +42,7 @@ def test_frames_hold_what_protobuf_reads(
     crc: int, batch: list[Entry], state: HardState, conf_state: ConfState
 ) -> None:
     framer = Framer(crc)
-    segment = head(framer) + framer.entries(batch) + framer.state(state)
+    segment = head(framer) + framer.batch(batch, state)
     segment += framer.snapshot(7, 3, conf_state)
     assert len(segment) % 8 == 0
     records, offset = [], 0
@@ -71,7 +71,7 @@ def test_frames_hold_what_protobuf_reads(
 @given(st.one_of(st.none(), st.just(0)), entries)
 def test_the_scanner_reads_what_was_framed(crc: int | None, batch: list[Entry]) -> None:
     framer = Framer(0)
-    segment = head(framer) + framer.entries(batch)
+    segment = head(framer) + framer.batch(batch, None)
     scanner = SegmentScanner("file", segment + bytes(512), crc, is_last=True)
     records = list(scanner)
     assert [decode_entry(record.data) for record in records[2:]] == batch
@@ -102,9 +102,9 @@ def test_we_frame_etcds_records_byte_for_byte(etcd_directory: Path) -> None:
         elif kind == METADATA:
             framed += framer.metadata(data)
         elif kind == ENTRY:
-            framed += framer.entries([decode_entry(data)])
+            framed += framer.batch([decode_entry(data)], None)
         elif kind == STATE:
-            framed += framer.state(decode_hard_state(data))
+            framed += framer.batch((), decode_hard_state(data))
         elif kind == SNAPSHOT:
             known = decode_snapshot_record(data)
             conf_state = known.conf_state if known.index else None

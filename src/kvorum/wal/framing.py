@@ -14,7 +14,7 @@ from google_crc32c import extend
 from kvorum.api.codec import length_delimited, varint
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState
-from kvorum.raft.wire import encode_conf_state, encode_hard_state
+from kvorum.raft.wire import encode_conf_state
 
 METADATA, ENTRY, STATE, CRC, SNAPSHOT = 1, 2, 3, 4, 5
 RECORD_NAMES = {
@@ -40,29 +40,33 @@ def _frame_data(kind: int, crc: int, data: bytes) -> bytes:
     return _frame(b"\x08%c\x10%b\x1a%b%b" % (kind, varint(crc), varint(len(data)), data))
 
 
-# For entries: nearly every checksum takes five bytes, and then everything around it and the
-# payload depends on the payload's length alone. Looked up, that costs half of making it.
+# Nearly every checksum takes five bytes, and then everything around it and the data depends on
+# the type and the length of the data alone. Looked up, that costs half of making it.
 _FIVE_BYTES = 1 << 28
 _CONTINUED = tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14))
 _FINAL = tuple(bytes((high,)) for high in range(1 << 4))
 
 
-def _shape(length: int) -> tuple[bytes, bytes, bytes]:
-    framed = _frame_data(ENTRY, _FIVE_BYTES, bytes(length))
+def _shape(kind: int, length: int) -> tuple[bytes, bytes, bytes]:
+    framed = _frame_data(kind, _FIVE_BYTES, bytes(length))
     start = 16 + 1 + len(varint(length))
     return framed[:11], framed[16:start], framed[start + length :]
 
 
-_SHAPES = tuple(_shape(length) for length in range(2048))
+_ENTRY_SHAPES = tuple(_shape(ENTRY, length) for length in range(2048))
+_STATE_SHAPES = tuple(_shape(STATE, length) for length in range(34))
 
 
 class Framer:
     """Frames records one after the other, and keeps the running checksum."""
 
-    __slots__ = ("crc",)
+    __slots__ = ("_prefix", "_term", "_vote", "crc")
 
     def __init__(self, crc: int) -> None:
         self.crc = crc
+        # How a state begins as long as only its commit index changes.
+        self._term = self._vote = -1
+        self._prefix = b""
 
     def checkpoint(self) -> bytes:
         """Return the record every segment begins with: the checksum of the segments before."""
@@ -76,10 +80,6 @@ class Framer:
         """Return the record that says whose log this is."""
         return self._record(METADATA, data)
 
-    def state(self, state: HardState) -> bytes:
-        """Return the record of a hard state."""
-        return self._record(STATE, encode_hard_state(state))
-
     def snapshot(self, index: int, term: int, conf_state: ConfState | None) -> bytes:
         """Return the record of a snapshot; only that of index 0 has no members."""
         assert index == 0 or (conf_state is not None and conf_state.voters), (index, conf_state)
@@ -88,8 +88,8 @@ class Framer:
             data += length_delimited(b"\x1a", encode_conf_state(conf_state))
         return self._record(SNAPSHOT, data)
 
-    def entries(self, entries: Sequence[Entry]) -> bytes:
-        """Return the records of entries.
+    def batch(self, entries: Sequence[Entry], state: HardState | None) -> bytes:
+        """Return the records of entries, and then of a state if there is one.
 
         The type of an entry is written even if it is zero: etcd's tools expect it.
         """
@@ -104,23 +104,42 @@ class Framer:
                 prefix = b"\x08%c\x10%b\x18" % (entry_type, varint(term))
             data = entry.data
             if data:
-                payload = b"%b%b\x22%b%b" % (prefix, varint(entry.index), varint(len(data)), data)
+                data = b"%b%b\x22%b%b" % (prefix, varint(entry.index), varint(len(data)), data)
             else:
-                payload = prefix + varint(entry.index)
-            crc = extend(crc, payload)
-            length = len(payload)
-            if crc >= _FIVE_BYTES and length < len(_SHAPES):
-                before, between, behind = _SHAPES[length]
+                data = prefix + varint(entry.index)
+            crc = extend(crc, data)
+            if crc >= _FIVE_BYTES and len(data) < len(_ENTRY_SHAPES):
+                before, between, behind = _ENTRY_SHAPES[len(data)]
                 frames += (
                     before,
                     _CONTINUED[crc & 0x3FFF],
                     _CONTINUED[crc >> 14 & 0x3FFF],
                     _FINAL[crc >> 28],
                     between,
-                    payload,
+                    data,
                     behind,
                 )
             else:
-                frames.append(_frame_data(ENTRY, crc, payload))
+                frames.append(_frame_data(ENTRY, crc, data))
+        if state is not None:
+            term, vote, commit = state
+            if term != self._term or vote != self._vote:
+                self._term, self._vote = term, vote
+                self._prefix = b"\x08%b\x10%b\x18" % (varint(term), varint(vote))
+            data = self._prefix + varint(commit)
+            crc = extend(crc, data)
+            if crc >= _FIVE_BYTES:
+                before, between, behind = _STATE_SHAPES[len(data)]
+                frames += (
+                    before,
+                    _CONTINUED[crc & 0x3FFF],
+                    _CONTINUED[crc >> 14 & 0x3FFF],
+                    _FINAL[crc >> 28],
+                    between,
+                    data,
+                    behind,
+                )
+            else:
+                frames.append(_frame_data(STATE, crc, data))
         self.crc = crc
         return b"".join(frames)

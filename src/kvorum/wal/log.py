@@ -75,37 +75,47 @@ class Log:
         """
         if state is not None:
             self._state = state
-        written = self._written_state
-        must_sync = (
-            self._state.term != written.term
-            or self._state.vote != written.vote
-            or written.commit < self._snapshot_index <= self._state.commit
-        )
-        if not entries and not must_sync:
-            return None
-        data = b""
+        else:
+            state = self._state
         if entries:
-            data = self._framer.entries(entries)
             self._last_index = entries[-1].index
-        return self._append(data + self._state_if_new())
+        elif not self._state_must_sync():
+            return None
+        # As in `_take_state` and `_append`, without their calls: this is the hot path.
+        is_new = state != self._written_state
+        self._written_state = state
+        data = self._framer.batch(entries, state if is_new else None)
+        offset = self._offset
+        self._offset = offset + len(data)
+        return AppendLog(self._held[-1].descriptor, offset, data)
+
+    def _state_must_sync(self) -> bool:
+        state, written = self._state, self._written_state
+        return (
+            state.term != written.term
+            or state.vote != written.vote
+            or written.commit < self._snapshot_index <= state.commit
+        )
 
     def save_snapshot(self, index: int, term: int, conf_state: ConfState) -> AppendLog:
         """Return the record of a snapshot whose own file is durable already."""
-        data = self._state_if_new() + self._framer.snapshot(index, term, conf_state)
+        data = self._framer.batch((), self._take_state())
+        data += self._framer.snapshot(index, term, conf_state)
         self._last_index = max(self._last_index, index)
         self._snapshot_index = index
         return self._append(data)
 
     def flush(self) -> AppendLog | None:
         """Return what no batch brought along yet, for a clean end."""
-        data = self._state_if_new()
-        return self._append(data) if data else None
+        state = self._take_state()
+        return None if state is None else self._append(self._framer.batch((), state))
 
-    def _state_if_new(self) -> bytes:
+    def _take_state(self) -> HardState | None:
+        """Return the newest state if no batch had it yet."""
         if self._state == self._written_state:
-            return b""
+            return None
         self._written_state = self._state
-        return self._framer.state(self._state)
+        return self._state
 
     def _append(self, data: bytes) -> AppendLog:
         job = AppendLog(self._held[-1].descriptor, self._offset, data)
@@ -132,7 +142,7 @@ class Log:
             return None
         head = self._framer.checkpoint() + self._framer.metadata(self._metadata)
         if self._state != NO_HARD_STATE:
-            head += self._framer.state(self._state)
+            head += self._framer.batch((), self._state)
             self._written_state = self._state
         old, descriptor = self._held[-1]
         new = Segment(old.number + 1, self._last_index + 1)
