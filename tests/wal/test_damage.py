@@ -20,7 +20,7 @@ from kvorum.wal import (
     valid_snapshots,
 )
 from kvorum.wal.decoding import SegmentScanner
-from kvorum.wal.framing import Framer
+from kvorum.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE, Framer
 from kvorum.wal.segments import Segment, list_segments
 
 WAL = "/wal"
@@ -274,3 +274,45 @@ def test_a_log_is_opened_once_and_made_once() -> None:
         create_log(written.files, WAL, b"whose", SIZE)
     log.close().run(written.files)
     assert written.files.open_descriptors() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "becomes", "text"),
+    [
+        (STATE, ENTRY, "does not say how"),
+        (STATE, SNAPSHOT, "not a readable snapshot"),
+        (STATE, METADATA, "of another member or cluster"),
+        (STATE, CRC, "the checksum of the segments before"),
+        (ENTRY, STATE, "not a state in its only form"),
+        (ENTRY, SNAPSHOT, "not a readable snapshot"),
+        (ENTRY, 6, "a record of type 6 has no place here"),
+        (SNAPSHOT, STATE, "not a state in its only form"),
+    ],
+)
+def test_a_record_that_took_the_type_of_another(kind: int, becomes: int, text: str) -> None:
+    """The checksum does not cover the type."""
+    written = Written(2)
+    records = SegmentScanner(PATH, read_file(written.files, PATH), None, is_last=True)
+    offset = next(record.offset for record in records if record.type == kind)
+    written.overwrite(offset + 9, bytes([becomes]))
+    written.refuses(text)
+
+
+@pytest.mark.parametrize(
+    ("state", "batch", "text"),
+    [
+        (HardState(1, 1, 6), [Entry(0, 0, 7)], "term 0 follows term 1"),
+        (HardState(1, 1, 6), [Entry(0, 2, 6)], "entry 6 would replace one, but 6 was committed"),
+        (HardState(1, 1, 5), [Entry(0, 1, 7)], "goes back behind"),
+        (HardState(2, 1, 6), [Entry(0, 3, 7)], "goes back behind"),
+        (HardState(0, 1, 6), [Entry(0, 1, 7)], "goes back behind"),
+    ],
+)
+def test_what_raft_never_writes_refuses(state: HardState, batch: list[Entry], text: str) -> None:
+    written = Written(2)
+    log, _ = open_log(written.files, WAL, SnapshotRecord(), SIZE)
+    job = log.save(state, batch)
+    assert job is not None
+    job.run(written.files)
+    log.close().run(written.files)
+    written.refuses(text)

@@ -1,5 +1,6 @@
 """The writer's side: what must be durable, where it goes, and when a segment ends."""
 
+import select
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseCheckpointRequest,
     TxnRequest,
 )
+from kvorum.edge import open_edge
 from kvorum.files.interface import read_file
 from kvorum.files.memory import Call, MemoryFiles
 from kvorum.files.real import RealFiles
@@ -190,3 +192,23 @@ def test_the_oldest_etcd_that_understands_the_entries() -> None:
     assert minimal_etcd_version([normal(test)]) == (9, 8)
     with pytest.raises(ValueError, match="entry 7 holds no request"):
         minimal_etcd_version([Entry(EntryType.NORMAL, 1, 7, b"\xff\xff")])
+
+
+def test_the_edges_log_writer_takes_a_batch(tmp_path: Path) -> None:
+    files, wal = RealFiles(), str(tmp_path / "wal")
+    log = create_log(files, wal, b"whose", 4096)
+    edge = open_edge([], [])
+    batches = [log.save(HardState(1, 1, 0), entries(1, 3)), log.save(None, entries(4, 2))]
+    numbers = [edge.write_log(*batch, True) for batch in batches if batch is not None]
+    done: list[tuple[int, int]] = []
+    poller = select.poll()
+    poller.register(edge.fileno(), select.POLLIN)
+    while len(done) < 2:
+        done += edge.written()
+        if len(done) < 2 and edge.announce_sleep():
+            poller.poll(10_000)
+            edge.awake()
+    edge.stop()
+    assert done == [(number, 0) for number in numbers]
+    assert read_log(files, wal, SnapshotRecord()).entries == entries(1, 5)
+    log.close().run(files)
