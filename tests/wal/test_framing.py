@@ -11,7 +11,7 @@ from kvorum.files.interface import read_file
 from kvorum.files.real import RealFiles
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState
-from kvorum.raft.wire import decode_entry, decode_hard_state
+from kvorum.raft.wire import decode_entry, decode_hard_state, encode_entry
 from kvorum.wal.decoding import SegmentScanner
 from kvorum.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE, Framer
 from kvorum.wal.reading import SnapshotRecord, decode_snapshot_record
@@ -111,3 +111,19 @@ def test_we_frame_etcds_records_byte_for_byte(etcd_directory: Path) -> None:
             framed += framer.snapshot(known.index, known.term, conf_state)
     assert len(framed) > 10_000
     assert segment[: len(framed)] == framed
+
+
+@given(entries)
+def test_entries_as_etcd_3_7_writes_them(batch: list[Entry]) -> None:
+    """It leaves out a type of zero."""
+    framer = Framer(0)
+    segment, crc = head(framer), framer.crc
+    for entry in batch:
+        data = encode_entry(entry)
+        crc = extend(crc, data)
+        record = walpb.Record(type=ENTRY, crc=crc, data=data).SerializeToString()
+        padding = -len(record) % 8
+        word = len(record) | ((0x80 | padding) << 56 if padding else 0)
+        segment += word.to_bytes(8, "little") + record + bytes(padding)
+    scanner = SegmentScanner("file", segment, None, is_last=True)
+    assert [decode_entry(record.data) for record in list(scanner)[2:]] == batch

@@ -157,6 +157,9 @@ def test_kill_before_every_call_and_a_power_cut_later(seed: int) -> None:
             assert again is not None
             assert again.content.entries == found.content.entries
             assert again.content.state == found.content.state
+        files, model = live_until_killed()
+        if files.exists("/member/snap"):
+            check_image(files, model)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])

@@ -20,7 +20,6 @@ _FLAGS = {
 }
 # struct flock: type, whence, start, length 0 for all of it, process; padded as in C.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-_OFD_SETLK = 37  # fcntl.F_OFD_SETLK, which Python has not everywhere
 
 
 class RealFiles:
@@ -55,7 +54,7 @@ class RealFiles:
         """Lock the whole file for writers until the descriptor is closed."""
         with self._named(descriptor):
             try:
-                fcntl.fcntl(descriptor, _OFD_SETLK, _WHOLE_FILE)
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except (BlockingIOError, PermissionError):
                 return False
             return True
