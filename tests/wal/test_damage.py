@@ -304,7 +304,6 @@ def test_a_record_that_took_the_type_of_another(kind: int, becomes: int, text: s
         (HardState(1, 1, 6), [Entry(0, 0, 7)], "term 0 follows term 1"),
         (HardState(1, 1, 6), [Entry(0, 2, 6)], "entry 6 would replace one, but 6 was committed"),
         (HardState(1, 1, 5), [Entry(0, 1, 7)], "goes back behind"),
-        (HardState(2, 1, 6), [Entry(0, 3, 7)], "goes back behind"),
         (HardState(0, 1, 6), [Entry(0, 1, 7)], "goes back behind"),
     ],
 )
@@ -316,3 +315,22 @@ def test_what_raft_never_writes_refuses(state: HardState, batch: list[Entry], te
     job.run(written.files)
     log.close().run(written.files)
     written.refuses(text)
+
+
+def test_a_tear_may_leave_entries_of_a_term_that_no_state_tells_of() -> None:
+    written = Written(2)
+    log, _ = open_log(written.files, WAL, SnapshotRecord(), SIZE)
+    job = log.save(HardState(3, 0, 6), [Entry(0, 3, 7, b"d" * 600)])
+    assert job is not None
+    job.run(written.files)
+    log.close().run(written.files)
+    *_, state = SegmentScanner(PATH, read_file(written.files, PATH), None, is_last=True)
+    written.truncate(state.offset + 8)
+    log, content = open_log(written.files, WAL, SnapshotRecord(), SIZE)
+    assert content.tear is not None
+    assert (content.state.term, content.entries[-1].term) == (1, 3)
+    # Whatever it does next in its old term can be read again.
+    job = log.save(HardState(1, 2, 6), [])
+    assert job is not None
+    job.run(written.files)
+    assert read_log(written.files, WAL, SnapshotRecord()).state == HardState(1, 2, 6)

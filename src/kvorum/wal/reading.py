@@ -67,7 +67,7 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
 class _Scan:
     """Goes through segments in order, and notes the metadata, the newest state and the end."""
 
-    __slots__ = ("_directory", "_files", "_segments", "entry_term", "metadata", "scanner", "state")
+    __slots__ = ("_directory", "_files", "_segments", "metadata", "scanner", "state")
 
     def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
         self._files = files
@@ -75,8 +75,6 @@ class _Scan:
         self._segments = segments
         self.metadata: bytes | None = None
         self.state = NO_HARD_STATE
-        self.entry_term = 0
-        """Of the newest entry; kept by who decodes entries."""
         self.scanner: SegmentScanner
 
     def __iter__(self) -> Iterator[Record]:
@@ -107,10 +105,10 @@ class _Scan:
         before = self.state
         if encode_hard_state(state) != record.data:
             raise self.corrupt(record, f"{record.data.hex()} is not a state in its only form")
-        if state.term < max(before.term, self.entry_term) or state.commit < before.commit:
-            raise self.corrupt(
-                record, f"{state} goes back behind {before} or an entry of term {self.entry_term}"
-            )
+        # Not compared with the terms of entries: a tear may leave entries of a new term and take
+        # the state that went with them, and then the member goes on in the old term.
+        if state.term < before.term or state.commit < before.commit:
+            raise self.corrupt(record, f"{state} goes back behind {before}")
         self.state = state
 
     def decode(self, decoder: Callable[[bytes], Decoded], record: Record) -> Decoded:
@@ -151,7 +149,6 @@ def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogConte
             raise scan.corrupt(record, misplaced)
         del entries[entry.index - start - 1 :]
         entries.append(entry)
-        scan.entry_term = entry.term
     if not found:
         raise SnapshotNotInLogError(directory, snapshot.index, snapshot.term, problem)
     end = scan.scanner
