@@ -114,7 +114,7 @@ def test_mutants_of_etcds_log(etcd_directory: Path) -> None:
     data = read_file(RealFiles(), str(path)).rstrip(b"\0")
     data += bytes(-len(data) % 512 + 1024)
     outcomes = fuzz({path.name: data}, lambda _: path.name, seed=1)
-    assert outcomes == {"refused", "read", "torn", "shorter"}
+    assert {"refused", "read", "torn"} <= outcomes <= {"refused", "read", "torn", "shorter"}
 
 
 @pytest.mark.parametrize("seed", [2, 3])
