@@ -19,7 +19,7 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-edge bench-raft mutate-raft proto clean h2load
+.PHONY: help setup run test lint bench bench-edge bench-raft bench-wal mutate-raft proto clean h2load
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -64,6 +64,9 @@ bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft
+
+bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
+	$(BIN)/python -m bench.wal
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	$(BIN)/python -m tests.raft.mutate

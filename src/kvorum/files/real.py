@@ -1,0 +1,132 @@
+"""The machine's own files. The one module of the core that imports `os`.
+
+Locks are those of open file descriptions, as etcd takes them: they exclude other descriptors
+of the same process too, and an etcd that is started on the same directory.
+"""
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvorum.files.interface import Opening
+
+_FLAGS = {
+    Opening.READ: os.O_RDONLY,
+    Opening.WRITE: os.O_RDWR,
+    Opening.CREATE: os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+# struct flock: type, whence, start, length 0 for all of it, process; padded as in C.
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class RealFiles:
+    """The file system of this machine."""
+
+    __slots__ = ("_paths",)
+
+    def __init__(self) -> None:
+        # For errors only: the system names the path of a failed open, but of no other call.
+        self._paths: dict[int, str] = {}
+
+    @contextmanager
+    def _named(self, descriptor: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self._paths.get(descriptor, f"descriptor {descriptor}")
+            raise OSError(error.errno, error.strerror, path) from error
+
+    def open(self, path: str, opening: Opening) -> int:
+        """Return a descriptor for a file."""
+        descriptor = os.open(path, _FLAGS[opening] | os.O_CLOEXEC, 0o600)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        """Give a descriptor back, and its lock."""
+        self._paths.pop(descriptor, None)
+        os.close(descriptor)
+
+    def lock(self, descriptor: int) -> bool:
+        """Lock the whole file for writers until the descriptor is closed."""
+        with self._named(descriptor):
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            except (BlockingIOError, PermissionError):
+                return False
+            return True
+
+    def size(self, descriptor: int) -> int:
+        """Return the length of a file."""
+        with self._named(descriptor):
+            return os.fstat(descriptor).st_size
+
+    def pread(self, descriptor: int, offset: int, length: int) -> bytes:
+        """Read that many bytes; fewer only where the file ends."""
+        with self._named(descriptor):
+            data = os.pread(descriptor, length, offset)
+            while data and len(data) < length:
+                more = os.pread(descriptor, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def pwrite(self, descriptor: int, offset: int, data: bytes) -> None:
+        """Write all of the data."""
+        with self._named(descriptor):
+            written = os.pwrite(descriptor, data, offset)
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], offset + written)
+
+    def allocate(self, descriptor: int, length: int) -> None:
+        """Reserve space up to a length."""
+        with self._named(descriptor):
+            os.posix_fallocate(descriptor, 0, length)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        """Cut a file off at a length."""
+        with self._named(descriptor):
+            os.ftruncate(descriptor, length)
+
+    def fdatasync(self, descriptor: int) -> None:
+        """Return when the content and the length of a file are durable."""
+        with self._named(descriptor):
+            os.fdatasync(descriptor)
+
+    def list(self, directory: str) -> list[str]:
+        """Return the names in a directory in ascending order."""
+        return sorted(path.name for path in Path(directory).iterdir())
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or directory of that name."""
+        return Path(path).exists()
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory that only its owner may enter."""
+        Path(path).mkdir(mode=0o700)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        Path(path).rmdir()
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or directory another name in the same directory."""
+        Path(old).rename(new)
+
+    def unlink(self, path: str) -> None:
+        """Remove the name of a file."""
+        Path(path).unlink()
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in a directory are durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)

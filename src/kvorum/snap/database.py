@@ -1,0 +1,73 @@
+"""Databases received from a leader: written piece by piece, and named when they are durable.
+
+The file is named by the index of the snapshot it came with. It takes the place of the member's
+database before that snapshot is applied; what is older than a new snapshot is of no use.
+"""
+
+import re
+from dataclasses import dataclass
+
+from kvorum.files import Files, Opening
+
+_NAME = re.compile(r"([0-9a-f]{16})\.snap\.db")
+
+
+def database_path(directory: str, index: int) -> str:
+    """Return the path of the database that came with the snapshot at an index."""
+    return f"{directory}/{index:016x}.snap.db"
+
+
+class ReceivedDatabase:
+    """One database on its way in. Every method blocks: call them from jobs, in order.
+
+    Until `finish` has returned there is no file of the final name; a power cut leaves one that
+    `RemoveLeftovers` removes.
+    """
+
+    __slots__ = ("_descriptor", "_directory", "_files", "_index", "_length", "_temporary")
+
+    def __init__(self, files: Files, directory: str, index: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._index = index
+        self._length = 0
+        self._temporary = "/".join((directory, f"tmp.{index:016x}.snap.db"))
+        if files.exists(self._temporary):
+            files.unlink(self._temporary)
+        self._descriptor = files.open(self._temporary, Opening.CREATE)
+
+    def write(self, data: bytes) -> None:
+        """Add the next bytes."""
+        self._files.pwrite(self._descriptor, self._length, data)
+        self._length += len(data)
+
+    def finish(self) -> int:
+        """Make the file durable under its name; return its length."""
+        self._files.fdatasync(self._descriptor)
+        self._files.close(self._descriptor)
+        self._files.rename(self._temporary, database_path(self._directory, self._index))
+        self._files.sync_directory(self._directory)
+        return self._length
+
+    def abandon(self) -> None:
+        """Forget what came so far."""
+        self._files.close(self._descriptor)
+        self._files.unlink(self._temporary)
+
+
+@dataclass(slots=True, frozen=True)
+class ReleaseDatabases:
+    """A job: remove received databases that are older than a snapshot whose record is durable."""
+
+    directory: str
+    snapshot_index: int
+
+    def run(self, files: Files) -> list[str]:
+        """Return the names that were removed."""
+        removed: list[str] = []
+        for name in files.list(self.directory):
+            match = _NAME.fullmatch(name)
+            if match and int(match[1], 16) < self.snapshot_index:
+                files.unlink(f"{self.directory}/{name}")
+                removed.append(name)
+        return removed

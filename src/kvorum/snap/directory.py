@@ -1,0 +1,71 @@
+"""The `.snap` files of a member: writing one, and finding the one to start from."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kvorum.files import Files
+from kvorum.files.interface import read_file, write_file
+from kvorum.raft.messages import Snapshot
+from kvorum.snap.format import SnapError, decode, encode, file_name, parse_name
+
+
+@dataclass(slots=True, frozen=True)
+class WriteSnap:
+    """A job: make a snapshot durable. Its record goes into the log after this is done."""
+
+    directory: str
+    snapshot: Snapshot
+
+    def run(self, files: Files) -> None:
+        """Write the file under its name, whole or not at all."""
+        name = file_name(self.snapshot.term, self.snapshot.index)
+        write_file(files, f"{self.directory}/{name}", encode(self.snapshot))
+
+
+@dataclass(slots=True, frozen=True)
+class Broken:
+    """A file that could not be read and is out of the way now."""
+
+    path: str
+    problem: str
+
+
+def load_newest(
+    files: Files, directory: str, valid: Collection[tuple[int, int]]
+) -> tuple[Snapshot | None, list[Broken]]:
+    """Return the newest snapshot that is whole and valid, and the files that were not whole.
+
+    `valid` holds index and term of the snapshots that the log has a record of. A bad file that
+    is newer than the one returned is renamed to end in `.broken`.
+    """
+    broken: list[Broken] = []
+    for name in reversed(files.list(directory)):
+        parsed = parse_name(name)
+        if parsed is None:
+            continue
+        path = f"{directory}/{name}"
+        try:
+            snapshot = decode(path, read_file(files, path))
+            if (snapshot.term, snapshot.index) != parsed:
+                raise SnapError(path, f"holds index {snapshot.index} of term {snapshot.term}")
+        except SnapError as error:
+            files.rename(path, f"{path}.broken")
+            broken.append(Broken(f"{path}.broken", str(error)))
+            continue
+        if (snapshot.index, snapshot.term) in valid:
+            return snapshot, broken
+    return None, broken
+
+
+@dataclass(slots=True, frozen=True)
+class RemoveLeftovers:
+    """A job for the start: remove what a power cut left of files that were being made."""
+
+    directory: str
+
+    def run(self, files: Files) -> list[str]:
+        """Return the names that were removed."""
+        names = [name for name in files.list(self.directory) if name.startswith(("tmp", "db.tmp."))]
+        for name in names:
+            files.unlink(f"{self.directory}/{name}")
+        return names

@@ -1,0 +1,44 @@
+"""The write-ahead log, in etcd's format.
+
+`create_log` and `open_log` give a `Log`, which lives on the loop and returns jobs; `read_log`
+and `valid_snapshots` only look. See docs/storage.md.
+"""
+
+from kvorum.wal.decoding import Tear
+from kvorum.wal.errors import (
+    CorruptLogError,
+    LogExistsError,
+    LogLockedError,
+    SegmentsMissingError,
+    SnapshotNotInLogError,
+    WalError,
+)
+from kvorum.wal.jobs import AppendLog, CloseLog, CutSegment, PrepareSegment, ReleaseSegments
+from kvorum.wal.log import Log
+from kvorum.wal.opening import create_log, open_log
+from kvorum.wal.reading import LogContent, SnapshotRecord, read_log, valid_snapshots
+from kvorum.wal.segments import SEGMENT_BYTES, exists
+
+__all__ = [
+    "SEGMENT_BYTES",
+    "AppendLog",
+    "CloseLog",
+    "CorruptLogError",
+    "CutSegment",
+    "Log",
+    "LogContent",
+    "LogExistsError",
+    "LogLockedError",
+    "PrepareSegment",
+    "ReleaseSegments",
+    "SegmentsMissingError",
+    "SnapshotNotInLogError",
+    "SnapshotRecord",
+    "Tear",
+    "WalError",
+    "create_log",
+    "exists",
+    "open_log",
+    "read_log",
+    "valid_snapshots",
+]

@@ -1,0 +1,213 @@
+"""Bytes of one segment to records, and what to make of damage.
+
+The data of a segment ends at a length word of zero or at the end of the file. Damage is one of
+two things. A *tear* is what a power cut leaves of a batch that was never synced: in the last
+segment, a record that the file is too short for, or one with a sector of nothing but zeros, or
+data behind the end; and nothing behind it that proves it was synced. It may be cut off. All
+else is corruption of what was durable, and refuses.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from google_crc32c import extend
+
+from kvorum.api.codec import read_varint
+from kvorum.wal.errors import CorruptLogError
+from kvorum.wal.framing import CRC, ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
+
+SECTOR_BYTES = 512
+# What a segment begins with; durable before the file has its name.
+HEAD = {0: CRC, 1: METADATA}
+
+_read_word = Struct("<Q").unpack_from
+_LENGTH_MASK = (1 << 56) - 1
+
+
+class Record(NamedTuple):
+    """A record as it lies in its file."""
+
+    type: int
+    data: bytes
+    offset: int
+    number: int
+
+
+class Tear(NamedTuple):
+    """Where the last segment ends being readable: from this offset on it is to be cut off."""
+
+    path: str
+    offset: int
+    record: int
+    problem: str
+    bytes_lost: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: record {self.record} at offset {self.offset}: {self.problem}; "
+            f"{self.bytes_lost} bytes from there on were never durable"
+        )
+
+
+class _Body(NamedTuple):
+    type: int
+    crc: int
+    data: bytes
+
+
+def _parse_body(segment: bytes, start: int, end: int) -> _Body | None:
+    """Read a walpb.Record in the one form everybody writes; None if it is not one."""
+    try:
+        if segment[start] != 0x08 or segment[start + 2] != 0x10:
+            return None
+        kind = segment[start + 1]
+        crc, offset = read_varint(segment, start + 3)
+        if offset == end:
+            return _Body(kind, crc, b"")
+        if segment[offset] != 0x1A:
+            return None
+        length, offset = read_varint(segment, offset + 1)
+    except (IndexError, ValueError):
+        return None
+    if offset + length != end:
+        return None
+    return _Body(kind, crc, segment[offset:end])
+
+
+def _has_empty_sector(segment: bytes, start: int, end: int) -> bool:
+    while start < end:
+        stop = min(end, start - start % SECTOR_BYTES + SECTOR_BYTES)
+        if segment.count(0, start, stop) == stop - start:
+            return True
+        start = stop
+    return False
+
+
+class SegmentScanner:
+    """Yields the records of a segment; afterwards `end`, `crc` and `tear` say how it ended."""
+
+    __slots__ = ("_is_last", "_segment", "crc", "end", "number", "path", "tear")
+
+    def __init__(self, path: str, segment: bytes, crc: int | None, *, is_last: bool) -> None:
+        self.path = path
+        self.crc = crc
+        """The running checksum; None before the first segment that is read."""
+        self.end = 0
+        self.number = 0
+        self.tear: Tear | None = None
+        self._segment = segment
+        self._is_last = is_last
+
+    def __iter__(self) -> Iterator[Record]:
+        segment, size = self._segment, len(self._segment)
+        crc = self.crc if self.crc is not None else 0
+        while (offset := self.end) + 8 <= size:
+            (word,) = _read_word(segment, offset)
+            if not word:
+                break
+            length = word & _LENGTH_MASK
+            start = offset + 8
+            end = start + length
+            stop = end + -length % 8
+            if stop > size:
+                self._damage(f"{length} bytes long, but the file has {size - start} more")
+                return
+            if word >> 56 != (0x80 | stop - end if stop > end else 0):
+                raise self._corrupt(f"the length word is {word:#018x}")
+            body = _parse_body(segment, start, end)
+            if body is None:
+                self._damage("not a record", start, stop)
+                return
+            kind, stored, data = body
+            if kind == CRC:
+                if self.crc is not None and self.crc != stored:
+                    raise self._corrupt(
+                        f"the checksum of the segments before is {self.crc:#010x}, "
+                        f"but this one continues {stored:#010x}"
+                    )
+                crc = stored
+            else:
+                crc = extend(crc, data)
+                if crc != stored:
+                    self._damage(f"checksum {crc:#010x}, but {stored:#010x} stored", start, stop)
+                    return
+            if kind not in RECORD_NAMES or HEAD.get(self.number, kind) != kind:
+                raise self._corrupt(f"a record of type {kind} has no place here")
+            yield Record(kind, data, offset, self.number)
+            self.crc = crc
+            self.number += 1
+            self.end = stop
+        self._end_of_data()
+
+    def _end_of_data(self) -> None:
+        if self.number < len(HEAD):
+            raise self._corrupt("the file ends before its checksum and metadata")
+        rest = len(self._segment) - self.end
+        if self._segment.count(0, self.end) != rest:
+            self._damage("no record, but data behind it", self.end, self.end + 8)
+
+    def _damage(self, problem: str, start: int = 0, stop: int = 0) -> None:
+        """Make it a tear if it can be one: a record cut short, or with an empty sector."""
+        if not self._is_last:
+            raise self._corrupt(f"{problem}, and this is not the last segment")
+        if self.number < len(HEAD):
+            raise self._corrupt(f"{problem}, though it was durable before the file had its name")
+        if stop and not _has_empty_sector(self._segment, start, stop):
+            raise self._corrupt(problem)
+        proof = _written_later(self._segment, self.end)
+        if proof is not None:
+            raise self._corrupt(
+                f"{problem}, though the record at offset {proof} was written after it was durable"
+            )
+        lost = len(self._segment.rstrip(b"\0")) - self.end
+        self.tear = Tear(self.path, self.end, self.number, problem, lost)
+
+    def _corrupt(self, problem: str) -> CorruptLogError:
+        return CorruptLogError(self.path, self.end, self.number, problem)
+
+
+def _written_later(segment: bytes, damaged: int) -> int | None:
+    """Find a record that could only be written when the damaged place was already durable.
+
+    A batch is entries and then at most one state, and it is synced before the next batch is
+    written; a snapshot record is synced too. So an entry behind a state behind an entry, or
+    anything behind a snapshot, is of a batch after the damaged one. States alone are not
+    synced and prove nothing. Records count if their checksum continues that of the one before.
+    """
+    size = len(segment.rstrip(b"\0"))
+    entry_seen = state_seen = snapshot_seen = False
+    position = damaged + 8
+    while position < size:
+        chain = list(_chain(segment, position))
+        if len(chain) < 2:
+            position += 8
+            continue
+        for offset, kind, stop in chain:
+            if snapshot_seen or (state_seen and kind == ENTRY):
+                return offset
+            snapshot_seen = kind == SNAPSHOT
+            state_seen = state_seen or (entry_seen and kind == STATE)
+            entry_seen = entry_seen or kind == ENTRY
+            position = stop
+    return None
+
+
+def _chain(segment: bytes, position: int) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, type and end of records from a place on, as long as checksums continue."""
+    crc: int | None = None
+    while position + 8 <= len(segment):
+        (word,) = _read_word(segment, position)
+        length = word & _LENGTH_MASK
+        end = position + 8 + length
+        stop = end + -length % 8
+        if not word or stop > len(segment):
+            return
+        body = _parse_body(segment, position + 8, end)
+        if body is None or body.type not in RECORD_NAMES:
+            return
+        if crc is not None and extend(crc, body.data) != body.crc:
+            return
+        yield position, body.type, stop
+        crc = body.crc
+        position = stop

@@ -1,0 +1,119 @@
+"""How a log comes into being and how it is taken up again; runs before the member serves.
+
+A new log is made beside its place and moved there when it is durable, so that a directory of
+that name always holds a whole one. Taking it up again locks the segments, cuts off a tear after
+a copy was made, and wipes what is behind the end, all of it durable before the first append:
+a batch that is torn later must find zeros where it was not written.
+"""
+
+from kvorum.files import Files, Opening
+from kvorum.files.interface import parent, read_file, write_file
+from kvorum.raft.messages import NO_HARD_STATE
+from kvorum.wal.decoding import Tear
+from kvorum.wal.errors import LogExistsError, LogLockedError
+from kvorum.wal.framing import Framer
+from kvorum.wal.jobs import create_segment
+from kvorum.wal.log import HeldSegment, Log
+from kvorum.wal.reading import LogContent, SnapshotRecord, read_log
+from kvorum.wal.segments import SEGMENT_BYTES, SPARE_NAME, Segment, exists, segments_from
+
+
+def create_log(
+    files: Files, directory: str, metadata: bytes, segment_bytes: int = SEGMENT_BYTES
+) -> Log:
+    """Make a new log. The directory above exists; one that a power cut left half is replaced."""
+    if exists(files, directory):
+        raise LogExistsError(directory)
+    temporary = f"{directory}.tmp"
+    for leftover in (temporary, directory):
+        if files.exists(leftover):
+            for name in files.list(leftover):
+                files.unlink(f"{leftover}/{name}")
+            files.remove_directory(leftover)
+    files.make_directory(temporary)
+    segment = Segment(0, 0)
+    descriptor = create_segment(files, f"{temporary}/{segment.name}", segment_bytes)
+    framer = Framer(0)
+    head = framer.checkpoint() + framer.metadata(metadata) + framer.snapshot(0, 0, None)
+    try:
+        files.pwrite(descriptor, 0, head)
+        files.fdatasync(descriptor)
+        files.sync_directory(temporary)
+        files.rename(temporary, directory)
+        files.sync_directory(parent(directory))
+    except OSError:
+        files.close(descriptor)
+        raise
+    return Log(
+        directory,
+        [HeldSegment(segment, descriptor)],
+        metadata=metadata,
+        state=NO_HARD_STATE,
+        last_index=0,
+        offset=len(head),
+        crc=framer.crc,
+        segment_bytes=segment_bytes,
+    )
+
+
+def open_log(
+    files: Files, directory: str, snapshot: SnapshotRecord, segment_bytes: int = SEGMENT_BYTES
+) -> tuple[Log, LogContent]:
+    """Take up a log from a snapshot on; return it and what it says.
+
+    If the content has a tear, it is no longer in the file, but in a copy named `.broken`.
+    """
+    held = _lock(files, directory, snapshot.index)
+    try:
+        content = read_log(files, directory, snapshot)
+        if content.tear is not None:
+            _keep_copy(files, content.tear)
+        _wipe_after(files, held[-1].descriptor, content.end, segment_bytes)
+        spare = f"{directory}/{SPARE_NAME}"
+        if files.exists(spare):
+            files.unlink(spare)
+        # A process that was killed may have left names that are not durable either.
+        files.sync_directory(directory)
+        files.sync_directory(parent(directory))
+    except BaseException:
+        for _, descriptor in held:
+            files.close(descriptor)
+        raise
+    entries = content.entries
+    log = Log(
+        directory,
+        held,
+        metadata=content.metadata,
+        state=content.state,
+        last_index=entries[-1].index if entries else snapshot.index,
+        offset=content.end,
+        crc=content.crc,
+        segment_bytes=segment_bytes,
+    )
+    return log, content
+
+
+def _lock(files: Files, directory: str, index: int) -> list[HeldSegment]:
+    held: list[HeldSegment] = []
+    for segment in segments_from(files, directory, index):
+        path = f"{directory}/{segment.name}"
+        held.append(HeldSegment(segment, files.open(path, Opening.WRITE)))
+        if not files.lock(held[-1].descriptor):
+            for _, descriptor in held:
+                files.close(descriptor)
+            raise LogLockedError(path)
+    return held
+
+
+def _keep_copy(files: Files, tear: Tear) -> None:
+    """Keep the torn segment for whoever wants to look at it, without its trailing zeros."""
+    write_file(files, f"{tear.path}.broken", read_file(files, tear.path).rstrip(b"\0"))
+
+
+def _wipe_after(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
+    rest = files.pread(descriptor, end, files.size(descriptor))
+    if len(rest) + end < segment_bytes or rest.count(0) != len(rest):
+        files.truncate(descriptor, end)
+        files.allocate(descriptor, max(end, segment_bytes))
+    # What a killed process left unsynced was read, and will be acted upon.
+    files.fdatasync(descriptor)

@@ -1,0 +1,194 @@
+"""What a log says: the entries after a snapshot, the newest state, and which snapshots count.
+
+Reading changes nothing and takes no lock, so a tool may do it beside a running member.
+
+The checksum covers the data of a record, but not its type, and the messages resemble each other.
+So what Raft guarantees is checked too: terms and the commit index never go back, and nothing
+committed is replaced.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from kvorum.api.codec import read_varint
+from kvorum.files import Files
+from kvorum.files.interface import read_file
+from kvorum.raft.entries import Entry, EntryType
+from kvorum.raft.messages import NO_HARD_STATE, NO_MEMBERS, ConfState, HardState
+from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state, encode_hard_state
+from kvorum.wal.decoding import Record, SegmentScanner, Tear
+from kvorum.wal.errors import CorruptLogError, SegmentsMissingError, SnapshotNotInLogError
+from kvorum.wal.framing import ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
+from kvorum.wal.segments import Segment, check_gapless, list_segments, segments_from
+
+Decoded = TypeVar("Decoded")
+
+
+@dataclass(slots=True, frozen=True)
+class SnapshotRecord:
+    """That a snapshot was taken or received, and is durable in its own file."""
+
+    index: int = 0
+    term: int = 0
+    conf_state: ConfState = NO_MEMBERS
+
+
+class LogContent(NamedTuple):
+    """A log from a snapshot on. The entries begin right after it and have no gap."""
+
+    metadata: bytes
+    state: HardState
+    entries: list[Entry]
+    tear: Tear | None
+    """What of the last segment could not be read, because it was never durable."""
+    segments: list[Segment]
+    end: int
+    """Where the next record of the last segment belongs."""
+    crc: int
+
+
+def decode_snapshot_record(data: bytes) -> SnapshotRecord:
+    """Read a walpb.Snapshot; raise ValueError for bytes that are not one."""
+    scalars, members, offset = [0, 0, 0], b"", 0
+    while offset < len(data):
+        tag, offset = read_varint(data, offset)
+        value, offset = read_varint(data, offset)
+        if tag in (0x08, 0x10):
+            scalars[tag >> 3] = value
+        elif tag == 0x1A and offset + value <= len(data):
+            members = data[offset : offset + value]
+            offset += value
+        else:
+            raise ValueError(f"field tag {tag:#x} before offset {offset} in a snapshot record")
+    return SnapshotRecord(scalars[1], scalars[2], decode_conf_state(members))
+
+
+class _Scan:
+    """Goes through segments in order, and notes the metadata, the newest state and the end."""
+
+    __slots__ = ("_directory", "_files", "_segments", "metadata", "scanner", "state")
+
+    def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
+        self._files = files
+        self._directory = directory
+        self._segments = segments
+        self.metadata: bytes | None = None
+        self.state = NO_HARD_STATE
+        self.scanner: SegmentScanner
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield the records of entries and snapshots."""
+        crc: int | None = None
+        for segment in self._segments:
+            path = f"{self._directory}/{segment.name}"
+            self.scanner = SegmentScanner(
+                path, read_file(self._files, path), crc, is_last=segment is self._segments[-1]
+            )
+            for record in self.scanner:
+                if record.type == ENTRY or record.type == SNAPSHOT:
+                    yield record
+                elif record.type == STATE:
+                    self._note_state(record)
+                elif record.type == METADATA:
+                    if self.metadata is not None and self.metadata != record.data:
+                        raise self.corrupt(
+                            record,
+                            f"metadata {record.data.hex()} of another member or cluster; "
+                            f"the segment before has {self.metadata.hex()}",
+                        )
+                    self.metadata = record.data
+            crc = self.scanner.crc
+
+    def _note_state(self, record: Record) -> None:
+        state = self.decode(decode_hard_state, record)
+        before = self.state
+        if encode_hard_state(state) != record.data:
+            raise self.corrupt(record, f"{record.data.hex()} is not a state in its only form")
+        # Not compared with the terms of entries: a tear may leave entries of a new term and take
+        # the state that went with them, and then the member goes on in the old term.
+        if state.term < before.term or state.commit < before.commit:
+            raise self.corrupt(record, f"{state} goes back behind {before}")
+        self.state = state
+
+    def decode(self, decoder: Callable[[bytes], Decoded], record: Record) -> Decoded:
+        """Decode the data of a record; its checksum is right, so failing is no tear."""
+        try:
+            return decoder(record.data)
+        except ValueError as error:
+            name = RECORD_NAMES[record.type]
+            raise self.corrupt(record, f"not a readable {name}: {error}") from error
+
+    def corrupt(self, record: Record, problem: str) -> CorruptLogError:
+        return CorruptLogError(self.scanner.path, record.offset, record.number, problem)
+
+
+def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogContent:
+    """Return everything after a snapshot that the log has a record of.
+
+    A later entry of the same index replaces the earlier one and all behind it.
+    """
+    segments = segments_from(files, directory, snapshot.index)
+    scan = _Scan(files, directory, segments)
+    entries: list[Entry] = []
+    start = snapshot.index
+    problem = "the log has none of that index"
+    found = False
+    for record in scan:
+        if record.type == SNAPSHOT:
+            known = scan.decode(decode_snapshot_record, record)
+            if known.index == start:
+                found = known.term == snapshot.term
+                problem = f"the log has one of term {known.term} at that index"
+            continue
+        entry = scan.decode(decode_entry, record)
+        if entry.index <= start:
+            continue
+        misplaced = _misplaced(entry, entries, start, scan.state.commit)
+        if misplaced:
+            raise scan.corrupt(record, misplaced)
+        del entries[entry.index - start - 1 :]
+        entries.append(entry)
+    if not found:
+        raise SnapshotNotInLogError(directory, snapshot.index, snapshot.term, problem)
+    end = scan.scanner
+    if scan.state.commit > start + len(entries):
+        raise CorruptLogError(
+            end.path,
+            end.end,
+            end.number,
+            f"the log ends at index {start + len(entries)}, but {scan.state.commit} was committed",
+        )
+    assert scan.metadata is not None and end.crc is not None, "every segment has a head"
+    return LogContent(scan.metadata, scan.state, entries, end.tear, segments, end.end, end.crc)
+
+
+def _misplaced(entry: Entry, entries: list[Entry], start: int, commit: int) -> str:
+    """Return why an entry cannot come after those before it; empty if it can."""
+    position = entry.index - start - 1
+    if position > len(entries):
+        return f"entry {entry.index} follows entry {start + len(entries)}; there is a gap"
+    if entry.index <= commit:
+        return f"entry {entry.index} would replace one, but {commit} was committed"
+    if position and entry.term < entries[position - 1].term:
+        return f"term {entry.term} follows term {entries[position - 1].term}"
+    if entry.type == EntryType.CONF_CHANGE and not entry.data:
+        return f"entry {entry.index} changes the membership, but does not say how"
+    return ""
+
+
+def valid_snapshots(files: Files, directory: str) -> list[SnapshotRecord]:
+    """Return the snapshots a member may start from, oldest first.
+
+    These are the ones at or below the newest commit index: the record of a received snapshot
+    is written before the state that goes with it, and without that state it does not count.
+    """
+    segments = list_segments(files, directory)
+    if not segments:
+        raise SegmentsMissingError(directory, "there is no file of a log")
+    check_gapless(directory, segments)
+    scan = _Scan(files, directory, segments)
+    snapshots = [
+        scan.decode(decode_snapshot_record, record) for record in scan if record.type == SNAPSHOT
+    ]
+    return [snapshot for snapshot in snapshots if snapshot.index <= scan.state.commit]

@@ -1,0 +1,72 @@
+"""Names of the log's files, and which of them a reader needs.
+
+A segment is named by its number, which grows by one, and by the index that the first entry in
+it is expected to have. Other names are left alone: `.tmp` is the next segment in preparation,
+`.broken` a copy that repair made.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kvorum.files import Files
+from kvorum.wal.errors import SegmentsMissingError
+
+SEGMENT_BYTES = 64_000_000
+"""The length a segment is preallocated to, and from which on the next one begins."""
+
+SPARE_NAME = "0.tmp"
+
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.wal")
+
+
+@dataclass(slots=True, frozen=True)
+class Segment:
+    """One file of the log, known by its name."""
+
+    number: int
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The file's name in the directory of the log."""
+        return f"{self.number:016x}-{self.index:016x}.wal"
+
+
+def list_segments(files: Files, directory: str) -> list[Segment]:
+    """Return every segment of a directory, oldest first; none if there is no directory."""
+    if not files.exists(directory):
+        return []
+    matches = [_NAME.fullmatch(name) for name in files.list(directory)]
+    return [Segment(int(match[1], 16), int(match[2], 16)) for match in matches if match]
+
+
+def exists(files: Files, directory: str) -> bool:
+    """Return whether a directory holds a log."""
+    return bool(list_segments(files, directory))
+
+
+def segments_from(files: Files, directory: str, index: int) -> list[Segment]:
+    """Return the segments that hold everything after an index: gapless, to the last."""
+    segments = list_segments(files, directory)
+    if not segments:
+        raise SegmentsMissingError(directory, "there is no file of a log")
+    starts = [place for place, segment in enumerate(segments) if segment.index <= index]
+    if not starts:
+        raise SegmentsMissingError(
+            directory,
+            f"the log begins at index {segments[0].index} in {segments[0].name}, "
+            f"but index {index} is asked for",
+        )
+    needed = segments[starts[-1] :]
+    check_gapless(directory, needed)
+    return needed
+
+
+def check_gapless(directory: str, segments: list[Segment]) -> None:
+    """Raise SegmentsMissingError if a number is left out."""
+    for before, after in pairwise(segments):
+        if after.number != before.number + 1:
+            raise SegmentsMissingError(
+                directory, f"segment {before.number + 1} between {before.name} and {after.name}"
+            )

@@ -1,0 +1,77 @@
+"""The oldest etcd that understands a log's entries.
+
+The contract notes for every message, field and enum value since which version etcd has it. A
+log may be read by an etcd that is at least as new as the newest thing in it; a downgrade is
+allowed only then.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import DescriptorBase, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from kvorum.api.codec import read_varint
+from kvorum.api.descriptors import option
+from kvorum.api.pb.etcdserverpb import InternalRaftRequest
+from kvorum.raft.entries import Entry, EntryType
+
+Version = tuple[int, int]
+
+OLDEST: Version = (3, 0)
+
+
+def minimal_etcd_version(entries: Sequence[Entry]) -> Version:
+    """Return the newest version that anything in the entries asks for, as (major, minor).
+
+    Changes of the membership are as old as the log itself. Raises ValueError for an entry that
+    holds no request.
+    """
+    needed = OLDEST
+    for entry in entries:
+        if entry.type == EntryType.NORMAL and entry.data and not _is_of_version_2(entry.data):
+            try:
+                request = InternalRaftRequest.FromString(entry.data)
+            except DecodeError as error:
+                raise ValueError(f"entry {entry.index} holds no request: {error}") from error
+            needed = max(needed, *_versions(request))
+            if request.HasField("downgrade_version_test"):
+                needed = max(needed, _parse(request.downgrade_version_test.ver))
+    return needed
+
+
+def _is_of_version_2(data: bytes) -> bool:
+    """Tell etcd's first requests, which 3.5 still writes: id, then a method as field 2."""
+    try:
+        return data[0] == 0x08 and data[read_varint(data, 1)[1]] == 0x12
+    except (IndexError, ValueError):
+        return False
+
+
+def _versions(message: Message) -> Iterator[Version]:
+    yield _since(message.DESCRIPTOR, "msg")
+    for field, value in message.ListFields():
+        yield _since(field, "field")
+        values: Any = value if field.is_repeated else [value]
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for each in values:
+                yield from _versions(each)
+        elif field.type == FieldDescriptor.TYPE_ENUM:
+            assert field.enum_type is not None
+            yield _since(field.enum_type, "enum")
+            for number in values:
+                known = field.enum_type.values_by_number.get(number)
+                if known is not None:
+                    yield _since(known, "enum_value")
+
+
+@cache
+def _since(descriptor: DescriptorBase, kind: str) -> Version:
+    text = option(descriptor, f"versionpb.etcd_version_{kind}")
+    return _parse(text) if text else OLDEST
+
+
+def _parse(text: str) -> Version:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
