@@ -57,7 +57,7 @@ ifeq ($(EDGE),native)
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-edge bench-raft ## Run every benchmark; where etcd can be asked, as ratios
+bench: bench-edge bench-raft bench-wal ## Run every benchmark; where etcd can be asked, as ratios
 
 bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
