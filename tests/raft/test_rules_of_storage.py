@@ -4,7 +4,6 @@ The mutations of `mutate.py` break these rules one at a time; every one must be 
 """
 
 from kvorum.raft.config import ReadOnlyOption
-from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import (
     APPEND_THREAD,
@@ -13,7 +12,6 @@ from kvorum.raft.messages import (
     Message,
     MessageType,
 )
-from kvorum.raft.replication import broadcast_append
 from tests.raft.cores import (
     StoredLog,
     entries,
@@ -22,6 +20,7 @@ from tests.raft.cores import (
     new_core,
     new_raw_node,
     read,
+    replicating_leader,
 )
 
 APP, APP_RESP = MessageType.APP, MessageType.APP_RESP
@@ -29,19 +28,6 @@ VOTE, VOTE_RESP = MessageType.VOTE, MessageType.VOTE_RESP
 PRE_VOTE, PRE_VOTE_RESP = MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP
 HEARTBEAT, HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP
 THREE = (1, 2, 3)
-
-
-def replicating_leader(node: int = 1, peers: tuple[int, ...] = THREE) -> Raft:
-    """A leader whose first entry is committed, with every peer replicating."""
-    core = lead(new_core(node, peers))
-    broadcast_append(core)
-    read(core)
-    for peer in peers:
-        if peer != node:
-            core.step(Message(APP_RESP, to=node, sender=peer, term=core.term, index=1))
-    read(core)
-    assert core.log.committed == 1
-    return core
 
 
 # Storage and application.

