@@ -1,6 +1,9 @@
 """The compatibility page names every RPC, and its claims about the server are true."""
 
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,11 +24,12 @@ def name_of(method: Method) -> str:
     return method.path.split(".", 1)[1].replace("/", ".")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[grpc.Channel]:
-    """A running `kvorum`, and a channel to it."""
+@pytest.fixture(scope="module", params=["", "python"], ids=["usual", "python"])
+def server(request: pytest.FixtureRequest) -> Iterator[grpc.Channel]:
+    """A running `kvorum` with the usual edge or the pure one, and a channel to it."""
+    environment = os.environ | ({"KVORUM_EDGE": request.param} if request.param else {})
     command = [str(Path(sys.executable).parent / "kvorum"), "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         address = re.search(r"address=(\S+) edge=(\S+)", process.stderr.readline())
@@ -39,6 +43,29 @@ def server() -> Iterator[grpc.Channel]:
         process.kill()
         process.stderr.close()
         process.wait()
+
+
+@pytest.mark.parametrize("edge", ["", "python"], ids=["usual", "python"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_idle_server_stops_when_it_is_told_to(edge: str, number: signal.Signals) -> None:
+    command = [str(Path(sys.executable).parent / "kvorum"), "--listen", "127.0.0.1:0"]
+    environment = os.environ | ({"KVORUM_EDGE": edge} if edge else {})
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "serving client requests" in process.stderr.readline()
+        process.send_signal(number)
+        assert process.wait(WAIT_SECONDS) == 0
+
+
+def test_an_address_in_use_is_an_error_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        command = [str(Path(sys.executable).parent / "kvorum"), "--listen", address]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == f"kvorum: cannot listen at {address}: Address already in use\n"
 
 
 def test_every_rpc_has_a_row() -> None:

@@ -103,7 +103,10 @@ impl NativeEdge {
         self.check_open()?;
         let number = self.listeners.load(Ordering::Relaxed);
         let (bound, address) = BoundSocket::new(address, number).map_err(|error| {
-            let text = format!("cannot listen at {address}: {error}");
+            let reason = error.to_string();
+            // The number goes into the exception itself.
+            let reason = reason.split(" (os error").next().unwrap_or_default();
+            let text = format!("cannot listen at {address}: {reason}");
             PyOSError::new_err((error.raw_os_error().unwrap_or(libc::EINVAL), text))
         })?;
         self.listeners.store(number + 1, Ordering::Relaxed);

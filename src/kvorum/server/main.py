@@ -28,13 +28,14 @@ async def serve(address: str) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is in flight."""
     demo = Demo(open_edge(Demo.METHODS))
     _, bound = demo.edge.listen(address)
-    LOG.info("serving client requests address=%s edge=%s", bound, edge_name())
     loop = asyncio.get_running_loop()
     drained = loop.create_future()
 
     def turn() -> None:
-        demo.edge.awake()
+        if drained.done():
+            return
         try:
+            demo.edge.awake()
             if demo.turn():
                 drained.set_result(None)
         except Exception as error:
@@ -42,10 +43,15 @@ async def serve(address: str) -> None:
             loop.remove_reader(demo.edge.fileno())
             drained.set_exception(error)
 
+    def drain() -> None:
+        demo.edge.drain()
+        turn()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, demo.edge.drain)
+        loop.add_signal_handler(number, drain)
     loop.add_reader(demo.edge.fileno(), turn)
     loop.call_soon(turn)
+    LOG.info("serving client requests address=%s edge=%s", bound, edge_name())
     try:
         await drained
     finally:

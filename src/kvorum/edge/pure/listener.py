@@ -30,7 +30,7 @@ class Listener:
                 self.socket = _bound_tcp(address)
                 self.address = endpoint(self.socket.getsockname())
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {address!r}: {error.strerror}") from None
+            raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from None
 
     def close(self) -> None:
         """Close the socket and remove its file, unless another server has replaced it."""
