@@ -23,9 +23,8 @@ from tests.raft.cores import (
     replicating_leader,
 )
 
-APP, APP_RESP = MessageType.APP, MessageType.APP_RESP
+APP = MessageType.APP
 VOTE, VOTE_RESP = MessageType.VOTE, MessageType.VOTE_RESP
-PRE_VOTE, PRE_VOTE_RESP = MessageType.PRE_VOTE, MessageType.PRE_VOTE_RESP
 HEARTBEAT, HEARTBEAT_RESP = MessageType.HEARTBEAT, MessageType.HEARTBEAT_RESP
 THREE = (1, 2, 3)
 
