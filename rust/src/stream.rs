@@ -204,7 +204,7 @@ impl Stream {
     }
 
     pub fn start(&mut self, metadata: &[(String, String)]) {
-        self.open(grpc::response(StatusCode::OK, metadata), false);
+        self.open(grpc::response(StatusCode::OK, metadata));
     }
 
     pub fn respond(&mut self, status: u16, headers: &[(String, String)], body: Option<Bytes>) {
@@ -216,16 +216,16 @@ impl Stream {
             let length = HeaderValue::from(body.len());
             response.headers_mut().entry(CONTENT_LENGTH).or_insert(length);
         }
-        self.open(response, false);
+        self.open(response);
         if let Some(body) = body {
             self.send(body);
             self.finish(grpc::OK, String::new(), Pairs::new());
         }
     }
 
-    fn open(&mut self, response: Response<()>, ends: bool) {
+    fn open(&mut self, response: Response<()>) {
         if let Answer::Unopened(respond) = &mut self.answer
-            && let Ok(send) = respond.send_response(response, ends)
+            && let Ok(send) = respond.send_response(response, false)
         {
             self.answer = Answer::Open(send);
         }
