@@ -1,0 +1,1 @@
+"""Deterministic simulation of whole clusters: one thread, one seed, one history."""
