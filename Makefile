@@ -19,7 +19,7 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-edge bench-raft bench-wal mutate-raft proto clean h2load
+.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-wal mutate-raft proto clean h2load
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -57,7 +57,10 @@ ifeq ($(EDGE),native)
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-edge bench-raft bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+bench: bench-server bench-edge bench-raft bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+
+bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
+	$(BIN)/python -m bench.server
 
 bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge

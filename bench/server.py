@@ -1,0 +1,318 @@
+"""The server against etcd, side by side: one table of ratios, and a plot of them.
+
+All servers of a comparison run at the same time; the load asks one, then the other, round by
+round, so that whatever the machine does meanwhile happens to both. A ratio above 1 is in our
+favour: more requests, more events, less time, less memory. Run it as `make bench-server`.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import kvorum
+from bench.load import Load, call, fill, first_answer
+from bench.plot import plot
+from bench.servers import Server, running
+from kvorum.api.codec import key_value, put_event
+from kvorum.api.pb.etcdserverpb import (
+    Compare,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    PutRequest,
+    RangeRequest,
+    RangeResponse,
+    RequestOp,
+    TxnRequest,
+    TxnResponse,
+    WatchCreateRequest,
+    WatchRequest,
+)
+
+RESULTS = Path(__file__).parent / "results"
+VALUE = b"x" * 256
+PUT, RANGE, TXN = (f"/etcdserverpb.KV/{name}" for name in ("Put", "Range", "Txn"))
+WATCH = "/etcdserverpb.Watch/Watch"
+KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
+GRANT = "/etcdserverpb.Lease/LeaseGrant"
+LOAD_PROCESSES = 4
+LEASE = 7587
+WATCHERS = 100
+
+
+def key(number: int) -> bytes:
+    """Return a key of the store that the load works on."""
+    return b"/bench/%08d" % number
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of request, and what we want of it."""
+
+    name: str
+    path: str
+    message: Callable[[bytes], bytes]
+    goal: float
+    alone: bool = False
+    """One client that waits for each answer, and the time it waits, instead of a thousand."""
+
+
+def _put(name: bytes) -> bytes:
+    return PutRequest(key=name, value=VALUE).SerializeToString()
+
+
+def _range(name: bytes) -> bytes:
+    return RangeRequest(key=name).SerializeToString()
+
+
+def _serializable(name: bytes) -> bytes:
+    return RangeRequest(key=name, serializable=True).SerializeToString()
+
+
+def _txn(name: bytes) -> bytes:
+    compare = Compare(key=name, target=Compare.VERSION, result=Compare.GREATER, version=0)
+    put = RequestOp(request_put=PutRequest(key=name, value=VALUE))
+    return TxnRequest(compare=[compare], success=[put]).SerializeToString()
+
+
+def _thousand(name: bytes) -> bytes:
+    # From the first key on, whatever the name: every process asks for the same thousand.
+    del name
+    return RangeRequest(key=key(0), range_end=key(1000)).SerializeToString()
+
+
+def _keep_alive(name: bytes) -> bytes:
+    del name
+    return LeaseKeepAliveRequest(ID=LEASE).SerializeToString()
+
+
+SCENARIOS = (
+    Scenario("put, 256 B", PUT, _put, 2.0),
+    Scenario("txn, compare and put", TXN, _txn, 2.0),
+    Scenario("linearizable range of a key", RANGE, _range, 2.0),
+    Scenario("serializable range of a key", RANGE, _serializable, 2.0),
+    Scenario("range of 1,000 keys", RANGE, _thousand, 1.0),
+    Scenario("lease keep-alive", KEEP_ALIVE, _keep_alive, 1.0),
+    Scenario("put, one client", PUT, _put, 1.0, alone=True),
+    Scenario("linearizable range, one client", RANGE, _range, 1.0, alone=True),
+    Scenario("serializable range, one client", RANGE, _serializable, 1.0, alone=True),
+    Scenario("txn, one client", TXN, _txn, 1.0, alone=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    state: str
+    name: str
+    unit: str
+    other: str
+    theirs: float
+    ours: float
+    ratio: float
+    ratios: list[float]
+    goal: float
+
+
+def check(server: Server, scenario: Scenario) -> None:
+    """Ask once, as a real client, and look into the answer."""
+    message = scenario.message(key(0))
+    if scenario.path == KEEP_ALIVE:
+        answer = LeaseKeepAliveResponse.FromString(
+            first_answer(server.address, KEEP_ALIVE, message)
+        )
+        assert answer.TTL > 0, f"{server.name}: {scenario.name} answered {answer}"
+        return
+    reply = call(server.address, scenario.path, message)
+    if scenario.path == RANGE:
+        found = RangeResponse.FromString(reply)
+        expected = 1000 if scenario.message is _thousand else 1
+        assert len(found.kvs) == expected, f"{server.name}: {scenario.name} found {found.count}"
+    if scenario.path == TXN:
+        assert TxnResponse.FromString(reply).succeeded, f"{server.name}: the compare failed"
+
+
+def measure(server: Server, scenario: Scenario, seconds: int) -> float:
+    """Return requests per second, or for one client the median time in seconds."""
+    if scenario.alone:
+        load = Load(
+            server.address,
+            scenario.path,
+            [scenario.message(key(0))],
+            connections=1,
+            streams=1,
+            seconds=seconds,
+            latencies=True,
+        )
+        return load.finish().median_seconds
+    messages = [scenario.message(key(number)) for number in range(LOAD_PROCESSES)]
+    load = Load(
+        server.address,
+        scenario.path,
+        messages,
+        connections=20 // LOAD_PROCESSES,
+        streams=50,
+        seconds=seconds,
+    )
+    return load.finish().requests_per_second
+
+
+def measure_watch(server: Server, seconds: int) -> float:
+    """Return how many events a second reach a hundred watchers of a key that is put."""
+    name = key(0)
+    create = WatchRequest(create_request=WatchCreateRequest(key=name)).SerializeToString()
+    watchers = Load(
+        server.address, WATCH, [create], connections=10, streams=WATCHERS // 10, seconds=seconds
+    )
+    writers = Load(server.address, PUT, [_put(name)], connections=2, streams=10, seconds=seconds)
+    data = watchers.finish().data_bytes
+    writers.finish()
+    # Responses of several events share a frame and a header; that little is not counted.
+    event = len(put_event(key_value(name, 1 << 20, 1 << 20, 1 << 20, VALUE, 0))) + 3
+    return data / event / seconds
+
+
+def compared(
+    state: str,
+    name: str,
+    unit: str,
+    servers: tuple[Server, Server],
+    rounds: int,
+    goal: float,
+    figure: Callable[[Server], float],
+    *,
+    less_is_better: bool = False,
+) -> Row:
+    """Measure both servers round by round, and print the line."""
+    pairs = [tuple(figure(server) for server in servers) for _ in range(rounds)]
+    ratios = [theirs / ours if less_is_better else ours / theirs for theirs, ours in pairs]
+    theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
+    row = Row(
+        state, name, unit, servers[0].name, theirs, ours, statistics.median(ratios), ratios, goal
+    )
+    show(row)
+    return row
+
+
+def show(row: Row) -> None:
+    """Print one line of the table."""
+    verdict = "" if row.ratio >= row.goal else f"  (goal {row.goal:.1f})"
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in row.ratios)
+    print(
+        f"{row.state:<16} {row.name:<32} {row.other:<9} {row.theirs:>11,.1f} {row.ours:>11,.1f}"
+        f" {row.unit:<6} {row.ratio:>5.2f}x [{rounds}]{verdict}",
+        flush=True,
+    )
+
+
+def prepare(servers: Sequence[Server], keys: int) -> None:
+    """Give every server the same keys and the lease."""
+    for server in servers:
+        fill(server.address, ((key(number), VALUE) for number in range(keys)))
+        grant = LeaseGrantRequest(ID=LEASE, TTL=3600).SerializeToString()
+        granted = LeaseGrantResponse.FromString(call(server.address, GRANT, grant))
+        assert granted.ID == LEASE, f"{server.name} granted {granted}"
+        for scenario in SCENARIOS:
+            check(server, scenario)
+
+
+def run(state: str, keys: int, rounds: int, seconds: int) -> list[Row]:
+    """Compare on stores of so many keys."""
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        etcd, etcd34, ours = (
+            stack.enter_context(running(name, directory)) for name in ("etcd", "etcd-3.4", "kvorum")
+        )
+        prepare((etcd, etcd34, ours), keys)
+        for scenario in SCENARIOS:
+
+            def figure(server: Server, scenario: Scenario = scenario) -> float:
+                value = measure(server, scenario, seconds)
+                return value * 1e6 if scenario.alone else value
+
+            rows.append(
+                compared(
+                    state,
+                    scenario.name,
+                    "us" if scenario.alone else "/s",
+                    (etcd34 if scenario.alone else etcd, ours),
+                    rounds,
+                    scenario.goal,
+                    figure,
+                    less_is_better=scenario.alone,
+                )
+            )
+        both = (etcd, ours)
+        rows.append(
+            compared(
+                state,
+                f"events to {WATCHERS} watchers",
+                "/s",
+                both,
+                rounds,
+                1.0,
+                lambda server: measure_watch(server, seconds),
+            )
+        )
+        rows.append(
+            compared(
+                state,
+                "anonymous memory after the run",
+                "MiB",
+                both,
+                1,
+                1.0,
+                lambda server: server.anonymous_bytes() / (1 << 20),
+                less_is_better=True,
+            )
+        )
+
+        def start_milliseconds(server: Server) -> float:
+            server.restart()
+            return server.start_seconds * 1e3
+
+        rows.append(
+            compared(
+                state, "start-up", "ms", both, rounds, 1.0, start_milliseconds, less_is_better=True
+            )
+        )
+    return rows
+
+
+def main() -> None:
+    """Run the comparison, print it and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")
+    parser.add_argument(
+        "--keys", type=int, default=1_000_000, help="of the store that is not empty"
+    )
+    arguments = parser.parse_args()
+    print(
+        f"{'store':<16} {'what':<32} {'against':<9} {'etcd':>11} {'kvorum':>11} {'unit':<6} ratio"
+    )
+    rows = run("empty", 1000, arguments.rounds, arguments.seconds)
+    rows += run(f"{arguments.keys:,} keys", arguments.keys, arguments.rounds, arguments.seconds)
+    RESULTS.mkdir(exist_ok=True)
+    facts = {"kvorum": kvorum.__version__, "python": platform.python_version()}
+    kept = RESULTS / "server.json"
+    kept.write_text(json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    plot(
+        [(f"{row.name} ({row.state})", row.ratio, row.goal) for row in rows],
+        RESULTS / "server.svg",
+    )
+    missed = [row.name for row in rows if row.ratio < row.goal]
+    print(f"{len(rows) - len(missed)} of {len(rows)} goals met; kept in {kept}")
+
+
+if __name__ == "__main__":
+    main()

