@@ -1,0 +1,86 @@
+"""What a member is told, and the seams through which it reaches the world."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvorum.backend import Environments
+from kvorum.files import Files
+from kvorum.raft.logger import Logger
+
+MEBIBYTE = 1 << 20
+QUOTA_BYTES_DEFAULT = 2 << 30
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Seams:
+    """Everything a member may ask of the world."""
+
+    files: Files
+    environments: Environments
+    logger: Logger
+    clock: Callable[[], float]
+    """Monotonic seconds. Within a turn it only decides where the turn ends."""
+    random_below: Callable[[int], int]
+    unix_seconds: float
+    """The time of day at the start; ids are made from it."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class MemberConfig:
+    """The options of one member; the defaults are etcd's."""
+
+    name: str = "default"
+    directory: str
+    """Holds `wal/` and `snap/`; etcd's `<data-dir>/member`. The directory above exists."""
+    wal_directory: str = ""
+    """In place of `<directory>/wal`."""
+    initial_cluster: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names and peer URLs of the members of a new cluster; used when there is no log yet."""
+    initial_cluster_token: str = "etcd-cluster"  # noqa: S105 (not a secret)
+    joins: tuple[int, int] | None = None
+    """Member and cluster id, to join a cluster that exists; `initial_cluster` is not used."""
+    client_urls: tuple[str, ...] = ()
+    """Published to the cluster after the start."""
+
+    heartbeat_seconds: float = 0.1
+    """The caller calls `tick` that often."""
+    election_ticks: int = 10
+    pre_vote: bool = True
+    message_bytes_max: int = MEBIBYTE
+    inflight_messages_max: int = 512
+
+    request_bytes_max: int = 1_572_864
+    unapplied_entries_max: int = 5000
+    """Proposals are refused while more is committed and not applied."""
+    quota_bytes: int = 0
+    """0 is 2 GiB; negative is without limit."""
+    learners_max: int = 1
+
+    snapshot_entries: int = 10_000
+    """A `.snap` file is written when so many entries were applied since the last one."""
+    catch_up_entries: int = 5000
+    """Entries kept for followers behind the newest that the backend holds durably."""
+    snapshots_kept: int = 5
+    segments_kept: int = 5
+
+    flush_seconds: float = 0.1
+    flush_writes_max: int = 10_000
+    compaction_batch: int = 1000
+    compaction_pause_seconds: float = 0.01
+    lease_checkpoints: bool = False
+    server_version: str = "3.7.1"
+
+    @property
+    def election_seconds(self) -> float:
+        """The election timeout."""
+        return self.election_ticks * self.heartbeat_seconds
+
+    @property
+    def request_seconds_max(self) -> float:
+        """How long a proposal or a linearizable read waits: 7 s with the defaults."""
+        return 5.0 + 2 * self.election_seconds
+
+    @property
+    def quota_bytes_effective(self) -> int:
+        """The quota with its default filled in; 0 if there is none."""
+        return max(0, self.quota_bytes or QUOTA_BYTES_DEFAULT)

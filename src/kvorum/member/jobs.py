@@ -1,0 +1,66 @@
+"""Work that may block, as data: made on the loop, run elsewhere, its result given back.
+
+Jobs of one place run one after the other, in the order they were made. Whoever runs a job
+calls `Member.completed` with its result or `Member.failed` with its error, on the loop and in
+the same order. A job owns its inputs and touches only the files it is given.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from kvorum.files import Files
+
+
+class Place(Enum):
+    """Where a job runs."""
+
+    LOG = "log"
+    """The one writer of the log; an `AppendLog` may go to the edge's native one."""
+    FLUSHER = "flusher"
+    """The one writer of the backend."""
+    HELPER = "helper"
+    """A process of its own, for Python work that is long; what goes there can be pickled."""
+    POOL = "pool"
+    """Any thread, for calls that block or compute outside the interpreter."""
+
+
+class Work(Protocol):
+    """What a job does."""
+
+    def run(self, files: Files) -> object:
+        """Do it; return the result or raise."""
+
+
+Done = Callable[[object], None]
+Failed = Callable[[Exception], None]
+
+
+class Job:
+    """A piece of work, where it runs, and who takes its result.
+
+    With `is_awaited` the loop does nothing before the job is done; it is short, and would be
+    slower beside a busy interpreter.
+    """
+
+    __slots__ = ("done", "is_awaited", "on_failure", "place", "work")
+
+    def __init__(
+        self,
+        place: Place,
+        work: Work,
+        done: Done,
+        on_failure: Failed | None = None,
+        *,
+        is_awaited: bool = False,
+    ) -> None:
+        self.place = place
+        self.work = work
+        self.done = done
+        # Without one, a failure stops the member.
+        self.on_failure = on_failure
+        self.is_awaited = is_awaited
+
+    def run(self, files: Files) -> object:
+        """Do the work, here and now; what it returns goes to `Member.completed`."""
+        return self.work.run(files)

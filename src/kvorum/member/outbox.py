@@ -1,0 +1,64 @@
+"""What a member has to say, gathered in lists until its runtime takes them.
+
+The parts of a member share one outbox. Lists are replaced when they are taken, never cleared:
+whoever took one owns it.
+"""
+
+from typing import NamedTuple
+
+from kvorum.api.errors import Status
+from kvorum.member.jobs import Job
+from kvorum.raft.messages import Message
+
+Result = bytes | Status
+Reply = tuple[int, Result]
+
+
+class SnapshotTransfer(NamedTuple):
+    """A snapshot for a peer: the message, and the file that goes before it.
+
+    The file is sent to the peer and made durable there as `database_path(directory, index)`;
+    only then is the message given to the peer's `Member.receive`. Whatever became of it,
+    `Member.snapshot_sent` is told, which also gives the file up.
+    """
+
+    message: Message
+    path: str
+
+
+class Outbox:
+    """Replies and stream messages by call, peer messages, snapshots for peers, and jobs."""
+
+    __slots__ = ("jobs", "messages", "replies", "sends", "snapshots")
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.sends: list[tuple[int, bytes]] = []
+        self.messages: list[Message] = []
+        self.snapshots: list[SnapshotTransfer] = []
+        self.jobs: list[Job] = []
+
+    def take_replies(self) -> list[Reply]:
+        """Return the answers that end calls, in order."""
+        taken, self.replies = self.replies, []
+        return taken
+
+    def take_sends(self) -> list[tuple[int, bytes]]:
+        """Return the messages of streams, in order."""
+        taken, self.sends = self.sends, []
+        return taken
+
+    def take_messages(self) -> list[Message]:
+        """Return the messages for peers, in order to each of them."""
+        taken, self.messages = self.messages, []
+        return taken
+
+    def take_snapshots(self) -> list[SnapshotTransfer]:
+        """Return the snapshots for peers."""
+        taken, self.snapshots = self.snapshots, []
+        return taken
+
+    def take_jobs(self) -> list[Job]:
+        """Return the jobs to run, in order for each place."""
+        taken, self.jobs = self.jobs, []
+        return taken

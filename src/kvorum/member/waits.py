@@ -1,0 +1,118 @@
+"""What a procedure may wait for: it yields one of these and is resumed with the answer.
+
+A call of several steps is a generator. It yields a wait, or None to let the turn end, and
+returns the encoded response or a Status. An answer that is a Status means that the step failed;
+most procedures return it as their own.
+"""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from kvorum.api.errors import Status
+from kvorum.member.jobs import Place, Work
+from kvorum.member.outbox import Result
+from kvorum.raft.changes import ConfChange
+
+
+class Propose(NamedTuple):
+    """An entry; resumed with its encoded response, or a Status. As `Member.propose`."""
+
+    kind: int
+    body: bytes
+    decoded: object = None
+
+
+class ProposeChange(NamedTuple):
+    """A change of the membership; resumed with None once it is applied, or with a Status.
+
+    Its id is filled in. Only the client's patience limits it.
+    """
+
+    change: ConfChange
+
+
+class ReadIndex(NamedTuple):
+    """That a read now is linearizable; resumed with None or a Status."""
+
+
+class AppliedTo(NamedTuple):
+    """That this member has applied an entry; resumed with None."""
+
+    index: int
+
+
+class KeyDeleted(NamedTuple):
+    """That a key which was there at a revision was deleted since; resumed with None."""
+
+    key: bytes
+    revision: int
+
+
+class KeysChanged(NamedTuple):
+    """That a key of a range was put or deleted after a revision; resumed with None.
+
+    The range's end is as in requests: empty for one key, a zero byte for all from the key on.
+    """
+
+    key: bytes
+    range_end: bytes
+    revision: int
+
+
+class RunJob(NamedTuple):
+    """A job; resumed with its result, or its error is raised."""
+
+    place: Place
+    work: Work
+
+
+class Until(NamedTuple):
+    """A moment of the monotonic clock; resumed with None."""
+
+    moment: float
+
+
+class Send(NamedTuple):
+    """A message on the call's stream; resumed with None, later if the stream is held."""
+
+    data: bytes
+
+
+class LeaderKnown(NamedTuple):
+    """That a leader is known, at most up to a moment; resumed with its id, 0 if none was."""
+
+    moment: float
+
+
+Wait = (
+    Propose
+    | ProposeChange
+    | ReadIndex
+    | AppliedTo
+    | KeyDeleted
+    | KeysChanged
+    | RunJob
+    | Until
+    | Send
+    | LeaderKnown
+)
+Steps = Generator[Wait | None, Any, Result | None]
+"""What a procedure is. It returns the end of its call; for a stream that is a Status."""
+
+Answer = Result | int | None
+__all__ = [
+    "Answer",
+    "AppliedTo",
+    "KeyDeleted",
+    "KeysChanged",
+    "LeaderKnown",
+    "Propose",
+    "ProposeChange",
+    "ReadIndex",
+    "RunJob",
+    "Send",
+    "Status",
+    "Steps",
+    "Until",
+    "Wait",
+]
