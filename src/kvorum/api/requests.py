@@ -1,0 +1,385 @@
+"""Requests for keys as plain tuples, and two ways to get them from bytes.
+
+`parse_*` recognises a message in its canonical shape, the one every protobuf library writes:
+fields in order, nothing empty, no unknown field, the shortest numbers. Whoever gets a tuple
+may pass the bytes on as they are; everybody reads the same in them. Anything else gives None.
+
+`decode_*` reads every valid message, through protobuf, and raises DecodeError otherwise.
+Property tests hold the parsers to protobuf.
+"""
+
+from typing import TypeAlias, Union
+
+from kvorum.api.codec import read_varint
+from kvorum.api.pb import etcdserverpb
+
+Put: TypeAlias = tuple[bytes, bytes, int, bool, bool, bool]
+"""(key, value, lease, prev_kv, ignore_value, ignore_lease)."""
+
+Range: TypeAlias = tuple[
+    bytes, bytes, int, int, int, int, bool, bool, bool, int, int, int, int
+]  # fmt: skip
+"""(key, range_end, limit, revision, sort_order, sort_target, serializable, keys_only,
+count_only, min_mod_revision, max_mod_revision, min_create_revision, max_create_revision)."""
+
+DeleteRange: TypeAlias = tuple[bytes, bytes, bool]
+"""(key, range_end, prev_kv)."""
+
+Compare: TypeAlias = tuple[int, int, bytes, bytes, int | bytes]
+"""(result, target, key, range_end, operand).
+
+The operand is of the target's kind: bytes for VALUE, a number otherwise; 0 or empty if the
+message held one of another kind."""
+
+Operation: TypeAlias = tuple[int, Union[Range, Put, DeleteRange, "Txn", None]]
+"""(kind, request): the kind is the request's field number in RequestOp, 0 for none."""
+
+Txn: TypeAlias = tuple[list[Compare], list[Operation], list[Operation]]
+"""(compares, success, failure)."""
+
+RANGE, PUT, DELETE_RANGE, TXN = 1, 2, 3, 4
+"""Kinds of operations."""
+
+VERSION, CREATE, MOD, VALUE, LEASE = 0, 1, 2, 3, 4
+"""Targets of compares, and (but for LEASE) of sorting; a sort's target 0 is KEY."""
+EQUAL, GREATER, LESS, NOT_EQUAL = 0, 1, 2, 3
+"""Results of compares."""
+
+NESTING_MAX = 200
+"""Deeper transactions are left to protobuf, which refuses them."""
+
+_SIGN = 1 << 63
+_UINT64_LIMIT = 1 << 64
+
+
+def parse_put(data: bytes) -> Put | None:
+    """Read a canonical PutRequest."""
+    size = len(data)
+    value = b""
+    try:
+        if data[0] != 0x0A:
+            return None
+        length, at = data[1], 2
+        if length >= 0x80:
+            length, at = _length(data, 1)
+        if not length:
+            return None
+        end = at + length
+        key = data[at:end]
+        if end == size:
+            return key, value, 0, False, False, False
+        if data[end] == 0x12:
+            length, at = data[end + 1], end + 2
+            if length >= 0x80:
+                length, at = _length(data, at - 1)
+            if not length:
+                return None
+            end = at + length
+            value = data[at:end]
+            if end == size:
+                return key, value, 0, False, False, False
+        lease, prev_kv, ignore_value, ignore_lease = _scalars(data, end, 0x18, 4)
+    except (IndexError, ValueError):
+        return None
+    # Every flag is 0 or 1, or the message is not canonical.
+    if (prev_kv | ignore_value | ignore_lease) & ~1:
+        return None
+    return key, value, lease, bool(prev_kv), bool(ignore_value), bool(ignore_lease)
+
+
+def parse_range(data: bytes) -> Range | None:
+    """Read a canonical RangeRequest."""
+    size = len(data)
+    range_end = b""
+    try:
+        if data[0] != 0x0A:
+            return None
+        length, at = data[1], 2
+        if length >= 0x80:
+            length, at = _length(data, 1)
+        if not length:
+            return None
+        end = at + length
+        key = data[at:end]
+        # One key at the current revision is what most reads ask for.
+        if end == size:
+            return key, b"", 0, 0, 0, 0, False, False, False, 0, 0, 0, 0
+        if data[end:] == b"\x38\x01":
+            return key, b"", 0, 0, 0, 0, True, False, False, 0, 0, 0, 0
+        if data[end] == 0x12:
+            length, at = data[end + 1], end + 2
+            if length >= 0x80:
+                length, at = _length(data, at - 1)
+            if not length:
+                return None
+            end = at + length
+            range_end = data[at:end]
+        limit, revision, order, target, serializable, keys_only, count_only, *bounds = _scalars(
+            data, end, 0x18, 11
+        )
+    except (IndexError, ValueError):
+        return None
+    if (serializable | keys_only | count_only) & ~1 or (order | target) & ~0x7F:
+        return None
+    min_mod, max_mod, min_create, max_create = bounds
+    return (
+        key,
+        range_end,
+        limit,
+        revision,
+        order,
+        target,
+        bool(serializable),
+        bool(keys_only),
+        bool(count_only),
+        min_mod,
+        max_mod,
+        min_create,
+        max_create,
+    )
+
+
+def parse_delete_range(data: bytes) -> DeleteRange | None:
+    """Read a canonical DeleteRangeRequest."""
+    size = len(data)
+    range_end = b""
+    try:
+        if data[0] != 0x0A:
+            return None
+        length, at = _length(data, 1)
+        end = at + length
+        key = data[at:end]
+        if end < size and data[end] == 0x12:
+            length, at = _length(data, end + 1)
+            end = at + length
+            range_end = data[at:end]
+        (prev_kv,) = _scalars(data, end, 0x18, 1)
+    except (IndexError, ValueError):
+        return None
+    return None if prev_kv & ~1 else (key, range_end, bool(prev_kv))
+
+
+def parse_txn(data: bytes, nesting_max: int = NESTING_MAX) -> Txn | None:
+    """Read a canonical TxnRequest; one whose compares have a range_end is left to protobuf."""
+    compares: list[Compare] = []
+    success: list[Operation] = []
+    failure: list[Operation] = []
+    at, size, last = 0, len(data), 0x0A
+    try:
+        while at < size:
+            tag = data[at]
+            if tag < last:
+                return None
+            last = tag
+            length, start = data[at + 1], at + 2
+            if length >= 0x80:
+                length, start = _length(data, at + 1)
+            at = start + length
+            if at > size or not length:
+                return None
+            if tag == 0x0A:
+                compare = _parse_compare(data[start:at])
+                if compare is None:
+                    return None
+                compares.append(compare)
+                continue
+            operation = _parse_operation(data, start, at, nesting_max)
+            if operation is None:
+                return None
+            if tag == 0x12:
+                success.append(operation)
+            elif tag == 0x1A:
+                failure.append(operation)
+            else:
+                return None
+    except (IndexError, ValueError):
+        return None
+    return compares, success, failure
+
+
+def _parse_operation(data: bytes, at: int, end: int, nesting_max: int) -> Operation | None:
+    tag = data[at]
+    length, start = data[at + 1], at + 2
+    if length >= 0x80:
+        length, start = _length(data, at + 1)
+    if start + length != end:
+        return None
+    body = data[start:end]
+    request: Range | Put | DeleteRange | Txn | None
+    if tag == 0x12:
+        request = parse_put(body)
+    elif tag == 0x0A:
+        request = parse_range(body)
+    elif tag == 0x1A:
+        request = parse_delete_range(body)
+    elif tag == 0x22 and nesting_max:
+        request = parse_txn(body, nesting_max - 1)
+    else:
+        return None
+    return None if request is None else (tag >> 3, request)
+
+
+def _parse_compare(data: bytes) -> Compare | None:
+    result = target = at = 0
+    if data[0] == 0x08:
+        result, at = data[1], 2
+        if not 0 < result < 0x80:
+            return None
+    if data[at] == 0x10:
+        target = data[at + 1]
+        if not 0 < target <= LEASE:
+            return None
+        at += 2
+    if data[at] != 0x1A:
+        return None
+    length, at = _length(data, at + 1)
+    end = at + length
+    key = data[at:end]
+    # The operand's field follows the target's order: version, create, mod, value, lease.
+    operand: int | bytes
+    tag = data[end]
+    if target == VALUE:
+        length = data[end + 1]
+        at = end + 2
+        if length >= 0x80:
+            length, at = _length(data, end + 1)
+        operand = data[at : at + length]
+        at += length
+        wanted = 0x3A
+    else:
+        operand = data[end + 1]
+        at = end + 2
+        if operand >= 0x80:
+            operand, at = _number(data, end + 1)
+        wanted = 0x40 if target == LEASE else 0x20 + 8 * target
+    if tag != wanted or at != len(data):
+        return None
+    return result, target, key, b"", operand
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    """Read the length of a field that may not be empty; return it and where the field begins."""
+    length, end = read_varint(data, at)
+    if not data[end - 1]:
+        raise ValueError("empty field, or a length longer than needed")
+    return length, end
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Read an int64 other than zero in its shortest form; return it and the offset behind it."""
+    number, end = read_varint(data, at)
+    last = data[end - 1]
+    if not last or (end - at == 10 and last != 1):
+        raise ValueError("zero, or a number longer than needed")
+    return number if number < _SIGN else number - _UINT64_LIMIT, end
+
+
+def _scalars(data: bytes, at: int, first_tag: int, count: int) -> list[int]:
+    """Read the rest of a message: varint fields with consecutive numbers, absent ones are 0."""
+    values = [0] * count
+    size, last = len(data), first_tag - 8
+    if at > size:
+        raise ValueError("field longer than its message")
+    while at < size:
+        tag = data[at]
+        place, wire_type = divmod(tag - first_tag, 8)
+        if tag <= last or wire_type or place >= count:
+            raise ValueError("no known field in its place")
+        values[place], at = _number(data, at + 1)
+        last = tag
+    return values
+
+
+def put_of(message: etcdserverpb.PutRequest) -> Put:
+    """Return the message as a tuple."""
+    return (
+        message.key,
+        message.value,
+        message.lease,
+        message.prev_kv,
+        message.ignore_value,
+        message.ignore_lease,
+    )
+
+
+def range_of(message: etcdserverpb.RangeRequest) -> Range:
+    """Return the message as a tuple."""
+    return (
+        message.key,
+        message.range_end,
+        message.limit,
+        message.revision,
+        message.sort_order,
+        message.sort_target,
+        message.serializable,
+        message.keys_only,
+        message.count_only,
+        message.min_mod_revision,
+        message.max_mod_revision,
+        message.min_create_revision,
+        message.max_create_revision,
+    )
+
+
+def delete_range_of(message: etcdserverpb.DeleteRangeRequest) -> DeleteRange:
+    """Return the message as a tuple."""
+    return message.key, message.range_end, message.prev_kv
+
+
+def txn_of(message: etcdserverpb.TxnRequest) -> Txn:
+    """Return the message as a tuple."""
+    return (
+        [_compare_of(compare) for compare in message.compare],
+        [_operation_of(operation) for operation in message.success],
+        [_operation_of(operation) for operation in message.failure],
+    )
+
+
+def _compare_of(message: etcdserverpb.Compare) -> Compare:
+    target: int = message.target
+    operand: int | bytes = 0
+    if target == VALUE:
+        operand = message.value
+    elif target == VERSION:
+        operand = message.version
+    elif target == CREATE:
+        operand = message.create_revision
+    elif target == MOD:
+        operand = message.mod_revision
+    elif target == LEASE:
+        operand = message.lease
+    return message.result, target, message.key, message.range_end, operand
+
+
+def _operation_of(message: etcdserverpb.RequestOp) -> Operation:
+    kind = message.WhichOneof("request")
+    if kind == "request_put":
+        return PUT, put_of(message.request_put)
+    if kind == "request_range":
+        return RANGE, range_of(message.request_range)
+    if kind == "request_delete_range":
+        return DELETE_RANGE, delete_range_of(message.request_delete_range)
+    if kind == "request_txn":
+        return TXN, txn_of(message.request_txn)
+    return 0, None
+
+
+def decode_put(data: bytes) -> Put:
+    """Read any PutRequest."""
+    return parse_put(data) or put_of(etcdserverpb.PutRequest.FromString(data))
+
+
+def decode_range(data: bytes) -> Range:
+    """Read any RangeRequest."""
+    return parse_range(data) or range_of(etcdserverpb.RangeRequest.FromString(data))
+
+
+def decode_delete_range(data: bytes) -> DeleteRange:
+    """Read any DeleteRangeRequest."""
+    request = parse_delete_range(data)
+    return request or delete_range_of(etcdserverpb.DeleteRangeRequest.FromString(data))
+
+
+def decode_txn(data: bytes) -> Txn:
+    """Read any TxnRequest."""
+    return parse_txn(data) or txn_of(etcdserverpb.TxnRequest.FromString(data))

@@ -1,0 +1,200 @@
+"""What is refused by its words alone, before anything is proposed or read.
+
+Every function returns the status that refuses the request, or None; requests are the tuples
+of `kvorum.api.requests`. The order of the checks is part of the contract: a client that makes
+two mistakes is told of the same one by every server.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.requests import (
+    DELETE_RANGE,
+    PUT,
+    RANGE,
+    TXN,
+    DeleteRange,
+    Operation,
+    Put,
+    Range,
+    Txn,
+)
+
+SORT_ORDER_MAX = 2
+SORT_TARGET_MAX = 4
+
+PUT_COST = 256
+"""What a put costs against the quota, beside its key and value."""
+LEASE_GRANT_COST = 64
+
+
+def check_put(put: Put) -> Status | None:
+    """Check a put, alone or in a transaction."""
+    key, value, lease, _, ignore_value, ignore_lease = put
+    if not key:
+        return errors.EMPTY_KEY
+    if ignore_value and value:
+        return errors.VALUE_PROVIDED
+    if ignore_lease and lease:
+        return errors.LEASE_PROVIDED
+    return None
+
+
+def check_range(request: Range) -> Status | None:
+    """Check a read, alone or in a transaction."""
+    if not request[0]:
+        return errors.EMPTY_KEY
+    if not (0 <= request[4] <= SORT_ORDER_MAX and 0 <= request[5] <= SORT_TARGET_MAX):
+        return errors.INVALID_SORT_OPTION
+    return None
+
+
+def check_range_stream(request: Range) -> Status | None:
+    """Check a read that is answered in pieces: in key order, without filters."""
+    _, _, _, _, order, target, _, _, _, *bounds = request
+    if (status := check_range(request)) is not None:
+        return status
+    if order and (order, target) != (1, 0):
+        return errors.RANGE_STREAM_SORTED
+    return errors.RANGE_STREAM_FILTERED if any(bounds) else None
+
+
+def check_delete_range(request: DeleteRange) -> Status | None:
+    """Check a deletion, alone or in a transaction."""
+    return None if request[0] else errors.EMPTY_KEY
+
+
+def check_txn(txn: Txn, operations_max: int) -> Status | None:
+    """Check a transaction with all that is nested in it, both branches of each."""
+    if (status := _check_operations(txn, operations_max)) is not None:
+        return status
+    for branch in txn[1:]:
+        # One operation cannot collide with itself, unless it is a transaction.
+        is_simple = len(branch) < 2 and not (branch and branch[0][0] == TXN)
+        if not is_simple and _changes(branch) is None:
+            return errors.DUPLICATE_KEY
+    return None
+
+
+def _check_operations(txn: Txn, operations_max: int) -> Status | None:
+    compares, success, failure = txn
+    count = max(len(compares), len(success), len(failure))
+    if count > operations_max:
+        return errors.TOO_MANY_OPS
+    for compare in compares:
+        if not compare[2]:
+            return errors.EMPTY_KEY
+    for branch in (success, failure):
+        for kind, request in branch:
+            if kind == PUT:
+                status = check_put(cast(Put, request))
+            elif kind == RANGE:
+                status = check_range(cast(Range, request))
+            elif kind == DELETE_RANGE:
+                status = check_delete_range(cast(DeleteRange, request))
+            elif kind == TXN:
+                status = _check_operations(cast(Txn, request), operations_max - count)
+            else:
+                status = errors.KEY_NOT_FOUND
+            if status is not None:
+                return status
+    return None
+
+
+class _Deletions:
+    """Ranges of keys, merged where they overlap, so that one look-up answers for all."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[bytes] = []
+        self._ends: list[bytes] = []
+
+    def add(self, start: bytes, end: bytes) -> None:
+        """Add [start, end); a range that ends before it starts is empty."""
+        if end <= start:
+            return
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+    def add_all(self, other: "_Deletions") -> None:
+        """Add the ranges of another."""
+        for start, end in zip(other._starts, other._ends, strict=True):
+            self.add(start, end)
+
+    def __contains__(self, key: bytes) -> bool:
+        place = bisect_right(self._starts, key)
+        return place > 0 and key < self._ends[place - 1]
+
+
+def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] | None:
+    """Collect what a branch puts and deletes; None if a key is put twice, or put and deleted.
+
+    A branch's own deletions count for all that is nested in it. Those of a nested transaction
+    count for what follows it and for the branch's own puts, but not for what precedes it. The
+    two branches of one transaction never both run, so they do not collide. A range_end of a
+    single zero byte is taken by its letters here: such a deletion is empty.
+    """
+    deletions = _Deletions()
+    for kind, request in operations:
+        if kind == DELETE_RANGE:
+            key, range_end, _ = cast(DeleteRange, request)
+            deletions.add(key, range_end or key + b"\0")
+    puts: set[bytes] = set()
+    for kind, request in operations:
+        if kind == TXN:
+            _, success, failure = cast(Txn, request)
+            then, otherwise = _changes(success), _changes(failure)
+            if then is None or otherwise is None:
+                return None
+            nested = then[0] | otherwise[0]
+            if not nested.isdisjoint(puts) or any(key in deletions for key in nested):
+                return None
+            puts |= nested
+            deletions.add_all(then[1])
+            deletions.add_all(otherwise[1])
+    for kind, request in operations:
+        if kind == PUT:
+            key = cast(Put, request)[0]
+            if key in puts or key in deletions:
+                return None
+            puts.add(key)
+    return puts, deletions
+
+
+def put_cost(put: Put) -> int:
+    """Return what a put counts against the quota."""
+    return PUT_COST + len(put[0]) + len(put[1])
+
+
+def txn_cost(txn: Txn) -> int:
+    """Return what a transaction counts against the quota: its dearer branch."""
+    return max(_branch_cost(txn[1]), _branch_cost(txn[2]))
+
+
+def _branch_cost(operations: Iterable[Operation]) -> int:
+    cost = 0
+    for kind, request in operations:
+        if kind == PUT:
+            cost += put_cost(cast(Put, request))
+        elif kind == TXN:
+            cost += txn_cost(cast(Txn, request))
+    return cost
+
+
+def is_read_only(txn: Txn) -> bool:
+    """Return whether both branches only read; a nested transaction counts as a write."""
+    return all(kind == RANGE for kind, _ in txn[1]) and all(kind == RANGE for kind, _ in txn[2])
+
+
+def is_serializable(txn: Txn) -> bool:
+    """Return whether every read of a read-only transaction allows a stale answer."""
+    return all(cast(Range, request)[6] for branch in txn[1:] for _, request in branch)

@@ -1,0 +1,147 @@
+"""The parsers of canonical bytes read what protobuf reads, and nothing that it does not."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from google.protobuf.message import DecodeError, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvorum.api import requests
+from kvorum.api.codec import varint
+from kvorum.api.pb.etcdserverpb import (
+    Compare,
+    DeleteRangeRequest,
+    PutRequest,
+    RangeRequest,
+    RequestOp,
+    TxnRequest,
+)
+from tests.api import messages
+
+
+class Kind(NamedTuple):
+    message: type[Message]
+    strategy: st.SearchStrategy[Any]
+    parse: Callable[[bytes], Any]
+    decode: Callable[[bytes], Any]
+    of: Callable[[Any], Any]
+
+
+KINDS = {
+    "put": Kind(
+        PutRequest, messages.puts, requests.parse_put, requests.decode_put, requests.put_of
+    ),
+    "range": Kind(
+        RangeRequest,
+        st.one_of(messages.ranges, messages.simple_ranges),
+        requests.parse_range,
+        requests.decode_range,
+        requests.range_of,
+    ),
+    "delete": Kind(
+        DeleteRangeRequest,
+        messages.deletes,
+        requests.parse_delete_range,
+        requests.decode_delete_range,
+        requests.delete_range_of,
+    ),
+    "txn": Kind(
+        TxnRequest, messages.txns, requests.parse_txn, requests.decode_txn, requests.txn_of
+    ),
+}
+
+
+def agrees(kind: Kind, data: bytes) -> None:
+    """What is parsed is a message that protobuf reads alike and writes in the same bytes."""
+    parsed = kind.parse(data)
+    try:
+        message = kind.message.FromString(data)
+    except DecodeError:
+        assert parsed is None
+        return
+    assert kind.decode(data) == kind.of(message)
+    if parsed is not None:
+        assert parsed == kind.of(message)
+        assert message.SerializeToString(deterministic=True) == data
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+def test_canonical_bytes_are_recognised(name: str, data: st.DataObject) -> None:
+    kind = KINDS[name]
+    message = data.draw(kind.strategy)
+    assert kind.parse(message.SerializeToString()) == kind.of(message)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+def test_changed_bytes(name: str, data: st.DataObject) -> None:
+    kind = KINDS[name]
+    encoded = bytearray(data.draw(kind.strategy).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(encoded)))
+        change = data.draw(st.sampled_from(["set", "drop", "insert", "cut"]))
+        byte = data.draw(st.integers(0, 255))
+        if change == "insert":
+            encoded.insert(at, byte)
+        elif change == "cut":
+            del encoded[at:]
+        elif at < len(encoded):
+            encoded[at : at + 1] = bytes([byte]) if change == "set" else b""
+    agrees(kind, bytes(encoded))
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(
+    data=st.lists(
+        st.sampled_from(b"\0\1\2\x7f\x80\x81\x0a\x12\x18\x1a\x20\x22\x28\x30"), max_size=14
+    )
+)
+def test_any_bytes(name: str, data: list[int]) -> None:
+    agrees(KINDS[name], bytes(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a\x01a\x12\x01b\x0a\x01c",  # a field twice
+        b"\x12\x01b\x0a\x01a",  # out of order
+        b"\x0a\x01a\x12\x00",  # an empty field
+        b"\x0a\x81\x00a",  # a length longer than needed
+        b"\x0a\x01a\x18\x80\x00",  # a zero, and longer than needed
+        b"\x0a\x01a\x20\x02",  # a flag that is neither 0 nor 1
+        b"\x0a\x01a\x78\x01",  # an unknown field
+    ],
+)
+def test_unusual_messages_are_left_to_protobuf(data: bytes) -> None:
+    assert requests.parse_put(data) is None
+    agrees(KINDS["put"], data)
+
+
+def test_an_operand_of_another_kind_counts_as_none() -> None:
+    compare = Compare(target=Compare.VALUE, key=b"k", version=3)
+    assert requests.txn_of(TxnRequest(compare=[compare]))[0] == [(0, 3, b"k", b"", b"")]
+    compare = Compare(target=Compare.MOD, key=b"k", value=b"v")
+    assert requests.txn_of(TxnRequest(compare=[compare]))[0] == [(0, 2, b"k", b"", 0)]
+
+
+def test_an_operation_may_be_missing() -> None:
+    message = TxnRequest(success=[RequestOp()])
+    assert requests.parse_txn(message.SerializeToString()) is None
+    assert requests.txn_of(message) == ([], [(0, None)], [])
+
+
+def test_nesting_has_a_limit() -> None:
+    data = b""
+    for _ in range(requests.NESTING_MAX + 1):
+        operation = b"\x22" + length_of(data) + data
+        data = b"\x12" + length_of(operation) + operation
+    assert requests.parse_txn(data) is None
+    with pytest.raises(DecodeError):
+        requests.decode_txn(data)
+
+
+def length_of(data: bytes) -> bytes:
+    return varint(len(data))

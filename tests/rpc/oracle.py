@@ -1,0 +1,82 @@
+"""A real etcd to ask: any call of the contract, with its answer or its error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from kvorum.api.descriptors import Method, methods
+from kvorum.api.errors import Code, Status
+from tests.etcd import running_etcd
+
+METHODS: dict[str, Method] = {method.path: method for method in methods()}
+CALL_SECONDS_MAX = 20
+
+
+def by_name(name: str) -> Method:
+    """Return a method by `Service/Method`, e.g. `KV/Put`."""
+    (found,) = [method for path, method in METHODS.items() if path.split(".")[-1] == name]
+    return found
+
+
+def status_of(error: grpc.RpcError) -> Status:
+    found: Any = error
+    return Status(Code(found.code().value[0]), found.details())
+
+
+class Oracle:
+    """A gRPC client of a server; calls are given as `Service/Method` and a message."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.insecure_channel(address)
+        self._calls: dict[str, Any] = {}
+
+    def ask(self, name: str, request: Message) -> Message | Status:
+        if name not in self._calls:
+            method = by_name(name)
+            self._calls[name] = self._channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        try:
+            answer: Message = self._calls[name](request, timeout=CALL_SECONDS_MAX)
+        except grpc.RpcError as error:
+            return status_of(error)
+        return answer
+
+    def ask_bytes(self, path: str, payload: bytes) -> bytes | Status:
+        """Send bytes as they are, to any path."""
+        try:
+            answer: bytes = self._channel.unary_unary(path)(payload, timeout=CALL_SECONDS_MAX)
+        except grpc.RpcError as error:
+            return status_of(error)
+        return answer
+
+    def stream(self, name: str, requests: Iterator[Message]) -> Any:
+        """Open a stream; requests are taken from the iterator as it yields them."""
+        method = by_name(name)
+        open_stream = self._channel.stream_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return open_stream(requests, timeout=CALL_SECONDS_MAX)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@contextmanager
+def running_oracle(directory: Path, *flags: str) -> Iterator[Oracle]:
+    """Run an etcd for as long as the block takes."""
+    with running_etcd(directory, *flags) as etcd:
+        oracle = Oracle(etcd.address)
+        try:
+            yield oracle
+        finally:
+            oracle.close()
