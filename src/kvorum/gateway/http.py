@@ -1,0 +1,138 @@
+"""Plain HTTP requests: which endpoint serves a path, CORS, the host whitelist, refusals.
+
+An endpoint answers at once, or keeps the call open and answers later; it is told when the client
+is gone. What clients see, headers and texts, is what etcd sends.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from kvorum.edge import Edge, EventKind, Headers
+
+TEXT = ("content-type", "text/plain; charset=utf-8")
+NO_SNIFFING = ("x-content-type-options", "nosniff")
+JSON = ("content-type", "application/json")
+METHODS = "POST, GET, OPTIONS, PUT, DELETE"
+HEADERS = "accept, content-type, authorization"
+
+
+class HttpRequest(NamedTuple):
+    """A request as endpoints see it; a body is not read."""
+
+    call: int
+    method: str
+    path: str
+    query: Mapping[str, Sequence[str]]
+    headers: Mapping[str, str]
+
+
+class Endpoint(NamedTuple):
+    """Serves one path. Without methods, it serves every method."""
+
+    serve: Callable[[HttpRequest], None]
+    methods: tuple[str, ...] = ("GET",)
+    on_metrics: bool = False
+    """Whether the metrics listeners have it too."""
+
+
+class HttpFront:
+    """Answers the HTTP requests among an edge's events."""
+
+    __slots__ = ("_cors", "_edge", "_endpoints", "_extra", "_hosts", "_metrics_listeners", "open")
+
+    def __init__(self, edge: Edge, cors: Sequence[str], hosts: Sequence[str]) -> None:
+        self._edge = edge
+        self._cors = frozenset(cors)
+        self._hosts = frozenset(hosts)
+        self._endpoints: dict[str, Endpoint] = {}
+        self._metrics_listeners: set[int] = set()
+        self._extra: dict[int, Headers] = {}
+        self.open: dict[int, Callable[[], None] | None] = {}
+        """Calls that wait for an answer or for the end of their body, and what cancels them."""
+
+    def add(self, path: str, endpoint: Endpoint) -> None:
+        """Serve a path."""
+        self._endpoints[path] = endpoint
+
+    def add_metrics_listener(self, number: int) -> None:
+        """Serve only what concerns metrics and health at this listener."""
+        self._metrics_listeners.add(number)
+
+    def handle(self, kind: int, call: int, detail: object) -> None:
+        """Take an event of an HTTP call."""
+        if kind == EventKind.HTTP_OPENED:
+            assert isinstance(detail, tuple)
+            self._serve(call, *detail)
+        elif kind == EventKind.ENDED:
+            self._extra.pop(call, None)
+            cancel = self.open.pop(call, None)
+            if cancel is not None:
+                cancel()
+
+    def keep_open(self, call: int, cancel: Callable[[], None]) -> None:
+        """Answer this call later; `cancel` is called if its client goes away before."""
+        self.open[call] = cancel
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes) -> None:
+        """Answer a call."""
+        self.open.pop(call, None)
+        extra = self._extra.pop(call, ())
+        self._edge.respond(call, status, [*extra, *headers], body)
+
+    def refuse(self, call: int, status: int, message: str, headers: Headers = ()) -> None:
+        """Answer with a status and a line of text."""
+        self.respond(call, status, [*headers, TEXT, NO_SNIFFING], f"{message}\n".encode())
+
+    def _serve(self, call: int, listener: int, method: str, target: str, headers: Headers) -> None:
+        parts = urlsplit(target)
+        query = parse_qs(parts.query, keep_blank_values=True)
+        request = HttpRequest(call, method, parts.path, query, dict(headers))
+        endpoint = self._endpoints.get(request.path)
+        if listener in self._metrics_listeners:
+            if endpoint is not None and not endpoint.on_metrics:
+                endpoint = None
+        elif not self._admit(request):
+            return
+        if endpoint is None:
+            self.refuse(call, 404, "404 page not found")
+        elif endpoint.methods and method not in endpoint.methods:
+            allowed = [("allow", ", ".join(endpoint.methods))]
+            self.refuse(call, 405, "Method Not Allowed", allowed)
+        else:
+            endpoint.serve(request)
+
+    def _admit(self, request: HttpRequest) -> bool:
+        """Check the host and add CORS headers; answer what needs no endpoint."""
+        host = _host_name(request.headers.get("host", ""))
+        if not ({"*", ""} & self._hosts or host in self._hosts):
+            self.refuse(
+                request.call,
+                421,
+                f"host {host!r} is not among the names that --host-whitelist allows",
+            )
+            return False
+        origin = request.headers.get("origin", "")
+        if {"*", ""} & self._cors:
+            self._extra[request.call] = _cors_headers("*")
+        elif origin in self._cors:
+            self._extra[request.call] = _cors_headers(origin)
+        if request.method == "OPTIONS":
+            self.respond(request.call, 200, (), b"")
+            return False
+        return True
+
+
+def _cors_headers(origin: str) -> Headers:
+    return (
+        ("access-control-allow-headers", HEADERS),
+        ("access-control-allow-methods", METHODS),
+        ("access-control-allow-origin", origin),
+    )
+
+
+def _host_name(host: str) -> str:
+    """Return a Host header without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

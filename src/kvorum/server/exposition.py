@@ -1,0 +1,81 @@
+"""Metrics as Prometheus reads them: histograms kept as plain numbers, and the text format.
+
+The text is written here rather than by `prometheus_client`, which renames counters that do not
+end in `_total`; etcd has several of those, and dashboards know them by name.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from prometheus_client.utils import floatToGoString
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Sample(NamedTuple):
+    """One line of a metric: what follows the metric's name, the labels, the value."""
+
+    value: float
+    labels: Mapping[str, str] = {}
+    ending: str = ""
+
+
+class Family(NamedTuple):
+    """A metric with all its samples."""
+
+    name: str
+    type: str
+    help: str
+    samples: Sequence[Sample]
+
+
+class Histogram:
+    """Counts observations by upper bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def samples(self, labels: Mapping[str, str] | None = None) -> list[Sample]:
+        """Return the cumulative buckets, the sum and the count."""
+        labels = labels or {}
+        count = 0
+        found: list[Sample] = []
+        for bound, number in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            count += number
+            found.append(Sample(count, {**labels, "le": floatToGoString(bound)}, "_bucket"))
+        return [*found, Sample(self.total, labels, "_sum"), Sample(count, labels, "_count")]
+
+
+def exponential(start: float, count: int) -> tuple[float, ...]:
+    """Return bounds that double, beginning with `start`."""
+    return tuple(start * 2**power for power in range(count))
+
+
+def text(families: Iterable[Family]) -> bytes:
+    """Write metrics in Prometheus' text format, ordered by name; those without samples not."""
+    lines: list[str] = []
+    for family in sorted(families):
+        if not family.samples:
+            continue
+        lines.append(f"# HELP {family.name} {family.help}")
+        lines.append(f"# TYPE {family.name} {family.type}")
+        for value, labels, ending in family.samples:
+            pairs = ",".join(f'{name}="{_escape(labels[name])}"' for name in labels)
+            braces = f"{{{pairs}}}" if pairs else ""
+            lines.append(f"{family.name}{ending}{braces} {floatToGoString(value)}")
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _escape(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

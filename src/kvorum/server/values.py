@@ -1,0 +1,204 @@
+"""How the text of a flag becomes a value: Go's syntax for numbers, booleans, durations and URLs.
+
+Every parser takes the text as given and returns a value or raises ValueError with the words
+that etcd prints; operators and scripts know those.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
+SCHEMES = ("http", "https", "unix", "unixs")
+
+_INTEGER = re.compile(
+    r"(?P<sign>[+-]?)(?:(?P<hexadecimal>0[xX](?:_?[0-9a-fA-F])+)|(?P<binary>0[bB](?:_?[01])+)"
+    r"|(?P<octal>0[oO]?(?:_?[0-7])+)|(?P<decimal>0|[1-9](?:_?[0-9])*))",
+    re.ASCII,
+)
+_BASES = {"hexadecimal": 16, "binary": 2, "octal": 8, "decimal": 10}
+_UNIT_NANOSECONDS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60 * 1_000_000_000,
+    "h": 3600 * 1_000_000_000,
+}
+_DURATION_PART = re.compile(r"(?P<whole>[0-9]*)(?P<fraction>\.[0-9]*)?(?P<unit>[^0-9.]*)", re.ASCII)
+NANOSECONDS_MAX = 2**63 - 1
+SECOND = 1_000_000_000
+
+
+class Url(NamedTuple):
+    """A URL to listen at or to advertise; `text` is what was given."""
+
+    scheme: str
+    host: str
+    """Host and port, or the first part of a socket's path."""
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def hostname(self) -> str:
+        """The host without its port and without the brackets of IPv6."""
+        return split_host_port(self.host)[0]
+
+    @property
+    def address(self) -> str:
+        """Where the edge listens: `host:port` or `unix:path`."""
+        return f"unix:{self.host}{self.path}" if self.scheme.startswith("unix") else self.host
+
+
+def integer(text: str, low: int, high: int) -> int:
+    """Parse an integer as Go's flags do: base prefixes and underscores are allowed."""
+    match = _INTEGER.fullmatch(text)
+    if match is None or (match["sign"] and low == 0):
+        raise ValueError("parse error")
+    base = next(_BASES[name] for name in _BASES if match[name] is not None)
+    digits = (match["hexadecimal"] or match["binary"] or match["octal"] or match["decimal"]).lower()
+    value = int(digits.lstrip("0").lstrip("xbo").replace("_", "") or "0", base)
+    value = -value if match["sign"] == "-" else value
+    if not low <= value <= high:
+        raise ValueError("value out of range")
+    return value
+
+
+def boolean(text: str) -> bool:
+    """Parse a boolean in any of Go's spellings."""
+    if text not in TRUE + FALSE:
+        raise ValueError("parse error")
+    return text in TRUE
+
+
+def duration(text: str) -> int:
+    """Parse a Go duration such as `1h30m` or `-1.5s`; return nanoseconds."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    rest = text[1:] if text[:1] in ("+", "-") else text
+    if rest == "0":
+        return 0
+    if not rest:
+        raise ValueError(f"time: invalid duration {quoted}")
+    total = 0
+    while rest:
+        part = _DURATION_PART.match(rest)
+        if part is None or not (part["whole"] or (part["fraction"] or "").strip(".")):
+            raise ValueError(f"time: invalid duration {quoted}")
+        if not part["unit"]:
+            raise ValueError(f"time: missing unit in duration {quoted}")
+        if part["unit"] not in _UNIT_NANOSECONDS:
+            raise ValueError(f"time: unknown unit {json.dumps(part['unit'])} in duration {quoted}")
+        unit = _UNIT_NANOSECONDS[part["unit"]]
+        total += int(part["whole"] or "0") * unit
+        fraction = (part["fraction"] or "").strip(".")
+        if fraction:
+            total += int(fraction) * unit // 10 ** len(fraction)
+        rest = rest[part.end() :]
+    if total > NANOSECONDS_MAX:
+        raise ValueError(f"time: invalid duration {quoted}")
+    return -total if text.startswith("-") else total
+
+
+def duration_text(nanoseconds: int) -> str:
+    """Write a duration as Go does: `1h30m0s`, `1.5s`, `100ms`, `250µs`, `0s`."""
+    if nanoseconds == 0:
+        return "0s"
+    sign = "-" if nanoseconds < 0 else ""
+    left = abs(nanoseconds)
+    if left < SECOND:
+        unit, size = next((u, s) for u, s in (("ms", 10**6), ("µs", 10**3), ("ns", 1)) if left >= s)
+        return sign + _decimal(left, size) + unit
+    minutes, left = divmod(left, 60 * SECOND)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours}h" if hours else ""
+    text += f"{minutes}m" if hours or minutes else ""
+    return sign + text + _decimal(left, SECOND) + "s"
+
+
+def _decimal(value: int, size: int) -> str:
+    whole, rest = divmod(value, size)
+    if not rest:
+        return str(whole)
+    return f"{whole}." + str(rest).rjust(len(str(size)) - 1, "0").rstrip("0")
+
+
+def split_host_port(text: str) -> tuple[str, str]:
+    """Split `host:port` or `[v6]:port`; raise ValueError for anything else."""
+    host, colon, port = text.rpartition(":")
+    if not colon or ("]" in port):
+        raise ValueError(f"address {text}: missing port in address")
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], port
+    if ":" in host or "[" in host or "]" in host:
+        raise ValueError(f"address {text}: too many colons in address")
+    return host, port
+
+
+def url(text: str) -> Url:
+    """Parse one URL: http or https with `host:port` and no path, or unix or unixs."""
+    text = text.strip()
+    try:
+        parts = urlsplit(text)
+        host_port = parts.netloc.rpartition("@")[2]
+    except ValueError as error:
+        raise ValueError(f"parse {json.dumps(text)}: {error}") from error
+    if parts.scheme not in SCHEMES:
+        raise ValueError(f"URL scheme must be http, https, unix, or unixs: {text}")
+    if parts.scheme in ("http", "https"):
+        try:
+            _, port = split_host_port(host_port)
+        except ValueError:
+            raise ValueError(f'URL address does not have the form "host:port": {text}') from None
+        if not re.fullmatch(r"[0-9]*", port, re.ASCII):
+            raise ValueError(f'parse {json.dumps(text)}: invalid port ":{port}" after host')
+        if parts.path:
+            raise ValueError(f"URL must not contain a path: {text}")
+    elif not host_port + parts.path:
+        raise ValueError(f"URL names no socket: {text}")
+    return Url(parts.scheme, host_port, parts.path, text)
+
+
+def urls(text: str) -> tuple[Url, ...]:
+    """Parse URLs separated by commas: sorted, each once."""
+    if not text:
+        return ()
+    return tuple(sorted(set(map(url, text.split(","))), key=lambda one: one.text))
+
+
+def urls_or_star(text: str) -> tuple[str, ...]:
+    """Parse origins: `*`, nothing, or URLs."""
+    return (text,) if text in ("", "*") else tuple(str(one) for one in urls(text))
+
+
+def strings(text: str) -> tuple[str, ...]:
+    """Split at commas: sorted, each once."""
+    return tuple(sorted(set(text.split(","))))
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """Return a parser that takes only these words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError("invalid value")
+        return text
+
+    return parse
+
+
+def is_ip(text: str) -> bool:
+    """Return whether this is an IP address rather than a name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
