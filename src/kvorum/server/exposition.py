@@ -6,9 +6,8 @@ end in `_total`; etcd has several of those, and dashboards know them by name.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
-
-from prometheus_client.utils import floatToGoString
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -52,13 +51,27 @@ class Histogram:
         found: list[Sample] = []
         for bound, number in zip((*self.bounds, float("inf")), self.counts, strict=True):
             count += number
-            found.append(Sample(count, {**labels, "le": floatToGoString(bound)}, "_bucket"))
+            found.append(Sample(count, {**labels, "le": number_text(bound)}, "_bucket"))
         return [*found, Sample(self.total, labels, "_sum"), Sample(count, labels, "_count")]
 
 
 def exponential(start: float, count: int) -> tuple[float, ...]:
     """Return bounds that double, beginning with `start`."""
     return tuple(start * 2**power for power in range(count))
+
+
+def number_text(value: float) -> str:
+    """Write a number as Go does: `le="8.388608e+06"` is a name as much as a number."""
+    if value == float("inf"):
+        return "+Inf"
+    if abs(value) < 1e6:
+        return str(int(value)) if value == int(value) else repr(float(value))
+    _, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
+    assert isinstance(exponent, int), f"{value} is no number"
+    mantissa = "".join(map(str, digits))
+    power = len(mantissa) - 1 + exponent
+    point = "." if len(mantissa) > 1 else ""
+    return f"{'-' if value < 0 else ''}{mantissa[0]}{point}{mantissa[1:]}e+{power:02}"
 
 
 def text(families: Iterable[Family]) -> bytes:
@@ -72,7 +85,7 @@ def text(families: Iterable[Family]) -> bytes:
         for value, labels, ending in family.samples:
             pairs = ",".join(f'{name}="{_escape(labels[name])}"' for name in labels)
             braces = f"{{{pairs}}}" if pairs else ""
-            lines.append(f"{family.name}{ending}{braces} {floatToGoString(value)}")
+            lines.append(f"{family.name}{ending}{braces} {number_text(value)}")
     lines.append("")
     return "\n".join(lines).encode()
 
