@@ -1,0 +1,332 @@
+"""The database of a member: a buffer of recent writes in front of LMDB.
+
+Lives on the loop; plain calls, none of which waits for the disk. A revision's row is written once
+and never changed, so it is in one of three places, looked up in this order: `active` (since the
+last seal), `sealed` (the batch on its way, immutable), the environment. Every row is newer than
+all rows of the places behind it.
+
+1. `seal`, between two entries: the active batch gets the consistent index and term, and a new one
+   takes its place.
+2. StageFlush in the flusher's thread; the loop waits.
+3. CommitFlush in the same thread; the loop goes on.
+4. `committed`: the sealed batch is forgotten, its rows are in the environment for the next view.
+
+At most one batch is on its way. A deletion is a marker in the active batch, wherever the row is;
+the order of batches does the rest. A job that failed stops the member: nothing here can know what
+is on the disk then.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from kvorum.backend.batch import Batch
+from kvorum.backend.buckets import CONF_STATE, META
+from kvorum.backend.cache import RowCache
+from kvorum.backend.environment import Environment, Environments, Sizes, WriteTransaction
+from kvorum.backend.flush import CommitFlush, StageFlush
+from kvorum.backend.view import View
+from kvorum.files import Files
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """When to flush, and how much may wait."""
+
+    flush_seconds: float = 0.1
+    flush_writes: int = 10_000
+    buffer_writes_max: int = 50_000
+    buffer_bytes_max: int = 64 << 20
+    cache_bytes_max: int = 64 << 20
+
+
+class Backend:
+    """The rows and entries of a member, as they are after the last applied entry."""
+
+    __slots__ = (
+        "_active",
+        "_cache",
+        "_directory",
+        "_environment",
+        "_environments",
+        "_files",
+        "_first_write",
+        "_limits",
+        "_lock",
+        "_number",
+        "_sealed",
+        "_sizes",
+        "_view",
+        "applied_index",
+        "applied_term",
+        "durable_index",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        environments: Environments,
+        environment: Environment,
+        directory: str,
+        number: int,
+        lock: int,
+        limits: Limits,
+    ) -> None:
+        self._files = files
+        self._environments = environments
+        self._environment = environment
+        self._directory = directory
+        self._number = number
+        self._lock = lock
+        self._limits = limits
+        self._active = Batch()
+        self._sealed: Batch | None = None
+        self._cache = RowCache(limits.cache_bytes_max)
+        self._view: View | None = None
+        self._first_write: float | None = None
+        self._sizes = environment.sizes()
+        # Index and term of the last applied entry; the index of the newest finished commit.
+        self.applied_index, self.applied_term = self._look().applied()
+        self.durable_index = self.applied_index
+        self.end_turn()
+
+    # Rows of bucket `key`.
+
+    def put_row(self, revision: int, value: bytes) -> None:
+        """Write a row; revisions ascend, and none is written twice."""
+        active = self._active
+        active.rows[revision] = value
+        active.byte_count += len(value)
+
+    def delete_row(self, revision: int) -> None:
+        """Remove a row, wherever it is."""
+        self._active.rows.pop(revision, None)
+        self._active.deleted[revision] = None
+        self._cache.discard(revision)
+
+    def row(self, revision: int) -> bytes:
+        """Return a row that was written and not deleted; that it is missing is corruption."""
+        value = self._active.rows.get(revision)
+        if value is None and self._sealed is not None:
+            value = self._sealed.rows.get(revision)
+        if value is None:
+            value = self._cache.get(revision)
+        if value is None:
+            value = None if self._is_deleted(revision) else self._look().row(revision)
+            if value is None:
+                raise self._look().missing(revision)
+            self._cache.add(revision, value)
+        return value
+
+    def rows(self, revisions: Sequence[int]) -> list[bytes]:
+        """Return many rows, each as `row` does, in the order asked for."""
+        values = list(map(self._cache.young.get, revisions))
+        if None in values:
+            self._fill(revisions, values)
+        return values  # type: ignore[return-value]
+
+    def _fill(self, revisions: Sequence[int], values: list[bytes | None]) -> None:
+        """Find the rows that are not in the young half of the cache."""
+        active = self._active.rows.get
+        sealed = active if self._sealed is None else self._sealed.rows.get
+        old = self._cache.old.get
+        places = []
+        for place, value in enumerate(values):
+            if value is None:
+                revision = revisions[place]
+                value = active(revision)
+                if value is None:
+                    value = sealed(revision)
+                if value is None:
+                    value = old(revision)
+                if value is None:
+                    if self._is_deleted(revision):
+                        raise self._look().missing(revision)
+                    places.append(place)
+                else:
+                    values[place] = value
+        if places:
+            wanted = [revisions[place] for place in places]
+            found = self._look().rows(wanted)
+            self._cache.add_all(dict(zip(wanted, found, strict=True)), sum(map(len, found)))
+            for place, value in zip(places, found, strict=True):
+                values[place] = value
+
+    def scan_rows(self, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return rows with revisions from `first` to `last`, ascending, at most `limit`."""
+        batches = [self._active] if self._sealed is None else [self._sealed, self._active]
+        result: list[tuple[int, bytes]] = []
+        end = next((next(iter(batch.rows)) for batch in batches if batch.rows), last + 1)
+        while len(result) < limit and first < end and first <= last:
+            # A commit may be in the environment before `committed`: stop where a batch begins.
+            wanted = limit - len(result)
+            found = self._look().scan_rows(first, min(last, end - 1), wanted)
+            result += [each for each in found if not self._is_deleted(each[0])]
+            if len(found) < wanted:
+                break
+            first = found[-1][0] + 1
+        for batch in batches:
+            if len(result) >= limit:
+                break
+            revisions = list(batch.rows)
+            start, stop = bisect_left(revisions, first), bisect_right(revisions, last)
+            deleted = self._active.deleted if batch is self._sealed else {}
+            rows = batch.rows
+            kept = (revision for revision in revisions[start:stop] if revision not in deleted)
+            result += [(revision, rows[revision]) for revision in islice(kept, limit - len(result))]
+        return result
+
+    def _is_deleted(self, revision: int) -> bool:
+        if revision in self._active.deleted:
+            return True
+        return self._sealed is not None and revision in self._sealed.deleted
+
+    # Entries of the other buckets.
+
+    def put(self, bucket: bytes, name: bytes, value: bytes) -> None:
+        """Write an entry of a bucket other than `key`."""
+        self._active.put_entry(bucket, name, value)
+
+    def delete(self, bucket: bytes, name: bytes) -> None:
+        """Remove an entry of a bucket other than `key`, if there is one."""
+        self._active.put_entry(bucket, name, None)
+
+    def get(self, bucket: bytes, name: bytes) -> bytes | None:
+        """Return an entry of a bucket other than `key`."""
+        for batch in (self._active, self._sealed):
+            if batch is not None:
+                entries = batch.entries.get(bucket)
+                if entries is not None and name in entries:
+                    return entries[name]
+        return self._look().get(bucket, name)
+
+    def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
+        """Return all entries of a bucket other than `key`, in the order of names."""
+        merged: dict[bytes, bytes | None] = dict(self._look().items(bucket))
+        for batch in (self._sealed, self._active):
+            if batch is not None:
+                merged.update(batch.entries.get(bucket, {}))
+        return sorted((name, value) for name, value in merged.items() if value is not None)
+
+    def set_applied(self, index: int, term: int) -> None:
+        """Note the last applied entry; it is written with the effects at the next seal."""
+        assert index >= self.applied_index, f"applied {index} after {self.applied_index}"
+        self.applied_index = index
+        self.applied_term = term
+
+    def set_conf_state(self, json: bytes) -> None:
+        """Note the members as of the last applied configuration change."""
+        self._active.put_entry(META, CONF_STATE, json)
+
+    # The way to the disk.
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a batch is on its way; no other can be sealed."""
+        return self._sealed is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for the disk that proposals must."""
+        active, limits = self._active, self._limits
+        return (
+            active.writes >= limits.buffer_writes_max
+            or active.byte_count >= limits.buffer_bytes_max
+        )
+
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time to seal: ask once a turn."""
+        active = self._active
+        if not active.writes:
+            return False
+        if self._first_write is None:
+            self._first_write = now
+        if self._sealed is not None:
+            return False
+        return (
+            active.writes >= self._limits.flush_writes
+            or now - self._first_write >= self._limits.flush_seconds
+        )
+
+    @property
+    def due_at(self) -> float | None:
+        """When `is_due` becomes true at the latest; None while nothing waits."""
+        first = self._first_write
+        return None if first is None or self._sealed else first + self._limits.flush_seconds
+
+    def seal(self) -> StageFlush | None:
+        """Begin to flush what was applied so far; None if all of it is on the disk.
+
+        Call it between two entries, with no batch on its way.
+        """
+        assert self._sealed is None, "the batch before is still on its way"
+        active = self._active
+        if not active.writes and self.applied_index == self.durable_index:
+            return None
+        revisions = list(active.rows)
+        assert revisions == sorted(revisions), "rows were not put in ascending order"
+        active.index, active.term = self.applied_index, self.applied_term
+        self._sealed, self._active, self._first_write = active, Batch(), None
+        return StageFlush(self._environment, active)
+
+    def staged(self, transaction: WriteTransaction) -> CommitFlush:
+        """Take the result of StageFlush."""
+        assert self._sealed is not None, "no batch is on its way"
+        return CommitFlush(transaction)
+
+    def committed(self, sizes: Sizes) -> None:
+        """Take the result of CommitFlush: the batch is durable."""
+        sealed = self._sealed
+        assert sealed is not None, "no batch is on its way"
+        self._sizes = sizes
+        self._cache.add_all(sealed.rows, sealed.byte_count)
+        for revision in self._active.deleted:
+            self._cache.discard(revision)
+        self.durable_index = sealed.index
+        self._sealed = None
+        self.end_turn()
+
+    def end_turn(self) -> None:
+        """Give the turn's view back, so that LMDB may reuse what it kept."""
+        if self._view is not None:
+            self._view.end()
+            self._view = None
+
+    def _look(self) -> View:
+        view = self._view
+        if view is None:
+            view = self._view = View(self._environment)
+        return view
+
+    # Sizes.
+
+    @property
+    def path(self) -> str:
+        """The database file."""
+        return self._environment.path
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the database file."""
+        return self._sizes.allocated
+
+    @property
+    def size_in_use_bytes(self) -> int:
+        """The size of the database file without its free pages."""
+        return self._sizes.in_use
+
+    @property
+    def pending_bytes(self) -> int:
+        """About the bytes that wait for the disk."""
+        return self._active.size + (0 if self._sealed is None else self._sealed.size)
+
+    def check_readers(self) -> int:
+        """Forget views of processes that died; a duty, every minute or so."""
+        return self._environment.check_readers()
+
+    def close(self) -> None:
+        """Close the database; what was not flushed is lost here and comes from the log again."""
+        self.end_turn()
+        self._environment.close()
+        self._files.close(self._lock)

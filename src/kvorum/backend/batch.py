@@ -1,0 +1,80 @@
+"""Writes that wait for the disk together, and become durable together.
+
+A batch is filled on the loop while it is `active`; sealing gives it the index and term it amounts
+to, and nothing in it changes afterwards.
+"""
+
+from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
+from kvorum.backend.encoding import row_key, seal_value, sealed_rows, stored_name, stored_value
+from kvorum.backend.environment import WriteTransaction
+
+# What an entry costs beside its bytes, in memory and, near enough, in the file.
+ENTRY_BYTES = 64
+
+
+class Batch:
+    """The changes since the batch before.
+
+    A row is in `rows` or in `deleted`, never in both. Rows ascend in the order they were put.
+    In `entries` None stands for a deletion.
+    """
+
+    __slots__ = ("byte_count", "deleted", "entries", "entry_count", "index", "rows", "term")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, bytes] = {}
+        self.deleted: dict[int, None] = {}
+        self.entries: dict[bytes, dict[bytes, bytes | None]] = {}
+        self.entry_count = 0
+        self.byte_count = 0  # of values and names
+        self.index = 0  # 0: not known, and left as it is on the disk
+        self.term = 0
+
+    def put_entry(self, bucket: bytes, name: bytes, value: bytes | None) -> None:
+        """Note an entry of any bucket but `key`; None deletes it."""
+        assert bucket != KEY, "rows are put by revision"
+        entries = self.entries.setdefault(bucket, {})
+        if name not in entries:
+            self.entry_count += 1
+        entries[name] = value
+        self.byte_count += len(name) + len(value or b"")
+
+    @property
+    def writes(self) -> int:
+        """How many rows and entries change."""
+        return len(self.rows) + len(self.deleted) + self.entry_count
+
+    @property
+    def size(self) -> int:
+        """About the bytes the batch takes, in memory as in the file."""
+        return self.byte_count + ENTRY_BYTES * self.writes
+
+    def write_to(self, transaction: WriteTransaction) -> None:
+        """Put everything into a write transaction."""
+        for bucket, entries in self.entries.items():
+            write_entries(transaction, bucket, entries)
+        if self.deleted:
+            transaction.delete(KEY, [row_key(revision) for revision in self.deleted])
+        if self.rows:
+            transaction.append(KEY, sealed_rows(self.rows))
+        if self.index:
+            index, term = self.index.to_bytes(8, "big"), self.term.to_bytes(8, "big")
+            write_entries(transaction, META, {CONSISTENT_INDEX: index, TERM: term})
+
+
+def write_entries(
+    transaction: WriteTransaction, bucket: bytes, entries: "dict[bytes, bytes | None]"
+) -> None:
+    """Put entries of a bucket other than `key` into a write transaction."""
+    puts = []
+    deletes = []
+    for name, value in entries.items():
+        key = stored_name(name)
+        if value is None:
+            deletes.append(key)
+        else:
+            puts.append((key, seal_value(key, stored_value(name, value))))
+    if puts:
+        transaction.put(bucket, puts)
+    if deletes:
+        transaction.delete(bucket, deletes)

@@ -1,0 +1,56 @@
+"""Rows that were written or read lately, within a limit of bytes.
+
+Two halves: rows enter the young one, and when that is full it becomes the old one, whose rows are
+forgotten unless they are asked for before the next change. No row is moved on a hit in the young
+half, which is what keeps a range over cached rows cheap.
+"""
+
+# A row's objects beside its bytes: the value's header, the revision, a place in the table.
+ROW_BYTES = 136
+
+
+class RowCache:
+    """Values by revision. What is here is in the database too, or about to be."""
+
+    __slots__ = ("_half_bytes", "_young_bytes", "old", "young")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.young: dict[int, bytes] = {}
+        self.old: dict[int, bytes] = {}
+        self._half_bytes = bytes_max // 2
+        self._young_bytes = 0
+
+    def get(self, revision: int) -> bytes | None:
+        """Return a row if it is here."""
+        value = self.young.get(revision)
+        if value is None:
+            value = self.old.pop(revision, None)
+            if value is not None:
+                self.add(revision, value)
+        return value
+
+    def add(self, revision: int, value: bytes) -> None:
+        """Keep a row for a while."""
+        self.young[revision] = value
+        self._young_bytes += len(value) + ROW_BYTES
+        if self._young_bytes > self._half_bytes:
+            self._age()
+
+    def add_all(self, rows: dict[int, bytes], value_bytes: int) -> None:
+        """Keep rows, whose values have that many bytes together, for a while."""
+        self.young.update(rows)
+        self._young_bytes += value_bytes + ROW_BYTES * len(rows)
+        if self._young_bytes > self._half_bytes:
+            self._age()
+
+    def discard(self, revision: int) -> None:
+        """Forget a row."""
+        self.young.pop(revision, None)
+        self.old.pop(revision, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.young, self.old, self._young_bytes = {}, {}, 0
+
+    def _age(self) -> None:
+        self.old, self.young, self._young_bytes = self.young, {}, 0

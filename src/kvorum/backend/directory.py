@@ -1,0 +1,93 @@
+"""The directory of a member's database: which file counts, and who may open it.
+
+It holds `backend.<n>`, a database; `CURRENT`, which names the one that counts and the version of
+our format; and `LOCK`, held as long as a process has the database open to write. A database takes
+the place of another when `CURRENT` is replaced, at once and durably. Whatever else is there was
+left over by a crash and is removed.
+"""
+
+import re
+from dataclasses import dataclass
+
+from kvorum.backend.environment import LOCK_ENDING
+from kvorum.backend.errors import BackendError
+from kvorum.files import Files, Opening
+from kvorum.files.interface import read_file, write_file
+
+FORMAT_VERSION = 1
+
+_CURRENT = re.compile(rb"kvorum backend format ([0-9]+)\nbackend\.([0-9]+)\n")
+_REMOVABLE = re.compile(r"backend\.[0-9]+(-lock)?|tmp\..*")
+
+
+@dataclass(slots=True, frozen=True)
+class Current:
+    """What `CURRENT` says."""
+
+    number: int
+    version: int = FORMAT_VERSION
+
+
+def database_path(directory: str, number: int) -> str:
+    """Return the path of a database."""
+    return f"{directory}/backend.{number}"
+
+
+def read_current(files: Files, directory: str) -> Current | None:
+    """Return which database counts; None if there is none yet."""
+    path = f"{directory}/CURRENT"
+    if not files.exists(path):
+        return None
+    content = read_file(files, path)
+    match = _CURRENT.fullmatch(content)
+    if match is None:
+        raise BackendError(
+            f"{path}: {content[:100]!r} is not what Kvorum writes there, which is 'kvorum backend "
+            f"format <version>' and 'backend.<number>', a line each. What to do: if exactly one "
+            f"backend.<number> is in the directory, write the two lines; otherwise remove the "
+            f"member from the cluster and add it anew with an empty directory"
+        )
+    current = Current(number=int(match[2]), version=int(match[1]))
+    if current.version > FORMAT_VERSION:
+        raise BackendError(
+            f"{path}: format {current.version}, but this version of Kvorum knows formats up to "
+            f"{FORMAT_VERSION}. What to do: start the version that wrote it, or a newer one"
+        )
+    return current
+
+
+def write_current(files: Files, directory: str, current: Current) -> None:
+    """Make a database count. The names of both files are durable afterwards."""
+    content = f"kvorum backend format {current.version}\nbackend.{current.number}\n"
+    write_file(files, f"{directory}/CURRENT", content.encode())
+
+
+def take_lock(files: Files, directory: str) -> int:
+    """Return the descriptor that holds the lock of a directory."""
+    path = f"{directory}/LOCK"
+    descriptor = files.open(path, Opening.WRITE if files.exists(path) else Opening.CREATE)
+    if not files.lock(descriptor):
+        files.close(descriptor)
+        raise BackendError(
+            f"{path} is locked: another process has the database of this member open. What to do: "
+            f"stop that process, or give this member a directory of its own"
+        )
+    return descriptor
+
+
+def remove_database(files: Files, path: str) -> None:
+    """Remove a database and what LMDB keeps beside it."""
+    for name in (path, path + LOCK_ENDING):
+        if files.exists(name):
+            files.unlink(name)
+
+
+def remove_leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
+    """Remove what a crash left, and return its names."""
+    keep = None if current is None else f"backend.{current.number}"
+    removed = []
+    for name in files.list(directory):
+        if _REMOVABLE.fullmatch(name) and name.removesuffix(LOCK_ENDING) != keep:
+            files.unlink(f"{directory}/{name}")
+            removed.append(name)
+    return removed

@@ -1,0 +1,108 @@
+"""What the backend asks of LMDB, in few calls: the seam a simulator can stand behind.
+
+An *environment* is one database file with all buckets. Reads see the state of one commit for as
+long as their transaction lasts. At most one write transaction is open at a time; it belongs to
+the thread that began it. A commit that has returned is durable, one that was interrupted
+happened whole or not at all. Files are made, listed and removed under the same paths through
+`Files`; beside `<path>` an environment may keep `<path>-lock`.
+
+Failures of the database are BackendErrors that name the file and what to do.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+LOCK_ENDING = "-lock"
+
+
+class Sizes(NamedTuple):
+    """The bytes of a database file: all of it, and without pages that are free."""
+
+    allocated: int
+    in_use: int
+
+
+class ReadTransaction(Protocol):
+    """One consistent view. Any thread may use it, one at a time."""
+
+    def get(self, bucket: bytes, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+
+    def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return keys and values of those keys that exist, in the order asked for."""
+
+    def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values in the order of keys, from `first` on."""
+
+    def last(self, bucket: bytes) -> bytes | None:
+        """Return the greatest key of a bucket."""
+
+    def count(self, bucket: bytes) -> int:
+        """Return how many entries a bucket has."""
+
+    def end(self) -> None:
+        """Give the view back. Nothing else may be called afterwards."""
+
+
+class WriteTransaction(Protocol):
+    """Changes that become visible and durable together."""
+
+    def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries in ascending order of keys, all behind the last key of the bucket."""
+
+    def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries in any order; what exists is replaced."""
+
+    def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
+        """Remove entries; those that do not exist are left alone."""
+
+    def last(self, bucket: bytes) -> bytes | None:
+        """Return the greatest key of a bucket."""
+
+    def commit(self) -> Sizes:
+        """Return when everything is durable; say how large the file is then."""
+
+    def abort(self) -> None:
+        """Forget everything."""
+
+
+class Environment(Protocol):
+    """One open database file. Every bucket exists."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def begin(self) -> ReadTransaction:
+        """Begin a view of the newest commit."""
+
+    def begin_write(self) -> WriteTransaction:
+        """Begin the only write transaction."""
+
+    def sizes(self) -> Sizes:
+        """Return how large the file is."""
+
+    def check_readers(self) -> int:
+        """Forget views of processes that died, and return how many: they keep pages from reuse."""
+
+    def close(self) -> None:
+        """Give the file back. No transaction is open."""
+
+
+class Environments(Protocol):
+    """Where environments come from. All of a process go through one of these."""
+
+    def open(self, path: str, map_bytes: int) -> Environment:
+        """Open a file to read and write; make it, with its buckets, if there is none.
+
+        `map_bytes` is the room reserved, which the file can never outgrow.
+        """
+
+    def open_reader(self, path: str) -> Environment:
+        """Open an existing file to read; if this process has it open already, share that."""
+
+    def copy(self, source: Environment, path: str, descriptor: int) -> None:
+        """Write the newest commit, without free pages, to a new, empty file of `Files`.
+
+        It is durable once the descriptor was synced.
+        """

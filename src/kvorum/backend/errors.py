@@ -1,0 +1,22 @@
+"""What can be wrong with a database, each with what to do about it."""
+
+
+class BackendError(Exception):
+    """A database that cannot be opened, read or written."""
+
+
+class CorruptionError(BackendError):
+    """A database that does not hold what was written into it."""
+
+    def __init__(self, path: str, place: str, problem: str) -> None:
+        super().__init__(
+            f"{path}: {place}: {problem}. The file is damaged: check the disk and the memory of "
+            f"this machine, then remove the member from the cluster and add it anew with an "
+            f"empty directory, or restore a snapshot if it is the only one"
+        )
+
+
+def describe_revision(revision: int) -> str:
+    """Return a revision in words."""
+    kind = "tombstone" if revision & 1 else "row"
+    return f"{kind} of revision {revision >> 32}, sub {(revision & 0xFFFFFFFF) >> 1}"

@@ -1,0 +1,294 @@
+"""Environments in memory, beside `MemoryFiles`: for tests and simulation.
+
+Every environment is a file of those `MemoryFiles`, so that its name is lost or kept in a power cut
+as names are. `before` of the files is asked with the call `commit` before a commit takes effect;
+if that raises, the commit is under way, and whether it happened is asked when the disk is looked
+at again. A copy whose file was not synced is unreadable after a power cut.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from kvorum.backend.buckets import BUCKETS
+from kvorum.backend.encoding import KEY_BYTES_MAX
+from kvorum.backend.environment import Environment, Sizes
+from kvorum.backend.errors import BackendError, CorruptionError
+from kvorum.files.interface import Opening, read_file
+from kvorum.files.memory import Call, MemoryFiles, Survives
+
+_PAGE_BYTES = 4096
+_COPIED = b"copied"
+
+
+class _Bucket:
+    """Entries of a bucket. Whoever changes it while a view looks at it changes a copy."""
+
+    __slots__ = ("byte_count", "entries", "ordered")
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes] = {}
+        self.ordered: list[bytes] | None = None  # the keys, when they were asked for in order
+        self.byte_count = 0
+
+    def copy(self) -> "_Bucket":
+        bucket = _Bucket()
+        bucket.entries = dict(self.entries)
+        bucket.byte_count = self.byte_count
+        return bucket
+
+    def change(self, key: bytes, value: bytes | None) -> None:
+        before = self.entries.pop(key, None)
+        if before is not None:
+            self.byte_count -= len(key) + len(before)
+        if value is not None:
+            self.entries[key] = value
+            self.byte_count += len(key) + len(value)
+        self.ordered = None
+
+    def keys(self) -> list[bytes]:
+        if self.ordered is None:
+            self.ordered = sorted(self.entries)
+        return self.ordered
+
+
+class _Content:
+    """What a file holds."""
+
+    __slots__ = ("buckets", "committing", "is_copy", "page_count", "views")
+
+    def __init__(self, buckets: dict[bytes, _Bucket], *, is_copy: bool) -> None:
+        self.buckets = buckets
+        self.is_copy = is_copy
+        self.views = 0
+        self.committing: MemoryWrite | None = None
+        self.page_count = self.pages_in_use()
+
+    def pages_in_use(self) -> int:
+        content = sum(bucket.byte_count for bucket in self.buckets.values())
+        return 2 + len(BUCKETS) + -(-content // _PAGE_BYTES)
+
+    def change(self, changes: dict[bytes, dict[bytes, bytes | None]]) -> None:
+        if self.views:
+            self.buckets = dict(self.buckets)
+        for name, entries in changes.items():
+            if self.views:
+                self.buckets[name] = self.buckets[name].copy()
+            bucket = self.buckets[name]
+            for key, value in entries.items():
+                bucket.change(key, value)
+        # A file grows and never shrinks, as LMDB's does.
+        self.page_count = max(self.page_count, self.pages_in_use())
+
+    def copy(self, *, is_copy: bool) -> "_Content":
+        return _Content({name: each.copy() for name, each in self.buckets.items()}, is_copy=is_copy)
+
+
+class MemoryRead:
+    """A view of one commit."""
+
+    __slots__ = ("_buckets", "_content")
+
+    def __init__(self, content: _Content) -> None:
+        self._content = content
+        self._buckets = content.buckets
+        content.views += 1
+
+    def get(self, bucket: bytes, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        return self._buckets[bucket].entries.get(key)
+
+    def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return keys and values of those keys that exist, in the order asked for."""
+        entries = self._buckets[bucket].entries
+        return [(key, entries[key]) for key in keys if key in entries]
+
+    def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values in the order of keys, from `first` on."""
+        keys = self._buckets[bucket].keys()
+        start = bisect_left(keys, first)
+        return self.get_many(bucket, keys[start : start + limit])
+
+    def last(self, bucket: bytes) -> bytes | None:
+        """Return the greatest key of a bucket."""
+        keys = self._buckets[bucket].keys()
+        return keys[-1] if keys else None
+
+    def count(self, bucket: bytes) -> int:
+        """Return how many entries a bucket has."""
+        return len(self._buckets[bucket].entries)
+
+    def end(self) -> None:
+        """Give the view back."""
+        self._content.views -= 1
+        self._buckets = {}
+
+
+class MemoryWrite:
+    """Changes that become visible together."""
+
+    __slots__ = ("_changes", "_environment")
+
+    def __init__(self, environment: "MemoryEnvironment") -> None:
+        assert not environment.is_writing, f"two write transactions in {environment.path}"
+        environment.is_writing = True
+        self._environment = environment
+        self._changes: dict[bytes, dict[bytes, bytes | None]] = {}
+
+    def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries in ascending order of keys, all behind the last key of the bucket."""
+        keys = [key for key, _ in items]
+        last = self.last(bucket)
+        assert keys == sorted(set(keys)), f"entries out of order in {bucket!r}"
+        assert not keys or last is None or keys[0] > last, f"{keys[0]!r} is not behind {last!r}"
+        self.put(bucket, items)
+
+    def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries in any order; what exists is replaced."""
+        for key, value in items:
+            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
+            self._changes.setdefault(bucket, {})[key] = value
+
+    def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
+        """Remove entries; those that do not exist are left alone."""
+        self._changes.setdefault(bucket, {}).update(dict.fromkeys(keys))
+
+    def last(self, bucket: bytes) -> bytes | None:
+        """Return the greatest key of a bucket."""
+        changes = self._changes.get(bucket, {})
+        stored = self._environment.content.buckets[bucket].keys()
+        kept = next((key for key in reversed(stored) if changes.get(key, b"") is not None), None)
+        put = max((key for key, value in changes.items() if value is not None), default=None)
+        return put if kept is None or (put is not None and put > kept) else kept
+
+    def commit(self) -> Sizes:
+        """Return when everything is durable; say how large the file is then."""
+        environment = self._environment
+        environment.content.committing = self
+        environment.ask("commit")
+        self.take_effect()
+        environment.is_writing = False
+        return environment.sizes()
+
+    def take_effect(self) -> None:
+        """Let the commit have happened."""
+        self._environment.content.change(self._changes)
+        self._environment.content.committing = None
+        self._environment.content.is_copy = False
+
+    def abort(self) -> None:
+        """Forget everything."""
+        self._environment.is_writing = False
+
+
+class MemoryEnvironment:
+    """One open file, perhaps shared by several who opened it."""
+
+    __slots__ = ("_environments", "content", "is_writing", "path", "users")
+
+    def __init__(self, environments: "MemoryEnvironments", path: str, content: _Content) -> None:
+        self._environments = environments
+        self.path = path
+        self.content = content
+        self.is_writing = False
+        self.users = 1
+
+    def ask(self, name: str) -> None:
+        """Show a call to whoever looks on."""
+        before = self._environments.files.before
+        if before is not None:
+            before(Call(name, self.path))
+
+    def begin(self) -> MemoryRead:
+        """Begin a view of the newest commit."""
+        return MemoryRead(self.content)
+
+    def begin_write(self) -> MemoryWrite:
+        """Begin the only write transaction."""
+        return MemoryWrite(self)
+
+    def sizes(self) -> Sizes:
+        """Return how large the file is."""
+        pages = self.content.pages_in_use()
+        return Sizes(self.content.page_count * _PAGE_BYTES, pages * _PAGE_BYTES)
+
+    def check_readers(self) -> int:
+        """Forget views of processes that died: there are none."""
+        return 0
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.users -= 1
+        if not self.users:
+            self._environments.forget(self.path)
+
+
+class MemoryEnvironments:
+    """Databases beside the files of one machine."""
+
+    __slots__ = ("_contents", "_open", "files")
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.files = files
+        self._contents: dict[str, _Content] = {}
+        self._open: dict[str, MemoryEnvironment] = {}
+
+    def after_power_cut(self, files: MemoryFiles, survives: Survives) -> "MemoryEnvironments":
+        """Return the databases as they are found after a power cut now.
+
+        `files` are the files after the same power cut; `survives` is asked for every commit that
+        was under way.
+        """
+        image = MemoryEnvironments(files)
+        for path, content in self._contents.items():
+            if not files.exists(path) or (content.is_copy and read_file(files, path) != _COPIED):
+                continue
+            if content.committing is not None and survives():
+                content.committing.take_effect()
+            image._contents[path] = content.copy(is_copy=content.is_copy)
+        return image
+
+    def kill(self, survives: Survives) -> None:
+        """Do what the end of the process does; ask whether a commit under way happened."""
+        for environment in list(self._open.values()):
+            writer = environment.content.committing
+            environment.content.committing = None
+            if writer is not None and survives():
+                writer.take_effect()
+            environment.content.views = 0
+        self._open.clear()
+
+    def open(self, path: str, map_bytes: int) -> Environment:  # noqa: ARG002
+        """Open a file to read and write; make it, with its buckets, if there is none."""
+        assert path not in self._open, f"{path} is open already"
+        if not self.files.exists(path):
+            self.files.close(self.files.open(path, Opening.CREATE))
+            self._contents[path] = _Content({name: _Bucket() for name in BUCKETS}, is_copy=False)
+        self._open[path] = environment = MemoryEnvironment(self, path, self._content(path))
+        return environment
+
+    def open_reader(self, path: str) -> Environment:
+        """Open an existing file to read; if it is open already, share that."""
+        environment = self._open.get(path)
+        if environment is not None:
+            environment.users += 1
+        else:
+            if not self.files.exists(path):
+                raise BackendError(f"{path}: No such file or directory")
+            self._open[path] = environment = MemoryEnvironment(self, path, self._content(path))
+        return environment
+
+    def copy(self, source: Environment, path: str, descriptor: int) -> None:
+        """Write the newest commit, without free pages, to a new, empty file."""
+        assert isinstance(source, MemoryEnvironment)
+        self._contents[path] = source.content.copy(is_copy=True)
+        self.files.pwrite(descriptor, 0, _COPIED)
+
+    def forget(self, path: str) -> None:
+        """Note that a file was closed."""
+        del self._open[path]
+
+    def _content(self, path: str) -> _Content:
+        content = self._contents.get(path)
+        if content is None:
+            raise CorruptionError(path, "opening", "not a database")
+        return content

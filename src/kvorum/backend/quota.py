@@ -1,0 +1,32 @@
+"""The space quota of a database: what is allowed, and how much room is reserved for it."""
+
+DEFAULT_QUOTA_BYTES = 2 << 30
+PUT_BYTES = 256
+LEASE_GRANT_BYTES = 64
+
+# The map is address space, not memory or disk; it can never grow, so it is far too large.
+_MAP_BYTES_MIN = 64 << 30
+_MAP_BYTES_UNLIMITED = 1 << 40
+_MAP_QUOTAS = 16
+
+
+def effective_quota(configured: int) -> int | None:
+    """Return the quota in bytes; None if there is none.
+
+    0 stands for the default, a negative number for no quota.
+    """
+    if configured < 0:
+        return None
+    return configured or DEFAULT_QUOTA_BYTES
+
+
+def reserved_bytes(configured: int) -> int:
+    """Return the room to reserve for a database under a quota as configured."""
+    quota = effective_quota(configured)
+    return _MAP_BYTES_UNLIMITED if quota is None else max(_MAP_BYTES_MIN, _MAP_QUOTAS * quota)
+
+
+def fits_quota(configured: int, size_bytes: int, pending_bytes: int, cost: int) -> bool:
+    """Return whether a write of that cost may be added to what is stored and what waits."""
+    quota = effective_quota(configured)
+    return quota is None or size_bytes + pending_bytes + cost < quota

@@ -1,0 +1,259 @@
+"""Environments in LMDB. The one module of the core that knows it.
+
+Default sync flags and no writable map: with those a finished commit survives a power cut, and an
+unfinished one is never there in part. The map is reserved once and never resized, because that
+would invalidate every reader. LMDB breaks its own locks if a process opens a file twice, so what
+is open is shared. Read transactions are not tied to threads, write transactions are.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TypeAlias
+
+import lmdb
+
+from kvorum.backend.buckets import BUCKETS
+from kvorum.backend.environment import Environment, Sizes
+from kvorum.backend.errors import BackendError, CorruptionError
+
+_Databases: TypeAlias = dict[bytes, "lmdb._Database"]
+# The two pages in which LMDB notes the newest commits.
+_META_PAGES = 2
+
+
+def _error(path: str, action: str, error: Exception) -> BackendError:
+    if isinstance(error, lmdb.MapFullError):
+        advice = "it reached the room reserved for it; compact, defragment, or raise the quota"
+    elif isinstance(
+        error,
+        lmdb.CorruptedError
+        | lmdb.PageNotFoundError
+        | lmdb.InvalidError
+        | lmdb.VersionMismatchError,
+    ):
+        return CorruptionError(path, action, str(error))
+    elif isinstance(error, lmdb.ReadersFullError):
+        advice = "too many processes read it; end those that are not needed"
+    else:
+        advice = "check the disk: free space, errors in the system log, permissions"
+    return BackendError(f"{path}: {action} failed: {error}. What to do: {advice}")
+
+
+class LmdbRead:
+    """A read transaction."""
+
+    __slots__ = ("_databases", "_path", "_transaction")
+
+    def __init__(
+        self, path: str, databases: _Databases, transaction: "lmdb.Transaction[bytes]"
+    ) -> None:
+        self._path = path
+        self._databases = databases
+        self._transaction = transaction
+
+    def get(self, bucket: bytes, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        try:
+            return self._transaction.get(key, None, self._databases[bucket])
+        except lmdb.Error as error:
+            raise _error(self._path, "reading", error) from error
+
+    def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return keys and values of those keys that exist, in the order asked for."""
+        try:
+            return self._transaction.cursor(self._databases[bucket]).getmulti(keys)
+        except lmdb.Error as error:
+            raise _error(self._path, "reading", error) from error
+
+    def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values in the order of keys, from `first` on."""
+        try:
+            cursor = self._transaction.cursor(self._databases[bucket])
+            if not (cursor.set_range(first) if first else cursor.first()):
+                return []
+            return list(islice(cursor.iternext(), limit))
+        except lmdb.Error as error:
+            raise _error(self._path, "reading", error) from error
+
+    def last(self, bucket: bytes) -> bytes | None:
+        """Return the greatest key of a bucket."""
+        cursor = self._transaction.cursor(self._databases[bucket])
+        return cursor.key() if cursor.last() else None
+
+    def count(self, bucket: bytes) -> int:
+        """Return how many entries a bucket has."""
+        return self._transaction.stat(self._databases[bucket])["entries"]
+
+    def end(self) -> None:
+        """Give the view back."""
+        self._transaction.abort()
+
+
+class LmdbWrite:
+    """A write transaction. Begin, use and end it in one thread."""
+
+    __slots__ = ("_environment", "_transaction")
+
+    def __init__(self, environment: "LmdbEnvironment") -> None:
+        self._environment = environment
+        try:
+            self._transaction = environment.lmdb.begin(write=True)
+        except lmdb.Error as error:
+            raise _error(environment.path, "beginning to write", error) from error
+
+    def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries in ascending order of keys, all behind the last key of the bucket."""
+        cursor = self._transaction.cursor(self._environment.databases[bucket])
+        try:
+            _, added = cursor.putmulti(items, append=True)
+        except lmdb.Error as error:
+            raise _error(self._environment.path, "writing", error) from error
+        assert added == len(items), f"{len(items) - added} entries out of order in {bucket!r}"
+
+    def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries in any order; what exists is replaced."""
+        try:
+            self._transaction.cursor(self._environment.databases[bucket]).putmulti(items)
+        except lmdb.Error as error:
+            raise _error(self._environment.path, "writing", error) from error
+
+    def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
+        """Remove entries; those that do not exist are left alone."""
+        database = self._environment.databases[bucket]
+        delete = self._transaction.delete
+        try:
+            for key in keys:
+                delete(key, b"", database)
+        except lmdb.Error as error:
+            raise _error(self._environment.path, "deleting", error) from error
+
+    def last(self, bucket: bytes) -> bytes | None:
+        """Return the greatest key of a bucket."""
+        cursor = self._transaction.cursor(self._environment.databases[bucket])
+        return cursor.key() if cursor.last() else None
+
+    def commit(self) -> Sizes:
+        """Return when everything is durable; say how large the file is then."""
+        try:
+            self._transaction.commit()
+        except lmdb.Error as error:
+            raise _error(self._environment.path, "committing", error) from error
+        return self._environment.sizes()
+
+    def abort(self) -> None:
+        """Forget everything."""
+        self._transaction.abort()
+
+
+class LmdbEnvironment:
+    """One open file, perhaps shared by several who opened it."""
+
+    __slots__ = ("_environments", "databases", "lmdb", "path", "users")
+
+    def __init__(
+        self, environments: "LmdbEnvironments", path: str, map_bytes: int, *, readonly: bool
+    ) -> None:
+        self._environments = environments
+        self.path = path
+        self.users = 1
+        try:
+            self.lmdb = lmdb.Environment(
+                path,
+                map_size=map_bytes,
+                subdir=False,
+                readonly=readonly,
+                mode=0o600,
+                max_dbs=len(BUCKETS),
+                # One view a turn, so one transaction to use again.
+                max_spare_txns=1,
+            )
+        except lmdb.Error as error:
+            raise _error(path, "opening", error) from error
+        try:
+            self.databases: _Databases = {}
+            if readonly:
+                self._open_buckets(None)
+            else:
+                with self.lmdb.begin(write=True) as transaction:
+                    self._open_buckets(transaction)
+        except lmdb.Error as error:
+            self.lmdb.close()
+            raise _error(path, "opening its buckets", error) from error
+
+    def _open_buckets(self, transaction: "lmdb.Transaction[bytes] | None") -> None:
+        for bucket in BUCKETS:
+            self.databases[bucket] = self.lmdb.open_db(
+                bucket, txn=transaction, create=transaction is not None
+            )
+
+    def begin(self) -> LmdbRead:
+        """Begin a view of the newest commit."""
+        try:
+            return LmdbRead(self.path, self.databases, self.lmdb.begin())
+        except lmdb.Error as error:
+            raise _error(self.path, "beginning to read", error) from error
+
+    def begin_write(self) -> LmdbWrite:
+        """Begin the only write transaction."""
+        return LmdbWrite(self)
+
+    def sizes(self) -> Sizes:
+        """Return how large the file is."""
+        with self.lmdb.begin() as transaction:
+            statistics = [transaction.stat(database) for database in self.databases.values()]
+            statistics.append(transaction.stat())
+        pages = _META_PAGES + sum(
+            each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"]
+            for each in statistics
+        )
+        page_bytes = statistics[0]["psize"]
+        return Sizes((self.lmdb.info()["last_pgno"] + 1) * page_bytes, pages * page_bytes)
+
+    def check_readers(self) -> int:
+        """Forget views of processes that died, and return how many."""
+        return self.lmdb.reader_check()
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.users -= 1
+        if not self.users:
+            self._environments.forget(self.path)
+            self.lmdb.close()
+
+
+class LmdbEnvironments:
+    """The database files that this process has open."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: dict[str, LmdbEnvironment] = {}
+
+    def open(self, path: str, map_bytes: int) -> Environment:
+        """Open a file to read and write; make it, with its buckets, if there is none."""
+        assert path not in self._open, f"{path} is open already"
+        self._open[path] = environment = LmdbEnvironment(self, path, map_bytes, readonly=False)
+        return environment
+
+    def open_reader(self, path: str) -> Environment:
+        """Open an existing file to read; if this process has it open already, share that."""
+        environment = self._open.get(path)
+        if environment is not None:
+            environment.users += 1
+        else:
+            # LMDB takes the size of the map from the file when it is given none.
+            environment = LmdbEnvironment(self, path, 0, readonly=True)
+            self._open[path] = environment
+        return environment
+
+    def copy(self, source: Environment, path: str, descriptor: int) -> None:
+        """Write the newest commit, without free pages, to a new, empty file."""
+        assert isinstance(source, LmdbEnvironment)
+        try:
+            source.lmdb.copyfd(descriptor, compact=True)
+        except lmdb.Error as error:
+            raise _error(path, f"copying {source.path}", error) from error
+
+    def forget(self, path: str) -> None:
+        """Note that a file was closed."""
+        del self._open[path]

@@ -1,0 +1,122 @@
+"""One consistent look at what is committed: values are checked against their checksums.
+
+The backend looks through one view a turn; jobs in a helper process open their own. A view sees
+the state of one commit, with the consistent index of that same commit.
+"""
+
+from collections.abc import Sequence
+
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
+from kvorum.backend.encoding import (
+    CHECKSUM_BYTES,
+    RESIDUE,
+    is_whole,
+    parse_row_key,
+    parse_stored,
+    row_key,
+    stored_name,
+)
+from kvorum.backend.environment import Environment, ReadTransaction
+from kvorum.backend.errors import CorruptionError, describe_revision
+
+_SCAN_ENTRIES = 1_000
+_STRIP = slice(None, -CHECKSUM_BYTES)
+
+
+class View:
+    """The rows and entries of one commit. End it: while it lasts, no page it sees is reused."""
+
+    __slots__ = ("_transaction", "path")
+
+    def __init__(self, environment: Environment) -> None:
+        self.path = environment.path
+        self._transaction: ReadTransaction = environment.begin()
+
+    def end(self) -> None:
+        """Give the view back."""
+        self._transaction.end()
+
+    def applied(self) -> tuple[int, int]:
+        """Return index and term of the last entry whose effects are here; zeros if none is."""
+        index = self.get(META, CONSISTENT_INDEX) or b""
+        term = self.get(META, TERM) or b""
+        return int.from_bytes(index, "big"), int.from_bytes(term, "big")
+
+    def get(self, bucket: bytes, name: bytes) -> bytes | None:
+        """Return an entry of a bucket other than `key`."""
+        key = stored_name(name)
+        sealed = self._transaction.get(bucket, key)
+        if sealed is None:
+            return None
+        found, value = self._open_entry(bucket, key, sealed)
+        assert found == name, f"{found!r} and {name!r} have the same SHA-256"
+        return value
+
+    def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
+        """Return all entries of a bucket other than `key`, in the order of names."""
+        result: list[tuple[bytes, bytes]] = []
+        found = self._transaction.scan(bucket, b"", _SCAN_ENTRIES)
+        while found:
+            result.extend(self._open_entry(bucket, key, sealed) for key, sealed in found)
+            found = self._transaction.scan(bucket, found[-1][0], _SCAN_ENTRIES)[1:]
+        result.sort()
+        return result
+
+    def row(self, revision: int) -> bytes | None:
+        """Return a row of bucket `key`."""
+        key = row_key(revision)
+        sealed = self._transaction.get(KEY, key)
+        if sealed is None:
+            return None
+        if extend(crc32c(key), sealed) != RESIDUE:
+            raise self._damaged(revision)
+        return sealed[_STRIP]
+
+    def rows(self, revisions: Sequence[int]) -> list[bytes]:
+        """Return rows of bucket `key`, which must all be there."""
+        found = self._transaction.get_many(KEY, [row_key(revision) for revision in revisions])
+        values = [sealed[_STRIP] for key, sealed in found if extend(crc32c(key), sealed) == RESIDUE]
+        if len(values) != len(revisions):
+            for revision in revisions:
+                if self.row(revision) is None:
+                    raise self.missing(revision)
+        return values
+
+    def scan_rows(self, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return rows of bucket `key` with revisions from `first` to `last`, ascending."""
+        found = self._transaction.scan(KEY, row_key(first), limit)
+        rows: list[tuple[int, bytes]] = []
+        add = rows.append
+        for key, sealed in found:
+            try:
+                revision = parse_row_key(key)
+            except ValueError as error:
+                raise CorruptionError(
+                    self.path, f"after {describe_revision(first)}", str(error)
+                ) from error
+            if revision > last:
+                break
+            if extend(crc32c(key), sealed) != RESIDUE:
+                raise self._damaged(revision)
+            add((revision, sealed[_STRIP]))
+        return rows
+
+    def count(self, bucket: bytes) -> int:
+        """Return how many entries a bucket has."""
+        return self._transaction.count(bucket)
+
+    def _open_entry(self, bucket: bytes, key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
+        if not is_whole(key, sealed):
+            place = f"entry {key!r} of bucket {bucket.decode()}"
+            raise CorruptionError(self.path, place, "its checksum does not fit")
+        return parse_stored(key, sealed[_STRIP])
+
+    def _damaged(self, revision: int) -> CorruptionError:
+        return CorruptionError(self.path, describe_revision(revision), "its checksum does not fit")
+
+    def missing(self, revision: int) -> CorruptionError:
+        """Return the error for a row that should be here and is not."""
+        return CorruptionError(self.path, describe_revision(revision), "it is missing")
