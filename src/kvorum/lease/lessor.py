@@ -1,0 +1,374 @@
+"""Leases: keys that go when nobody renews them.
+
+Grants, revokes, checkpoints and attachments are replicated: every member applies the same and
+stores the same rows. Only the leader's lessor is primary, and only a primary looks at the time:
+it renews, tells which leases have run out, and which are to be checkpointed. Whoever drives it
+proposes those revokes and checkpoints, having made sure that it still leads; a lease is gone
+when the revoke is applied, and not before.
+
+An expired lease stays expired until it is revoked or another member becomes primary: no
+renewal brings it back. Time is passed in, as seconds of a clock that never goes back.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from enum import Enum
+from math import ceil, inf
+from typing import NamedTuple
+
+from kvorum.api.errors import (
+    LEADER_CHANGED,
+    LEASE_EXIST,
+    LEASE_NOT_FOUND,
+    LEASE_TTL_TOO_LARGE,
+    StatusError,
+)
+from kvorum.backend.backend import Backend
+from kvorum.backend.buckets import LEASE
+from kvorum.lease.deadlines import Deadlines
+from kvorum.lease.lease import Lease, lease_of_row, row_key, row_value
+from kvorum.lease.slices import SLICE, sorted_in_slices
+
+TTL_SECONDS_MAX = 9_000_000_000
+REVOKES_PER_SECOND_MAX = 1000
+CHECKPOINT_BATCH_MAX = 1000
+CHECKPOINT_SECONDS = 300.0
+# How many entries of the heap one call looks at; bounds a turn after a wave of renewals.
+EXAMINED_MAX = 1000
+# After an election expiries are kept apart, so that they leave room for other revokes.
+_EXPIRIES_PER_SECOND = 3 * REVOKES_PER_SECOND_MAX // 4
+
+
+class NotRenewed(Enum):
+    """Why a lease was not renewed, and what its holder is to be told."""
+
+    NOT_PRIMARY = "another member counts the time: ask the leader"
+    NOT_FOUND = "there is no such lease: the answer is TTL 0"
+    EXPIRED = "it has run out: wait until it is revoked, then the answer is TTL 0"
+    # A renewal that a new leader would not know of must not be answered.
+    CHECKPOINTED = "apply a checkpoint of 0 for it first, then renew"
+
+
+class TimeToLive(NamedTuple):
+    """Whole seconds left, not positive for a lease that has run out; and seconds granted."""
+
+    remaining: int
+    granted: int
+
+
+def ttl_seconds_min(election_ticks: int, heartbeat_seconds: float) -> int:
+    """Return the shortest TTL: three halves of an election timeout, in whole seconds."""
+    # Rounded, because 15 ticks of 0.2 seconds are 3 seconds and not 3.0000000000000004.
+    return ceil(round(3 * election_ticks // 2 * heartbeat_seconds, 6))
+
+
+class Lessor:
+    """All leases of a member.
+
+    `retry_seconds` is when a lease that ran out is named again, if it still exists.
+    `checkpoint_seconds` is the interval of checkpoints of one lease; None leaves them out, but
+    those of other leaders are applied all the same.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        ttl_seconds_min: int = 2,
+        retry_seconds: float = 7.0,
+        checkpoint_seconds: float | None = None,
+    ) -> None:
+        self._backend = backend
+        self._ttl_min = ttl_seconds_min
+        self._retry_seconds = retry_seconds
+        self._checkpoint_seconds = checkpoint_seconds
+        self._leases: dict[int, Lease] = {}
+        self._lease_of: dict[bytes, int] = {}
+        self._is_primary = False
+        # Grows with every change of role, so that a promotion notices that it was overtaken.
+        self._role = 0
+        self._expiries = Deadlines()
+        self._checkpoints = Deadlines()
+        # When the last revokes were asked for.
+        self._revokes: deque[float] = deque(maxlen=REVOKES_PER_SECOND_MAX)
+        self.granted_total = 0
+        self.revoked_total = 0
+        self.renewed_total = 0
+
+    def restore(self) -> None:
+        """Read the leases from the storage, without keys: the store attaches those.
+
+        The lessor is not primary afterwards.
+        """
+        self.demote()
+        self._lease_of = {}
+        self._leases = {}
+        for key, value in self._backend.items(LEASE):
+            lease = lease_of_row(key, value)
+            lease.ttl = max(lease.ttl, self._ttl_min)
+            self._leases[lease.id] = lease
+
+    # What every member does alike.
+
+    def grant(self, lease_id: int, ttl: int, now: float) -> int:
+        """Make a lease and return its TTL, raised to the minimum; raises StatusError."""
+        assert lease_id, "0 stands for no lease; the proposer chooses an id"
+        if ttl > TTL_SECONDS_MAX:
+            raise StatusError(LEASE_TTL_TOO_LARGE)
+        if lease_id in self._leases:
+            raise StatusError(LEASE_EXIST)
+        lease = Lease(lease_id, max(ttl, self._ttl_min))
+        self._leases[lease_id] = lease
+        self._backend.put(LEASE, row_key(lease_id), row_value(lease))
+        self.granted_total += 1
+        if self._is_primary:
+            lease.expiry = now + lease.ttl
+            self._expiries.arm(lease_id, lease.expiry)
+            self._arm_checkpoint(lease, now)
+        return lease.ttl
+
+    def sorted_keys(self, lease_id: int) -> list[bytes]:
+        """Return the keys a revoke deletes, in its order; raises StatusError.
+
+        The whole revoke is: delete them, in one write transaction, then `forget` the lease.
+        """
+        return sorted(self._lease(lease_id).keys)
+
+    def sorted_keys_in_slices(self, lease_id: int) -> Generator[None, None, list[bytes]]:
+        """Return what `sorted_keys` does, for a lease with many keys."""
+        return sorted_in_slices(list(self._lease(lease_id).keys))
+
+    def forget(self, lease_id: int) -> None:
+        """Remove a lease and whatever is still attached to it; raises StatusError."""
+        lease = self._lease(lease_id)
+        for key in lease.keys:
+            del self._lease_of[key]
+        del self._leases[lease_id]
+        self._backend.delete(LEASE, row_key(lease_id))
+        self._expiries.disarm(lease_id)
+        self._checkpoints.disarm(lease_id)
+        self.revoked_total += 1
+
+    def checkpoint(self, lease_id: int, remaining: int, now: float) -> None:
+        """Remember what is left of a lease, for the next primary; 0 is all of it.
+
+        A lease that is gone meanwhile is passed over.
+        """
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return
+        lease.remaining = max(remaining, 0)
+        self._backend.put(LEASE, row_key(lease_id), row_value(lease))
+        if self._is_primary:
+            self._arm_checkpoint(lease, now)
+
+    def attach(self, lease_id: int, key: bytes) -> None:
+        """Give the key to this lease, which exists; another one loses it."""
+        assert lease_id in self._leases, f"key {key!r} names lease {lease_id:x}, which is gone"
+        self.reattach(lease_id, key)
+
+    def reattach(self, lease_id: int, key: bytes) -> bool:
+        """Attach a key read from the storage; False if there is no such lease."""
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return False
+        previous = self._lease_of.get(key)
+        if previous == lease_id:
+            return True
+        if previous is not None:
+            self._leases[previous].drop(key)
+        self._lease_of[key] = lease.id
+        lease.add(key)
+        return True
+
+    def detach(self, lease_id: int, key: bytes) -> None:
+        """Take the key from this lease, if it has it."""
+        if self._lease_of.get(key) == lease_id:
+            del self._lease_of[key]
+            self._leases[lease_id].drop(key)
+
+    # What anyone may ask.
+
+    def __contains__(self, lease_id: int) -> bool:
+        return lease_id in self._leases
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this member counts the time."""
+        return self._is_primary
+
+    def lease_of(self, key: bytes) -> int:
+        """Return the lease a key is attached to; 0 if there is none."""
+        return self._lease_of.get(key, 0)
+
+    def keys_of(self, lease_id: int) -> list[bytes]:
+        """Return the keys attached to a lease, in no particular order; none if it is unknown."""
+        lease = self._leases.get(lease_id)
+        return [] if lease is None else list(lease.keys)
+
+    def key_count(self, lease_id: int) -> int:
+        """Return how many keys are attached to a lease; 0 if it is unknown."""
+        lease = self._leases.get(lease_id)
+        return 0 if lease is None else lease.key_count
+
+    def leases(self) -> list[int]:
+        """Return the ids of all leases; a primary gives those first that have the least left."""
+        if not self._is_primary:
+            return list(self._leases)
+        return [lease.id for lease in sorted(self._leases.values(), key=lambda each: each.expiry)]
+
+    def time_to_live(self, lease_id: int, now: float) -> TimeToLive | None:
+        """Return what is left of a lease; None if it is unknown.
+
+        Raises StatusError on a member that does not count the time.
+        """
+        if not self._is_primary:
+            raise StatusError(LEADER_CHANGED)
+        lease = self._leases.get(lease_id)
+        return None if lease is None else TimeToLive(int(lease.expiry - now), lease.ttl)
+
+    # What only the primary does.
+
+    def promote(self, now: float, extend_seconds: float) -> None:
+        """Become primary: `promote_in_slices`, in one go."""
+        for _ in self.promote_in_slices(now, extend_seconds):
+            pass
+
+    def promote_in_slices(self, now: float, extend_seconds: float) -> Generator[None, None, None]:
+        """Become primary, once done: every lease gets what is left of it, and the extension.
+
+        Nothing may be granted, revoked or checkpointed meanwhile; a demotion ends it early.
+        """
+        self.demote()
+        role = self._role
+        for _ in self._refresh(now, extend_seconds):
+            yield
+            if self._role != role:
+                return
+        self._is_primary = True
+
+    def demote(self) -> None:
+        """Stop counting the time; no lease runs out here until the next promotion."""
+        self._is_primary = False
+        self._role += 1
+        self._expiries = Deadlines()
+        self._checkpoints = Deadlines()
+
+    def renew(self, lease_id: int, now: float) -> int | NotRenewed:
+        """Let a lease run anew and return its TTL, or tell why not."""
+        if not self._is_primary:
+            return NotRenewed.NOT_PRIMARY
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return NotRenewed.NOT_FOUND
+        if lease.expiry <= now:
+            return NotRenewed.EXPIRED
+        if lease.remaining:
+            return NotRenewed.CHECKPOINTED
+        lease.expiry = now + lease.ttl
+        self._expiries.arm(lease_id, lease.expiry)
+        self.renewed_total += 1
+        return lease.ttl
+
+    def expired(self, now: float, limit: int) -> list[int]:
+        """Return leases to revoke, those first that ran out first.
+
+        At most `REVOKES_PER_SECOND_MAX` within any second, and at most `limit`. A lease is
+        returned again after `retry_seconds`, until it is forgotten.
+        """
+        found: list[int] = []
+        revokes = self._revokes
+        for _ in range(EXAMINED_MAX if self._is_primary else 0):
+            if len(found) >= limit or self._revokes_resume > now:
+                break
+            lease_id = self._expiries.take(now)
+            if lease_id is None:
+                break
+            expiry = self._leases[lease_id].expiry
+            if expiry > now:
+                self._expiries.arm(lease_id, expiry)
+                continue
+            self._expiries.arm(lease_id, now + self._retry_seconds)
+            revokes.append(now)
+            found.append(lease_id)
+        return found
+
+    def checkpoints_due(self, now: float) -> list[tuple[int, int]]:
+        """Return (lease, seconds left) to be checkpointed now, at most one batch.
+
+        A lease comes up again after the interval, whether or not the checkpoint was applied.
+        """
+        due: list[tuple[int, int]] = []
+        for _ in range(CHECKPOINT_BATCH_MAX):
+            lease_id = self._checkpoints.take(now)
+            if lease_id is None:
+                break
+            lease = self._leases[lease_id]
+            remaining = ceil(lease.expiry - now)
+            if remaining > 0:
+                self._arm_checkpoint(lease, now)
+                # A lease with all of its time left needs no checkpoint.
+                if remaining < lease.refresh_seconds:
+                    due.append((lease_id, remaining))
+        return due
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expired` or `checkpoints_due` may have something next; never too late."""
+        return min(max(self._expiries.first, self._revokes_resume), self._checkpoints.first)
+
+    @property
+    def _revokes_resume(self) -> float:
+        """When the number of revokes allows another one."""
+        revokes = self._revokes
+        return revokes[0] + 1.0 if len(revokes) == REVOKES_PER_SECOND_MAX else -inf
+
+    def _lease(self, lease_id: int) -> Lease:
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            raise StatusError(LEASE_NOT_FOUND)
+        return lease
+
+    def _arm_checkpoint(self, lease: Lease, now: float) -> None:
+        interval = self._checkpoint_seconds
+        if interval is not None and lease.refresh_seconds > interval:
+            self._checkpoints.arm(lease.id, now + interval)
+
+    def _refresh(self, now: float, extend_seconds: float) -> Generator[None, None, None]:
+        entries = []
+        for count, lease in enumerate(self._leases.values(), 1):
+            lease.expiry = now + lease.refresh_seconds + extend_seconds
+            entries.append((lease.expiry, lease.id))
+            self._arm_checkpoint(lease, now)
+            if count % SLICE == 0:
+                yield
+        entries = yield from sorted_in_slices(entries)
+        yield from self._expiries.replace(entries)
+        if len(entries) >= REVOKES_PER_SECOND_MAX:
+            yield from self._spread(entries, now, extend_seconds)
+
+    def _spread(
+        self, entries: list[tuple[float, int]], now: float, extend_seconds: float
+    ) -> Generator[None, None, None]:
+        """Delay leases that would run out in the same second as too many others.
+
+        Their entries in the heap stay, and fire too early, which does no harm.
+        """
+        window_start = entries[0][0]
+        window_end = window_start + 1.0
+        expiries = 0
+        for count, (expiry, lease_id) in enumerate(entries, 1):
+            if count % SLICE == 0:
+                yield
+            if expiry > window_end:
+                window_start, window_end, expiries = expiry, expiry + 1.0, 1
+                continue
+            expiries += 1
+            if expiries > _EXPIRIES_PER_SECOND:
+                delay = expiries / _EXPIRIES_PER_SECOND - (expiry - window_start)
+                window_end = window_start + delay
+                lease = self._leases[lease_id]
+                lease.expiry = now + lease.refresh_seconds + delay + extend_seconds

@@ -1,0 +1,115 @@
+"""Alarms: the states in which a cluster refuses requests until an operator steps in.
+
+An alarm is a member and a type, raised and cleared through the log, so that all members refuse
+alike. NOSPACE refuses what would need more space, CORRUPT whatever goes through the log and
+touches keys or leases; where both are raised, CORRUPT answers. Of other types nothing follows.
+A row of bucket `alarm` has the AlarmMember as its key and no value.
+"""
+
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.errors import CORRUPT, NO_SPACE, Status
+from kvorum.api.pb.etcdserverpb import AlarmMember
+from kvorum.backend.backend import Backend
+from kvorum.backend.buckets import ALARM
+
+
+class AlarmType:
+    """The types of alarms, numbered as on the wire; others may come from elsewhere."""
+
+    NONE: Final = 0
+    NO_SPACE: Final = 1
+    CORRUPT: Final = 2
+
+
+_NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
+
+# Requests by their field in InternalRaftRequest. A transaction needs space if it has a put.
+_TXN = 6
+_NEED_SPACE = frozenset({4, 8})  # put, lease_grant
+_TOUCH_STATE = frozenset({3, 4, 5, _TXN, 7, 8, 9})  # range .. lease_revoke
+
+
+class AlarmRowError(Exception):
+    """A row of bucket `alarm` is not what was once written there."""
+
+
+class Alarm(NamedTuple):
+    """An alarm of a member; member 0 stands for nobody in particular."""
+
+    type: int
+    member_id: int
+
+    def __str__(self) -> str:
+        name = f"alarm:{_NAMES.get(self.type, self.type)}"
+        return f"memberID:{self.member_id} {name}" if self.member_id else name
+
+
+class Alarms:
+    """The alarms that are raised."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._raised: set[Alarm] = set()
+
+    def restore(self) -> None:
+        """Read the alarms from the storage."""
+        self._raised = {_alarm(key) for key, _ in self._backend.items(ALARM)}
+
+    def activate(self, member_id: int, alarm_type: int) -> list[Alarm]:
+        """Raise an alarm, if it is not raised; return it, or nothing for the type NONE."""
+        if alarm_type == AlarmType.NONE:
+            return []
+        alarm = Alarm(alarm_type, member_id)
+        if alarm not in self._raised:
+            self._raised.add(alarm)
+            self._backend.put(ALARM, _row(alarm), b"")
+        return [alarm]
+
+    def deactivate(self, member_id: int, alarm_type: int) -> list[Alarm]:
+        """Clear exactly this alarm; return it, or nothing if it was not raised."""
+        alarm = Alarm(alarm_type, member_id)
+        if alarm not in self._raised:
+            return []
+        self._raised.remove(alarm)
+        self._backend.delete(ALARM, _row(alarm))
+        return [alarm]
+
+    def raised(self, alarm_type: int = AlarmType.NONE) -> list[Alarm]:
+        """Return the alarms of a type, or all of them, in order of type and member."""
+        wanted = sorted(self._raised)
+        if alarm_type == AlarmType.NONE:
+            return wanted
+        return [alarm for alarm in wanted if alarm.type == alarm_type]
+
+    def refusal(self, kind: int, *, has_puts: bool = False) -> Status | None:
+        """Tell why a request is refused when it is applied; None if it is not.
+
+        `kind` is its field number in InternalRaftRequest; `has_puts` tells whether a
+        transaction has a put anywhere, in a branch that is executed or not.
+        """
+        if not self._raised:
+            return None
+        types = {alarm.type for alarm in self._raised}
+        if AlarmType.CORRUPT in types and kind in _TOUCH_STATE:
+            return CORRUPT
+        needs_space = kind in _NEED_SPACE or (kind == _TXN and has_puts)
+        return NO_SPACE if AlarmType.NO_SPACE in types and needs_space else None
+
+
+def _row(alarm: Alarm) -> bytes:
+    message = AlarmMember(memberID=alarm.member_id, alarm=alarm.type)  # type: ignore[arg-type]
+    return message.SerializeToString()
+
+
+def _alarm(row: bytes) -> Alarm:
+    try:
+        message = AlarmMember.FromString(row)
+    except DecodeError as error:
+        raise AlarmRowError(
+            f"bucket alarm, row {row.hex()}: {error}. The storage is damaged: replace this "
+            f"member, or restore the cluster from a snapshot."
+        ) from error
+    return Alarm(message.alarm, message.memberID)

@@ -1,0 +1,31 @@
+"""Ids of members and clusters, computed as etcd computes them.
+
+Members of a new cluster come to the same ids without talking to each other: all of them know
+the same peer URLs and the same token.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha1
+
+TOKEN = "etcd-cluster"  # noqa: S105 (a name that keeps clusters apart, not a secret)
+
+
+def member_id(peer_urls: Iterable[str], token: str, unix_seconds: int | None = None) -> int:
+    """Return the id of a member.
+
+    At bootstrap it depends on the peer URLs and the cluster's token. A member that is added
+    later has an empty token and the time of its addition instead.
+    """
+    text = "".join(sorted(peer_urls)) + token
+    if unix_seconds is not None:
+        text += str(unix_seconds)
+    return _first_eight_bytes(text.encode())
+
+
+def cluster_id(member_ids: Iterable[int]) -> int:
+    """Return the id of the cluster that these members found."""
+    return _first_eight_bytes(b"".join(each.to_bytes(8, "big") for each in sorted(member_ids)))
+
+
+def _first_eight_bytes(data: bytes) -> int:
+    return int.from_bytes(sha1(data, usedforsecurity=False).digest()[:8], "big")

@@ -1,0 +1,78 @@
+"""May the cluster be changed now? The strict checks, made before a change is proposed.
+
+They keep a cluster from losing its quorum to a change: a voter that never started, or that
+nobody reaches, counts against it. Each returns None if the change may go ahead, or what the
+client is told. "Connected" are the members, this one included, that this one has reached for
+some time (`CONNECTED_SECONDS_MIN`).
+"""
+
+from collections.abc import Collection, Iterable
+
+from kvorum.api.errors import MEMBER_NOT_ENOUGH_STARTED, UNHEALTHY, Status
+from kvorum.membership.documents import Member
+
+CONNECTED_SECONDS_MIN = 5.0
+
+
+def quorum(voters: int) -> int:
+    """Return how many of so many voters are a majority."""
+    return voters // 2 + 1
+
+
+def may_add(
+    members: Iterable[Member], connected: Collection[int], *, is_learner: bool
+) -> Status | None:
+    """Judge the addition of a voter or learner."""
+    voters = _voters(members)
+    started = sum(voter.is_started for voter in voters)
+    after = len(voters) + 1
+    # One member may always become two: there is no other way to grow.
+    is_second = started == 1 and after == 2
+    if not is_learner and not is_second and started < quorum(after):
+        return MEMBER_NOT_ENOUGH_STARTED
+    if len(voters) != 1 and _connected(voters, connected) < quorum(after):
+        return UNHEALTHY
+    return None
+
+
+def may_remove(
+    members: Iterable[Member], connected: Collection[int], member_id: int, *, is_active: bool
+) -> Status | None:
+    """Judge the removal of a member; that of a learner is always fine.
+
+    `is_active` tells whether the member is this one, or is being reached, however briefly.
+    """
+    members = list(members)
+    if any(member.is_learner for member in members if member.id == member_id):
+        return None
+    voters = _voters(members)
+    remaining = [voter for voter in voters if voter.id != member_id]
+    if sum(voter.is_started for voter in remaining) < quorum(len(remaining)):
+        return MEMBER_NOT_ENOUGH_STARTED
+    # A member that is down is no part of the quorum that works.
+    if not is_active:
+        return None
+    if _connected(voters, connected) - 1 < quorum(len(voters) - 1):
+        return UNHEALTHY
+    return None
+
+
+def may_promote(members: Iterable[Member]) -> Status | None:
+    """Judge the promotion of a learner, which counts as started."""
+    voters = _voters(members)
+    if sum(voter.is_started for voter in voters) + 1 < quorum(len(voters) + 1):
+        return MEMBER_NOT_ENOUGH_STARTED
+    return None
+
+
+def is_learner_ready(learner_match: int, leader_match: int) -> bool:
+    """Tell whether a learner has nine tenths of what the leader has."""
+    return learner_match * 10 >= leader_match * 9
+
+
+def _voters(members: Iterable[Member]) -> list[Member]:
+    return [member for member in members if not member.is_learner]
+
+
+def _connected(voters: list[Member], connected: Collection[int]) -> int:
+    return sum(voter.id in connected for voter in voters)
