@@ -1,0 +1,108 @@
+"""Changes on their way to watchers: each event is encoded once, whoever gets it.
+
+Rules: a batch holds whole revisions in order. A match is what one range wants of a batch;
+watchers of that range with the same options and the same need share its bytes, and those with
+the same watch id, on however many streams, share the whole response.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from kvorum.mvcc.watch.encoding import event_field, fragments
+from kvorum.mvcc.watch.history import MAIN_SHIFT, UNKNOWN, Change, History
+from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Watcher
+
+
+class Batch:
+    """Changes, and the events made of them so far."""
+
+    __slots__ = ("_events", "_events_with_previous", "changes")
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self.changes = changes
+        self._events: dict[int, bytes] = {}
+        self._events_with_previous: dict[int, bytes] = {}
+
+    def event(self, index: int) -> bytes:
+        """Return the encoded event of a change."""
+        event = self._events.get(index)
+        if event is None:
+            key, revision, kv, _ = self.changes[index]
+            event = event_field(key, revision >> MAIN_SHIFT, kv, bool(revision & 1), None)
+            self._events[index] = event
+        return event
+
+    def event_with_previous(self, index: int, history: History) -> bytes:
+        """Return the encoded event with the value before, as far as there is one to be had."""
+        event = self._events_with_previous.get(index)
+        if event is None:
+            change = self.changes[index]
+            prev_kv = _value_before(change, history)
+            if prev_kv is None:
+                event = self.event(index)
+            else:
+                key, revision, kv, _ = change
+                event = event_field(key, revision >> MAIN_SHIFT, kv, bool(revision & 1), prev_kv)
+            self._events_with_previous[index] = event
+        return event
+
+
+def _value_before(change: Change, history: History) -> bytes | None:
+    """Return a key's value before the transaction that changed it, if it is not compacted."""
+    key, revision, _, previous = change
+    main = revision >> MAIN_SHIFT
+    if not previous or main - 1 < history.compacted_revision:
+        return None
+    if previous == UNKNOWN or previous >> MAIN_SHIFT == main:
+        return history.get(key, main - 1)
+    return history.row(previous)
+
+
+class Match:
+    """The changes of a batch that lie in one range, by their indexes."""
+
+    __slots__ = ("_batch", "_bodies", "_responses", "indexes")
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.indexes: list[int] = []
+        self._bodies: dict[tuple[int, int], list[bytes]] = {}
+        self._responses: dict[tuple[int, int, bytes], bytes] = {}
+
+    def responses(
+        self, watcher: Watcher, header: bytes, history: History, fragment_bytes_max: int
+    ) -> list[bytes]:
+        """Encode what a watcher gets of this: nothing, one response, or fragments of it.
+
+        Every call for one match gives the same header.
+        """
+        changes, indexes = self._batch.changes, self.indexes
+        first = 0
+        if changes[indexes[0]][1] >> MAIN_SHIFT < watcher.next_revision:
+            needed = watcher.next_revision << MAIN_SHIFT
+            first = bisect_left(indexes, needed, key=lambda index: changes[index][1])
+        if watcher.is_fragmented:
+            events = self._body(first, watcher.selection, history)
+            return fragments(header, watcher.id_field, events, fragment_bytes_max) if events else []
+        shared = (first, watcher.selection, watcher.id_field)
+        response = self._responses.get(shared)
+        if response is None:
+            events = self._body(first, watcher.selection, history)
+            response = b"".join((header, watcher.id_field, *events)) if events else b""
+            self._responses[shared] = response
+        return [response] if response else []
+
+    def _body(self, first: int, selection: int, history: History) -> list[bytes]:
+        events = self._bodies.get((first, selection))
+        if events is None:
+            wanted = self.indexes[first:] if first else self.indexes
+            if selection & (NO_PUT | NO_DELETE):
+                changes = self._batch.changes
+                unwanted = (NO_PUT, NO_DELETE)
+                wanted = [i for i in wanted if not selection & unwanted[changes[i][1] & 1]]
+            if selection & PREV_KV:
+                events = [self._batch.event_with_previous(i, history) for i in wanted]
+            else:
+                events = [self._batch.event(i) for i in wanted]
+            self._bodies[first, selection] = events
+        return events

@@ -1,0 +1,117 @@
+"""Catching up: history is read once for many watchers, a bounded piece at a time.
+
+Rules: a piece begins at the revision that one of the watchers needs next, ends at the end of
+a revision, and has at most 1,000 revisions and, unless one revision alone is larger, 1,000
+rows and about 4 MiB. Where one revision is larger, reading and matching it is spread over
+several calls; whoever drives them gives up the piece if the store compacts or is replaced.
+"""
+
+from kvorum.api.codec import read_varint
+from kvorum.mvcc.watch.batch import Batch, Match
+from kvorum.mvcc.watch.history import MAIN_SHIFT, UNKNOWN, Change, History
+from kvorum.mvcc.watch.matching import Entry, WatchedRanges
+from kvorum.mvcc.watch.watcher import Watcher
+
+ROWS_MAX = 1000
+"""Rows of a piece, and of one call's work; a response never has more distinct revisions."""
+
+BYTES_MAX = 4 * 1024 * 1024
+
+_FIRST_READ_ROWS = 16
+
+
+class CatchUp:
+    """One piece of history, for watchers that need something of it."""
+
+    __slots__ = (
+        "_batch",
+        "_changes",
+        "_entries",
+        "_matches",
+        "_position",
+        "_ranges",
+        "_rows",
+        "first",
+        "served_revision",
+        "watchers",
+    )
+
+    def __init__(self, watchers: list[Watcher], first: int) -> None:
+        self.watchers = watchers
+        self.first = first
+        """The main revision the piece begins with."""
+        self.served_revision = 0
+        """The main revision the piece ends with; 0 until it is read."""
+        self._ranges: WatchedRanges[Watcher] = WatchedRanges()
+        self._entries = [self._ranges.add(watcher.where, watcher) for watcher in watchers]
+        self._rows: list[tuple[int, bytes]] = []
+        self._changes: list[Change] = []
+        self._batch = Batch(self._changes)
+        self._matches: dict[Entry[Watcher], Match] = {}
+        self._position = 0
+
+    def advance(self, history: History) -> bool:
+        """Read and match some more; True when the piece is ready for `matches`."""
+        if not self.served_revision and not self._read(history):
+            return False
+        self._match()
+        return self._position == len(self._rows)
+
+    def matches(self) -> list[tuple[Watcher, Match | None]]:
+        """Return every watcher with what its range has of the piece."""
+        found = map(self._matches.get, self._entries)
+        return list(zip(self.watchers, found, strict=True))
+
+    def _read(self, history: History) -> bool:
+        """Read rows up to the end of a revision; False if that takes another call."""
+        rows = self._rows
+        target = history.revision
+        last = ((target + 1) << MAIN_SHIFT) - 1
+        already = len(rows)
+        # Reads grow, so that a few large values are noticed before hundreds are in memory.
+        limit = _FIRST_READ_ROWS
+        size = 0
+        while len(rows) - already < ROWS_MAX:
+            first = rows[-1][0] + 1 if rows else self.first << MAIN_SHIFT
+            limit = min(2 * limit, ROWS_MAX - (len(rows) - already))
+            found = history.backend.scan_rows(first, last, limit)
+            rows += found
+            if len(found) < limit:
+                self.served_revision = target
+                return True
+            size += sum(len(kv) for _, kv in found)
+            if size >= BYTES_MAX:
+                break
+        # The last revision may go on behind what was read: it belongs to the next piece,
+        # unless it is all there is.
+        incomplete = rows[-1][0] >> MAIN_SHIFT
+        if rows[0][0] >> MAIN_SHIFT == incomplete:
+            return False
+        self.served_revision = incomplete - 1
+        while rows[-1][0] >> MAIN_SHIFT == incomplete:
+            rows.pop()
+        return True
+
+    def _match(self) -> None:
+        rows, changes = self._rows, self._changes
+        end = min(self._position + ROWS_MAX, len(rows))
+        for index in range(self._position, end):
+            revision, kv = rows[index]
+            # An empty row only raised the revision: no key, and nobody watches it.
+            key = _key_of(kv) if kv else b""
+            changes.append((key, revision, kv, UNKNOWN))
+            if not kv:
+                continue
+            for entry in self._ranges.matching(key):
+                match = self._matches.get(entry)
+                if match is None:
+                    match = self._matches[entry] = Match(self._batch)
+                match.indexes.append(index)
+        self._position = end
+
+
+def _key_of(kv: bytes) -> bytes:
+    """Return the key of an encoded KeyValue, whose first field it is."""
+    assert kv[0] == 0x0A, f"a stored row does not begin with its key: {kv[:16]!r}"
+    length, start = read_varint(kv, 1)
+    return kv[start : start + length]

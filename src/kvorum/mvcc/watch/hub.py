@@ -1,0 +1,398 @@
+"""The watch hub: who watches what, and what goes out to them.
+
+Rules:
+* Synced watchers are in tables by range and are told of each write transaction as it commits:
+  one response with all its events, `header.revision` being its revision. All others are behind
+  and catch up from history, in pieces; for those `header.revision` is the revision up to which
+  the watcher has been told everything.
+* A watcher becomes synced in the same call that told it everything up to the current revision,
+  so nothing is committed in between. It falls behind where its stream takes no more: paused,
+  or more bytes sent in this turn than its share. Then it keeps only the next revision it needs.
+* A transaction with many changes, or one that very many watch, is published in steps. Until
+  that is finished no progress is told, and the next transaction should wait; if it does not,
+  the rest is published at once.
+* A call does a bounded amount of work; what is left is done by `step`. No clock, no thread:
+  time and randomness are passed in. Nothing here depends on the order of a set.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from math import inf
+from typing import Protocol
+
+from kvorum.api.codec import HeaderEncoder
+from kvorum.mvcc.watch.batch import Match
+from kvorum.mvcc.watch.catchup import CatchUp
+from kvorum.mvcc.watch.history import MAIN_SHIFT, Change, History
+from kvorum.mvcc.watch.matching import WatchedRanges
+from kvorum.mvcc.watch.publication import Publication
+from kvorum.mvcc.watch.stream import WatchStream
+from kvorum.mvcc.watch.watcher import Place, Watcher
+
+REQUEST_BYTES_MAX = 1536 * 1024
+FRAGMENT_OVERHEAD_BYTES = 512 * 1024
+PROGRESS_SECONDS = 600.0
+PROGRESS_JITTER = 0.1
+
+CATCH_UP_WATCHERS_MAX = 512
+"""Watchers that one piece of history is read for."""
+
+DELIVERIES_PER_STEP = 1000
+"""Watchers that one step tells of a transaction."""
+
+STREAM_UNSENT_BYTES_MAX = 1024 * 1024
+"""What one stream may be sent between two calls of `take_outgoing` before it counts as full."""
+
+UNSENT_BYTES_MAX = 16 * 1024 * 1024
+"""The same over all streams: above it, every stream counts as full."""
+
+
+class Random(Protocol):
+    """The one thing asked of a source of randomness."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+
+
+class WatchHub:
+    """All watch streams of a member. `history` is assigned once the store exists."""
+
+    history: History
+
+    def __init__(
+        self,
+        header: HeaderEncoder,
+        random: Random,
+        *,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
+        progress_seconds: float = PROGRESS_SECONDS,
+    ) -> None:
+        self.header = header
+        self.is_watched = False
+        """Whether any watcher is synced; if not, there is nothing to publish to."""
+        self.watchers_open = 0
+        self.events_sent = 0
+        """Responses with events; for metrics."""
+        self._random = random
+        self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
+        self._progress_seconds = progress_seconds
+        self._now = 0.0
+        self._streams: dict[int, WatchStream] = {}
+        self._synced: WatchedRanges[Watcher] = WatchedRanges()
+        # Synced watchers have been told everything up to this revision.
+        self._served_revision = 0
+        self._publication: Publication | None = None
+        self._behind: deque[Watcher] = deque()
+        self._catch_up: CatchUp | None = None
+        # Where catching up goes on: it sweeps upwards through history, again and again, so
+        # that watchers which need the same rows meet, and none waits longer than a sweep.
+        self._sweep_revision = 0
+        # Streams that are full only until the outgoing list is taken.
+        self._full: dict[WatchStream, None] = {}
+        self._outgoing: list[tuple[int, bytes]] = []
+        self._unsent_bytes = 0
+        self._turn = 0
+        self._progress_due: list[tuple[float, int]] = []
+
+    # What fronts call.
+
+    def open_stream(self, call: int) -> WatchStream:
+        """Begin a stream whose responses go out under this call's number."""
+        assert call not in self._streams, f"call {call} has a watch stream already"
+        jitter = 1 + PROGRESS_JITTER * self._random.random()
+        stream = WatchStream(self, call, self._progress_seconds * jitter)
+        self._streams[call] = stream
+        return stream
+
+    def take_outgoing(self) -> list[tuple[int, bytes]]:
+        """Return (call, encoded WatchResponse) in order, and begin a new list.
+
+        Called once a turn; streams that were full only by what is returned now go on.
+        """
+        outgoing, self._outgoing = self._outgoing, []
+        self._unsent_bytes = 0
+        self._turn += 1
+        full, self._full = self._full, {}
+        for stream in full:
+            if not stream.is_paused:
+                self.release(stream)
+        return outgoing
+
+    @property
+    def streams_open(self) -> int:
+        """Number of streams."""
+        return len(self._streams)
+
+    @property
+    def watchers_behind(self) -> int:
+        """Number of watchers that are not synced, with those a compaction ended."""
+        return self.watchers_open - self._synced.count
+
+    # What the store calls.
+
+    def publish(self, main: int, changes: Sequence[Change]) -> None:
+        """Tell of a committed write transaction; the store's revision is `main` already.
+
+        Not needed while `is_watched` is false.
+        """
+        if self._publication is not None:
+            self._finish_publication()
+        self._publication = Publication(main, changes)
+        self._publish_some()
+
+    def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
+        """Tell of a transaction with a single change: the same as `publish`, and faster."""
+        # Almost every put ends here: one look-up, whatever the number of watchers.
+        synced = self._synced
+        if key not in synced.keys and not synced.has_wide and self._publication is None:
+            self._served_revision = revision >> MAIN_SHIFT
+        else:
+            self.publish(revision >> MAIN_SHIFT, ((key, revision, kv, previous),))
+
+    def resync(self) -> None:
+        """Let every watcher catch up from what it needs next: the store was replaced.
+
+        What of the last transaction had not been published is read from the new store.
+        """
+        self._publication = None
+        self._abandon_catch_up()
+        for entry in self._synced.entries():
+            for watcher in entry.watchers:
+                self._enqueue(watcher, max(watcher.next_revision, self._served_revision + 1))
+        self._synced = WatchedRanges()
+        self.is_watched = False
+
+    # What the member calls.
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether the last transaction is still being published: apply no other until not."""
+        return self._publication is not None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._publication is not None or self._catch_up or self._behind)
+
+    def step(self) -> bool:
+        """Do a bounded piece of what is left; return whether there is more."""
+        if self._publication is not None:
+            self._publish_some()
+        else:
+            self._catch_up_some()
+        return self.has_work
+
+    @property
+    def next_deadline(self) -> float:
+        """When `tick` has something to do again."""
+        return self._progress_due[0][0] if self._progress_due else inf
+
+    def tick(self, now: float) -> None:
+        """Tell the time; sends the periodic progress that is due."""
+        self._now = now
+        if self._publication is not None:
+            return
+        while self._progress_due and self._progress_due[0][0] <= now:
+            _, call = heappop(self._progress_due)
+            stream = self._streams.get(call)
+            if stream is not None and stream.progress:
+                self._send_progress(stream)
+                self.expect_progress(stream)
+
+    # What streams call.
+
+    def send(self, stream: WatchStream, response: bytes) -> None:
+        """Put a response onto the outgoing list."""
+        self._outgoing.append((stream.call, response))
+        size = len(response)
+        self._unsent_bytes += size
+        if stream.turn != self._turn:
+            stream.turn = self._turn
+            stream.unsent_bytes = 0
+        stream.unsent_bytes += size
+
+    def admit(self, watcher: Watcher) -> None:
+        """Give a new watcher its place."""
+        start, history = watcher.start_revision, self.history
+        if start == 0 or start > history.revision:
+            watcher.next_revision = max(start, history.revision + 1)
+            self._join_synced(watcher)
+        elif start < history.compacted_revision:
+            watcher.stream.end_compacted(watcher, history.compacted_revision)
+        else:
+            self._enqueue(watcher, start)
+
+    def remove(self, watcher: Watcher) -> None:
+        """Take a watcher out of wherever it is."""
+        if watcher.place is Place.SYNCED:
+            self._leave_synced(watcher)
+        watcher.place = Place.CLOSED
+
+    def release(self, stream: WatchStream) -> None:
+        """Let a stream's held watchers catch up."""
+        for watcher in stream.held:
+            self._enqueue(watcher, watcher.next_revision)
+        stream.held.clear()
+
+    def forget_stream(self, stream: WatchStream) -> None:
+        """Forget a stream without watchers."""
+        assert not len(stream), f"stream {stream.call} still has watchers"
+        del self._streams[stream.call]
+        self._full.pop(stream, None)
+
+    def is_current(self, watcher: Watcher) -> bool:
+        """Whether a watcher has been told everything, and the current revision concerns it."""
+        return (
+            watcher.place is Place.SYNCED
+            and watcher.start_revision <= self.history.revision
+            and self._publication is None
+        )
+
+    def expect_progress(self, stream: WatchStream) -> None:
+        """Send a stream's periodic progress after its interval."""
+        due = self._progress_due
+        # Streams that have closed leave their moment behind.
+        if len(due) > 2 * len(self._streams) + 64:
+            due[:] = [moment for moment in due if moment[1] in self._streams]
+            heapify(due)
+        heappush(due, (self._now + stream.progress_seconds, stream.call))
+
+    # Synced and behind.
+
+    def _join_synced(self, watcher: Watcher) -> None:
+        if not self.is_watched:
+            self._served_revision = self.history.revision
+            self.is_watched = True
+        self._synced.add(watcher.where, watcher)
+        watcher.place = Place.SYNCED
+
+    def _leave_synced(self, watcher: Watcher) -> None:
+        self._synced.remove(watcher.where, watcher)
+        self.is_watched = self._synced.count > 0
+
+    def _enqueue(self, watcher: Watcher, next_revision: int) -> None:
+        watcher.next_revision = next_revision
+        watcher.place = Place.BEHIND
+        self._behind.append(watcher)
+
+    def _hold(self, watcher: Watcher) -> None:
+        stream = watcher.stream
+        watcher.place = Place.HELD
+        stream.held[watcher] = None
+        if not stream.is_paused:
+            self._full[stream] = None
+
+    def _is_full(self, stream: WatchStream) -> bool:
+        return (
+            stream.is_paused
+            or (stream.turn == self._turn and stream.unsent_bytes >= STREAM_UNSENT_BYTES_MAX)
+            or self._unsent_bytes >= UNSENT_BYTES_MAX
+        )
+
+    def _send_events(self, watcher: Watcher, match: Match, header: bytes) -> None:
+        found = match.responses(watcher, header, self.history, self._fragment_bytes_max)
+        for response in found:
+            self.send(watcher.stream, response)
+            watcher.had_events = True
+            self.events_sent += 1
+
+    # Publishing.
+
+    def _publish_some(self) -> None:
+        publication = self._publication
+        assert publication is not None
+        if not publication.match_some(self._synced):
+            return
+        main = publication.main
+        header = self.header.field(main)
+        told = 0
+        for watcher, match in islice(publication.targets, DELIVERIES_PER_STEP):
+            told += 1
+            # It may be gone, or have been told from history, since the matching began.
+            if watcher.place is not Place.SYNCED or watcher.next_revision > main:
+                continue
+            if self._is_full(watcher.stream):
+                self._leave_synced(watcher)
+                watcher.next_revision = main
+                self._hold(watcher)
+            else:
+                self._send_events(watcher, match, header)
+                watcher.next_revision = main + 1
+        if told < DELIVERIES_PER_STEP:
+            self._served_revision = main
+            self._publication = None
+
+    def _finish_publication(self) -> None:
+        while self._publication is not None:
+            self._publish_some()
+
+    # Catching up.
+
+    def _catch_up_some(self) -> None:
+        history = self.history
+        if self._catch_up is None:
+            self._begin_catch_up()
+        elif history.compacted_revision > self._catch_up.first:
+            self._abandon_catch_up()
+        catch_up = self._catch_up
+        if catch_up is None or not catch_up.advance(history):
+            return
+        self._catch_up = None
+        served = catch_up.served_revision
+        self._sweep_revision = served + 1
+        header = self.header.field(served)
+        ahead = []
+        for watcher, match in catch_up.matches():
+            if watcher.place is not Place.BEHIND:
+                continue
+            if watcher.next_revision > served:
+                ahead.append(watcher)
+            elif self._is_full(watcher.stream):
+                self._hold(watcher)
+            else:
+                if match is not None:
+                    self._send_events(watcher, match, header)
+                watcher.next_revision = served + 1
+                if served == history.revision:
+                    self._join_synced(watcher)
+                else:
+                    self._behind.append(watcher)
+        self._behind.extendleft(reversed(ahead))
+
+    def _begin_catch_up(self) -> None:
+        """Choose watchers: the first in the queue, and a place where some of them go on."""
+        history, behind = self.history, self._behind
+        waiting = []
+        for _ in range(min(CATCH_UP_WATCHERS_MAX, len(behind))):
+            watcher = behind.popleft()
+            if watcher.place is not Place.BEHIND:
+                continue
+            if watcher.next_revision > history.revision:
+                self._join_synced(watcher)
+            elif self._is_full(watcher.stream):
+                self._hold(watcher)
+            elif watcher.next_revision < history.compacted_revision:
+                watcher.stream.end_compacted(watcher, history.compacted_revision)
+            else:
+                waiting.append(watcher)
+        if not waiting:
+            return
+        needed = [watcher.next_revision for watcher in waiting]
+        first = min((n for n in needed if n >= self._sweep_revision), default=min(needed))
+        chosen = [watcher for watcher in waiting if watcher.next_revision >= first]
+        behind.extendleft(w for w in reversed(waiting) if w.next_revision < first)
+        self._catch_up = CatchUp(chosen, first)
+
+    def _abandon_catch_up(self) -> None:
+        if self._catch_up is not None:
+            self._behind.extendleft(reversed(self._catch_up.watchers))
+            self._catch_up = None
+
+    def _send_progress(self, stream: WatchStream) -> None:
+        header = self.header.field(self.history.revision)
+        for watcher in stream.progress:
+            if not watcher.had_events and self.is_current(watcher) and not self._is_full(stream):
+                self.send(stream, header + watcher.id_field)
+            watcher.had_events = False

@@ -1,0 +1,54 @@
+"""One write transaction on its way to the synced watchers.
+
+Rules: its changes are matched a bounded number at a time, then the watchers whose ranges they
+touch are told one after another. Between two calls watchers may come, go, or catch up; who
+tells them checks that each is still concerned.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kvorum.mvcc.watch.batch import Batch, Match
+from kvorum.mvcc.watch.history import Change
+from kvorum.mvcc.watch.matching import Entry, WatchedRanges
+from kvorum.mvcc.watch.watcher import Watcher
+
+CHANGES_PER_STEP = 1000
+
+
+class Publication:
+    """A transaction's changes, what was matched of them, and who is still to be told."""
+
+    __slots__ = ("_batch", "_matches", "_position", "main", "targets")
+
+    def __init__(self, main: int, changes: Sequence[Change]) -> None:
+        self.main = main
+        self.targets: Iterator[tuple[Watcher, Match]] = iter(())
+        """Once everything is matched: who is to be told, each once."""
+        self._batch = Batch(changes)
+        self._matches: dict[Entry[Watcher], Match] = {}
+        self._position = 0
+
+    def match_some(self, ranges: WatchedRanges[Watcher]) -> bool:
+        """Match some more changes; True when all are."""
+        changes, matches = self._batch.changes, self._matches
+        if self._position == len(changes):
+            return True
+        end = min(self._position + CHANGES_PER_STEP, len(changes))
+        for index in range(self._position, end):
+            for entry in ranges.matching(changes[index][0]):
+                match = matches.get(entry)
+                if match is None:
+                    match = matches[entry] = Match(self._batch)
+                match.indexes.append(index)
+        self._position = end
+        if end < len(changes):
+            return False
+        self.targets = _targets(matches)
+        return True
+
+
+def _targets(matches: dict[Entry[Watcher], Match]) -> Iterator[tuple[Watcher, Match]]:
+    for entry, match in matches.items():
+        # Telling a watcher may take it out of its entry.
+        for watcher in tuple(entry.watchers):
+            yield watcher, match

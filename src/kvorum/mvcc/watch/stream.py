@@ -1,0 +1,154 @@
+"""A watch stream: the watchers of one call, their ids, and whether its client takes more.
+
+Rules: what a stream sends goes to the hub's outgoing list in order, control responses and
+events alike, so a watcher's `created` comes before its events and `canceled` after them. A
+stream that is paused gets no events; answers to its client's own requests are still sent.
+After `close` nothing refers to the stream or its watchers.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import COMPACTED, WATCH_ID_DUPLICATE, WATCH_RANGE_EMPTY
+from kvorum.mvcc.watch.encoding import CANCELED, CREATED, NO_WATCHER_FIELD, compaction, refusal
+from kvorum.mvcc.watch.matching import key_range
+from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Place, Watcher
+
+if TYPE_CHECKING:
+    from kvorum.mvcc.watch.hub import WatchHub
+
+# `WatchCreateRequest.FilterType`; other values are ignored.
+_FILTERS = {0: NO_PUT, 1: NO_DELETE}
+
+
+class WatchStream:
+    """The server's side of one Watch call; made by `WatchHub.open_stream`."""
+
+    __slots__ = (
+        "_hub",
+        "_next_id",
+        "_watchers",
+        "call",
+        "held",
+        "is_paused",
+        "progress",
+        "progress_seconds",
+        "turn",
+        "unsent_bytes",
+    )
+
+    def __init__(self, hub: "WatchHub", call: int, progress_seconds: float) -> None:
+        self.call = call
+        self.is_paused = False
+        self.held: dict[Watcher, None] = {}
+        self.progress: dict[Watcher, None] = {}
+        self.progress_seconds = progress_seconds
+        # What was sent since the outgoing list was last taken; of an earlier turn, it is 0.
+        self.turn = -1
+        self.unsent_bytes = 0
+        self._hub = hub
+        self._watchers: dict[int, Watcher] = {}
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        """Count the watchers, with those that a compaction ended."""
+        return len(self._watchers)
+
+    def create(
+        self,
+        key: bytes,
+        range_end: bytes = b"",
+        start_revision: int = 0,
+        *,
+        watch_id: int = 0,
+        progress_notify: bool = False,
+        filters: Iterable[int] = (),
+        prev_kv: bool = False,
+        fragment: bool = False,
+    ) -> None:
+        """Serve a WatchCreateRequest; the fields are the request's, as they came.
+
+        A caller that checks permissions does so before, and only if `start_revision` is not
+        negative: that is the order in which etcd refuses.
+        """
+        hub = self._hub
+        where = key_range(key, range_end)
+        if start_revision < 0:
+            return self.refuse(COMPACTED.text)
+        if where is None:
+            return self.refuse(WATCH_RANGE_EMPTY.text)
+        if watch_id in self._watchers and watch_id != 0:
+            return self.refuse(WATCH_ID_DUPLICATE.text)
+        if watch_id == 0:
+            while self._next_id in self._watchers:
+                self._next_id += 1
+            watch_id = self._next_id
+            self._next_id += 1
+        selection = PREV_KV if prev_kv else 0
+        for kind in filters:
+            selection |= _FILTERS.get(kind, 0)
+        watcher = Watcher(self, watch_id, where, start_revision, selection, fragment)
+        self._watchers[watch_id] = watcher
+        hub.send(self, hub.header.field(hub.history.revision) + watcher.id_field + CREATED)
+        hub.watchers_open += 1
+        hub.admit(watcher)
+        if progress_notify:
+            self.progress[watcher] = None
+            if len(self.progress) == 1:
+                hub.expect_progress(self)
+        return None
+
+    def refuse(self, reason: str) -> None:
+        """Answer a create request with a refusal, for a reason of the caller's own too."""
+        hub = self._hub
+        hub.send(self, refusal(hub.header.field(hub.history.revision), reason))
+
+    def cancel(self, watch_id: int) -> None:
+        """Serve a WatchCancelRequest. An unknown id gets no answer."""
+        watcher = self._watchers.pop(watch_id, None)
+        if watcher is not None:
+            hub = self._hub
+            self._forget(watcher)
+            hub.send(self, hub.header.field(hub.history.revision) + watcher.id_field + CANCELED)
+
+    def request_progress(self) -> None:
+        """Serve a WatchProgressRequest.
+
+        It is dropped, as etcd drops it, unless every watcher of the stream has been told
+        everything: a client may take the answer's revision as its place to resume.
+        """
+        hub = self._hub
+        if self._watchers and all(map(hub.is_current, self._watchers.values())):
+            hub.send(self, hub.header.field(hub.history.revision) + NO_WATCHER_FIELD)
+
+    def pause(self) -> None:
+        """Send no events: the client does not take what was sent.
+
+        A watcher whose range changes meanwhile falls behind, and keeps nothing but the
+        revision to go on from.
+        """
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Send events again; watchers that fell behind catch up from history."""
+        self.is_paused = False
+        self._hub.release(self)
+
+    def close(self) -> None:
+        """Forget the stream and its watchers: its call has ended."""
+        for watcher in self._watchers.values():
+            self._forget(watcher)
+        self._watchers.clear()
+        self._hub.forget_stream(self)
+
+    def _forget(self, watcher: Watcher) -> None:
+        self._hub.remove(watcher)
+        self._hub.watchers_open -= 1
+        self.held.pop(watcher, None)
+        self.progress.pop(watcher, None)
+
+    def end_compacted(self, watcher: Watcher, compacted_revision: int) -> None:
+        """Tell that a watcher cannot go on, for the hub."""
+        watcher.place = Place.COMPACTED
+        hub = self._hub
+        hub.send(self, compaction(hub.header.field(0), watcher.id_field, compacted_revision))

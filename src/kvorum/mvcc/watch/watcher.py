@@ -1,0 +1,73 @@
+"""A watcher: what one client wants to know, and up to where it has been told.
+
+Rules: a watcher is in exactly one place. Its events below `next_revision` have been sent, and
+nothing else of it is remembered, however long its receiver sleeps.
+"""
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kvorum.mvcc.watch.encoding import watch_id_field
+from kvorum.mvcc.watch.matching import KeyRange
+
+if TYPE_CHECKING:
+    from kvorum.mvcc.watch.stream import WatchStream
+
+# What a watcher selects of its range's events, as bits.
+PREV_KV = 1
+NO_PUT = 2
+NO_DELETE = 4
+
+
+class Place(Enum):
+    """Where a watcher is."""
+
+    SYNCED = "synced"
+    """In the hub's tables: told of each transaction as it happens. It has been told
+    everything up to the revision the hub has served, even if `next_revision` is lower."""
+    BEHIND = "behind"
+    """In the hub's queue, or part of the catch-up under way."""
+    HELD = "held"
+    """Behind, and left alone until its stream takes more."""
+    COMPACTED = "compacted"
+    """Ended by a compaction; keeps its id until the client cancels it."""
+    CLOSED = "closed"
+    """Cancelled. The queue may still hold it, and passes over it."""
+
+
+class Watcher:
+    """One watcher of one stream."""
+
+    __slots__ = (
+        "had_events",
+        "id_field",
+        "is_fragmented",
+        "next_revision",
+        "place",
+        "selection",
+        "start_revision",
+        "stream",
+        "watch_id",
+        "where",
+    )
+
+    def __init__(
+        self,
+        stream: "WatchStream",
+        watch_id: int,
+        where: KeyRange,
+        start_revision: int,
+        selection: int,
+        is_fragmented: bool,
+    ) -> None:
+        self.stream = stream
+        self.watch_id = watch_id
+        self.id_field = watch_id_field(watch_id)
+        self.where = where
+        self.start_revision = start_revision
+        self.next_revision = start_revision
+        self.selection = selection
+        self.is_fragmented = is_fragmented
+        self.had_events = False
+        """Whether it got events since its stream's last periodic progress."""
+        self.place = Place.CLOSED
