@@ -14,6 +14,15 @@ from kvorum.api.errors import CORRUPT, NO_SPACE, Status
 from kvorum.api.pb.etcdserverpb import AlarmMember
 from kvorum.backend.backend import Backend
 from kvorum.backend.buckets import ALARM
+from kvorum.member.requests import (
+    COMPACTION,
+    DELETE_RANGE,
+    LEASE_GRANT,
+    LEASE_REVOKE,
+    PUT,
+    RANGE,
+    TXN,
+)
 
 
 class AlarmType:
@@ -26,10 +35,9 @@ class AlarmType:
 
 _NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
 
-# Requests by their field in InternalRaftRequest. A transaction needs space if it has a put.
-_TXN = 6
-_NEED_SPACE = frozenset({4, 8})  # put, lease_grant
-_TOUCH_STATE = frozenset({3, 4, 5, _TXN, 7, 8, 9})  # range .. lease_revoke
+# A transaction needs space if it has a put.
+_NEED_SPACE = frozenset({PUT, LEASE_GRANT})
+_TOUCH_STATE = frozenset({RANGE, PUT, DELETE_RANGE, TXN, COMPACTION, LEASE_GRANT, LEASE_REVOKE})
 
 
 class AlarmRowError(Exception):
@@ -95,7 +103,7 @@ class Alarms:
         types = {alarm.type for alarm in self._raised}
         if AlarmType.CORRUPT in types and kind in _TOUCH_STATE:
             return CORRUPT
-        needs_space = kind in _NEED_SPACE or (kind == _TXN and has_puts)
+        needs_space = kind in _NEED_SPACE or (kind == TXN and has_puts)
         return NO_SPACE if AlarmType.NO_SPACE in types and needs_space else None
 
 
