@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvorum.server.config import ConfigError
+from kvorum.server.flags import FlagError
 
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3, "dpanic": 4, "panic": 5, "fatal": 6}
 SAMPLED_FIRST = 100
@@ -152,11 +153,11 @@ def plain_logger() -> Logger:
 
 
 def open_logger(logger: str, outputs: Sequence[str], level: str, form: str) -> Logger:
-    """Open the outputs that the flags name; raise ConfigError with etcd's words."""
+    """Open the outputs that the flags name; raise ConfigError or FlagError in etcd's words."""
     if logger != "zap":
         raise ConfigError(f'unknown logger option "{logger}"')
     if level not in LEVELS:
-        raise ConfigError(f'unrecognized level: "{level}"; expected one of {", ".join(LEVELS)}')
+        raise FlagError(f'unrecognized level: "{level}"; expected one of {", ".join(LEVELS)}')
     if form not in ("", "json", "console"):
         raise ConfigError(f"unknown log format: {form}, supported values json, console")
     if "default" in outputs and len(outputs) > 1:

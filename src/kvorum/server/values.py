@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 TRUE = ("1", "t", "T", "true", "TRUE", "True")
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
@@ -32,6 +31,8 @@ _UNIT_NANOSECONDS = {
     "h": 3600 * 1_000_000_000,
 }
 _DURATION_PART = re.compile(r"(?P<whole>[0-9]*)(?P<fraction>\.[0-9]*)?(?P<unit>[^0-9.]*)", re.ASCII)
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*", re.ASCII)
+_PORT = re.compile(r":[0-9]*", re.ASCII)
 NANOSECONDS_MAX = 2**63 - 1
 SECOND = 1_000_000_000
 
@@ -146,25 +147,49 @@ def split_host_port(text: str) -> tuple[str, str]:
 def url(text: str) -> Url:
     """Parse one URL: http or https with `host:port` and no path, or unix or unixs."""
     text = text.strip()
-    try:
-        parts = urlsplit(text)
-        host_port = parts.netloc.rpartition("@")[2]
-    except ValueError as error:
-        raise ValueError(f"parse {json.dumps(text)}: {error}") from error
-    if parts.scheme not in SCHEMES:
+    scheme, colon, rest = text.partition(":")
+    if not colon or not _SCHEME.fullmatch(scheme):
+        _refuse_without_scheme(text)
+        scheme, rest = "", text
+    host, path = "", rest
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        path = slash + path
+        host = host.rpartition("@")[2]
+        _check_port(text, host)
+    if scheme.lower() not in SCHEMES:
         raise ValueError(f"URL scheme must be http, https, unix, or unixs: {text}")
-    if parts.scheme in ("http", "https"):
+    if scheme.lower().startswith("http"):
         try:
-            _, port = split_host_port(host_port)
+            split_host_port(host)
         except ValueError:
             raise ValueError(f'URL address does not have the form "host:port": {text}') from None
-        if not re.fullmatch(r"[0-9]*", port, re.ASCII):
-            raise ValueError(f'parse {json.dumps(text)}: invalid port ":{port}" after host')
-        if parts.path:
+        if path:
             raise ValueError(f"URL must not contain a path: {text}")
-    elif not host_port + parts.path:
+    elif not host + path:
         raise ValueError(f"URL names no socket: {text}")
-    return Url(parts.scheme, host_port, parts.path, text)
+    return Url(scheme.lower(), host, path, text)
+
+
+def _refuse_without_scheme(text: str) -> None:
+    if text.startswith(":"):
+        raise ValueError(f"parse {json.dumps(text)}: missing protocol scheme")
+    if ":" in text.partition("/")[0]:
+        raise ValueError(
+            f"parse {json.dumps(text)}: first path segment in URL cannot contain colon"
+        )
+
+
+def _check_port(text: str, host: str) -> None:
+    if host.startswith("["):
+        _, bracket, port = host.rpartition("]")
+        if not bracket:
+            raise ValueError(f"parse {json.dumps(text)}: missing ']' in host")
+    else:
+        _, colon, port = host.rpartition(":")
+        port = colon + port if colon else ""
+    if port and not _PORT.fullmatch(port):
+        raise ValueError(f'parse {json.dumps(text)}: invalid port "{port}" after host')
 
 
 def urls(text: str) -> tuple[Url, ...]:

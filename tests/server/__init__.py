@@ -1,0 +1,1 @@
+"""Tests of the process: flags, logs, metrics, start-up, the loop."""
