@@ -19,7 +19,7 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-wal mutate-raft proto clean h2load
+.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-wal mutate-raft proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -41,7 +41,7 @@ $(NATIVE): $(RUST_SOURCES)
 run: setup ## Start a node
 	$(BIN)/kvorum
 
-test: lint h2load ## Lint, then run every test
+test: lint h2load clients ## Lint, then run every test
 ifeq ($(EDGE),native)
 	cargo test --quiet --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
@@ -80,7 +80,11 @@ proto: setup ## Regenerate src/kvorum/api/pb/
 h2load: # The load generator is packaged by Debian only.
 	@command -v h2load >/dev/null || { apt-get update -qq && apt-get install -y -qq nghttp2-client; }
 
+clients: # The npm client of tests/clients, where there is Node.js.
+	@if command -v npm >/dev/null && ! test -d tests/clients/node/node_modules; then \
+		npm ci --silent --prefix tests/clients/node; fi
+
 clean: ## Remove what the targets made
-	rm -rf $(VENV) build dist rust/target src/*.egg-info $(NATIVE)
+	rm -rf tests/clients/node/node_modules $(VENV) build dist rust/target src/*.egg-info $(NATIVE)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

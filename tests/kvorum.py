@@ -1,0 +1,67 @@
+"""Our own program as users start it: a process on a data directory, until the block ends."""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+READY = "ready to serve client requests"
+
+
+class Kvorum:
+    """A running member that is a cluster by itself."""
+
+    def __init__(self, address: str, process: subprocess.Popen[str]) -> None:
+        self.address = address
+        self.process = process
+        self.lines: list[str] = []
+        """What it logged so far."""
+
+
+def command(directory: Path, address: str, *flags: str) -> list[str]:
+    """Return the command line of a member that is a cluster by itself."""
+    return [
+        str(Path(sys.executable).parent / "kvorum"),
+        f"--data-dir={directory}",
+        f"--listen-client-urls=http://{address}",
+        f"--advertise-client-urls=http://{address}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+        "--initial-advertise-peer-urls=http://127.0.0.1:2",
+        "--initial-cluster=default=http://127.0.0.1:2",
+        "--heartbeat-interval=10",
+        "--election-timeout=50",
+        *flags,
+    ]
+
+
+@contextmanager
+def running_kvorum(directory: Path, *flags: str) -> Iterator[Kvorum]:
+    """Run a member on a data directory for as long as the block takes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    process = subprocess.Popen(
+        command(directory, address, *flags), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    server = Kvorum(address, process)
+    reader = threading.Thread(target=lambda: server.lines.extend(process.stderr or ()))
+    try:
+        for line in process.stderr:
+            server.lines.append(line)
+            if READY in line:
+                break
+        else:
+            raise AssertionError(f"kvorum ended with {process.wait()}:\n{''.join(server.lines)}")
+        # Its log is read on, so that it never waits for a full pipe.
+        reader.start()
+        yield server
+        process.terminate()
+        reader.join()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
