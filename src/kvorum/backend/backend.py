@@ -177,6 +177,18 @@ class Backend:
             result += [(revision, rows[revision]) for revision in islice(kept, limit - len(result))]
         return result
 
+    def pending_rows(self, last: int) -> dict[int, bytes | None]:
+        """Return the changes of rows up to `last` that may not be in the file yet.
+
+        None stands for a deletion. A job that reads the file takes these along.
+        """
+        pending: dict[int, bytes | None] = {}
+        for batch in (self._sealed, self._active):
+            if batch is not None:
+                pending.update((each, kv) for each, kv in batch.rows.items() if each <= last)
+                pending.update((each, None) for each in batch.deleted if each <= last)
+        return pending
+
     def _is_deleted(self, revision: int) -> bool:
         if revision in self._active.deleted:
             return True

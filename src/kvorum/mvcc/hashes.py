@@ -1,0 +1,164 @@
+"""Hashes over the database, equal to a real member's for the same history. All are CRC-32C.
+
+Each is a job for the helper: it opens the file as a reader, takes the rows that still wait for the
+disk with it, and computes a pure function of both. Rows that a compaction has yet to delete count
+as deleted, so that the hash does not depend on how far it got.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from google_crc32c import extend
+
+from kvorum.backend import Backend, View
+from kvorum.backend.buckets import BUCKETS, CONSISTENT_INDEX, KEY, META, STORAGE_VERSION, TERM
+from kvorum.backend.encoding import row_key
+from kvorum.backend.environment import Environments
+from kvorum.files import Files
+from kvorum.mvcc.history import bound
+from kvorum.mvcc.keyvalue import key_of
+
+_ROWS_PER_SCAN = 1_000
+_LAST_REVISION = bound((1 << 63) - 1)
+# They differ between members with the same content.
+_NOT_HASHED = {CONSISTENT_INDEX, TERM, STORAGE_VERSION}
+
+Rows = Iterator[tuple[int, bytes]]
+
+
+class HashKV(NamedTuple):
+    """The hash of all keys at a revision, as seen above a compacted revision."""
+
+    hash: int
+    revision: int
+    compact_revision: int
+
+
+@dataclass(slots=True, frozen=True)
+class HashRows:
+    """A job: hash the rows up to a revision as they are after a compaction."""
+
+    path: str
+    pending: dict[int, bytes | None]  # rows that wait for the disk; None deletes
+    revision: int
+    compact_revision: int
+    is_compaction: bool  # a tombstone at exactly the revision counts as kept
+
+    @classmethod
+    def of_revision(cls, backend: Backend, revision: int, compact_revision: int) -> Self:
+        """Make the job behind HashKV."""
+        pending = backend.pending_rows(bound(revision))
+        return cls(backend.path, pending, revision, compact_revision, is_compaction=False)
+
+    @classmethod
+    def of_compaction(cls, backend: Backend, revision: int, previous: int) -> Self:
+        """Make the job that runs before a compaction's rows are deleted."""
+        pending = backend.pending_rows(bound(revision))
+        return cls(backend.path, pending, revision, previous, is_compaction=True)
+
+    def run(self, files: Files, environments: Environments) -> int:  # noqa: ARG002
+        """Return the hash."""
+        environment = environments.open_reader(self.path)
+        try:
+            view = View(environment)
+            try:
+                return self._hash(view)
+            finally:
+                view.end()
+        finally:
+            environment.close()
+
+    def _hash(self, view: View) -> int:
+        compacted = bound(self.compact_revision)
+        newest: dict[bytes, int] = {}
+        is_any_kept = False
+        if self.compact_revision > 0:
+            newest = self._newest(view, self.revision)
+            is_any_kept = any(map(self._is_kept, newest.values()))
+            if not is_any_kept:
+                # etcd then leaves out nothing but what the compaction has deleted.
+                newest = self._newest(view, self.compact_revision)
+        value: int = extend(0, KEY)
+        for revision, kv in self._rows(view, self.revision):
+            if revision <= compacted and (revision & 1 or newest[key_of(kv)] != revision):
+                continue
+            value = extend(extend(value, row_key(revision)), kv)
+        return value
+
+    def _is_kept(self, revision: int) -> bool:
+        if not revision & 1:
+            return True
+        return self.is_compaction and revision >> 32 == self.revision
+
+    def _newest(self, view: View, main: int) -> dict[bytes, int]:
+        """Return the newest revision of every key up to a main revision."""
+        return {key_of(kv): revision for revision, kv in self._rows(view, main)}
+
+    def _rows(self, view: View, main: int) -> Rows:
+        last = bound(main)
+        waiting = sorted(each for each in self.pending.items() if each[0] <= last)
+        return merged_rows(scanned_rows(view, last), waiting)
+
+
+@dataclass(slots=True, frozen=True)
+class HashDatabase:
+    """A job: hash every bucket as it is on the disk. Flush first."""
+
+    path: str
+
+    def run(self, files: Files, environments: Environments) -> int:  # noqa: ARG002
+        """Return the hash."""
+        environment = environments.open_reader(self.path)
+        try:
+            view = View(environment)
+            try:
+                return hash_database(view)
+            finally:
+                view.end()
+        finally:
+            environment.close()
+
+
+def hash_database(view: View) -> int:
+    """Hash every bucket of a view, but for what differs between equal members."""
+    value = 0
+    for bucket in BUCKETS:
+        value = extend(value, bucket)
+        if bucket == KEY:
+            for revision, kv in scanned_rows(view, _LAST_REVISION):
+                value = extend(extend(value, row_key(revision)), kv)
+        else:
+            for name, content in view.items(bucket):
+                if bucket != META or name not in _NOT_HASHED:
+                    value = extend(extend(value, name), content)
+    return value
+
+
+def scanned_rows(view: View, last: int) -> Rows:
+    """Return the rows of a view up to a revision, in order."""
+    first = 0
+    while rows := view.scan_rows(first, last, _ROWS_PER_SCAN):
+        yield from rows
+        first = rows[-1][0] + 1
+
+
+def merged_rows(rows: Rows, pending: list[tuple[int, bytes | None]]) -> Rows:
+    """Return rows with changes on top, both in order."""
+    at = 0
+    for revision, kv in rows:
+        while at < len(pending) and pending[at][0] < revision:
+            waiting, change = pending[at]
+            if change is not None:
+                yield waiting, change
+            at += 1
+        if at < len(pending) and pending[at][0] == revision:
+            change = pending[at][1]
+            at += 1
+            if change is not None:
+                yield revision, change
+        else:
+            yield revision, kv
+    for waiting, change in pending[at:]:
+        if change is not None:
+            yield waiting, change

@@ -1,0 +1,185 @@
+"""The revisions of one key, packed.
+
+An entry of the index is one of
+
+- an int: the only revision the key has, which is either a put with version 1, or a lone
+  tombstone (bit 0 set);
+- bytes, or a bytearray once it is long: a head, then 12 bytes per revision, newest last. The
+  head holds create revision and version of the first revision that is still there, and the
+  number of the record that begins the newest generation.
+
+A revision is `main << 32 | sub << 1 | tombstone`; records are big-endian, so that their order is
+the revisions'. A generation ends with a tombstone. Functions here are pure, except that a
+bytearray is appended to in place: a key that is written a million times is not copied a
+million times.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+Entry = int | bytes | bytearray
+
+SUB_MASK = (1 << 32) - 1
+RECORD_BYTES = 12
+_HEAD = Struct(">QQI")
+_HEAD_BYTES = _HEAD.size
+_RECORD = Struct(">QI")
+_TOMBSTONE_BITS = bytes(byte & 1 for byte in range(256))
+_BYTEARRAY_FROM_BYTES = 600
+
+
+class Facts(NamedTuple):
+    """What the index knows of a key at a revision, without its row."""
+
+    create_revision: int
+    revision: int
+    version: int
+
+
+def bound(main: int) -> int:
+    """Return the greatest revision with this main revision."""
+    return main << 32 | SUB_MASK
+
+
+def first_entry(revision: int, create_revision: int, version: int) -> Entry:
+    """Return the entry of a key of which this is the oldest revision there is."""
+    if revision & 1 or (version == 1 and create_revision == revision >> 32):
+        return revision
+    return _HEAD.pack(create_revision, version, 0) + revision.to_bytes(RECORD_BYTES, "big")
+
+
+def newest(entry: Entry) -> int:
+    """Return the newest revision of an entry."""
+    return entry if isinstance(entry, int) else int.from_bytes(entry[-RECORD_BYTES:], "big")
+
+
+def appended(entry: Entry, revision: int) -> tuple[Entry, int, int, int]:
+    """Add a newer revision; return the entry, create revision, version, previous revision.
+
+    For a tombstone create revision and version are of no use.
+    """
+    record = revision.to_bytes(RECORD_BYTES, "big")
+    if isinstance(entry, int):
+        previous = entry
+        if previous & 1:
+            return _HEAD.pack(0, 0, 1) + _record(entry) + record, revision >> 32, 1, previous
+        create = previous >> 32
+        return _HEAD.pack(create, 1, 0) + _record(entry) + record, create, 2, previous
+    previous = int.from_bytes(entry[-RECORD_BYTES:], "big")
+    count = (len(entry) - _HEAD_BYTES) // RECORD_BYTES
+    create, version, generation = _HEAD.unpack_from(entry)
+    if previous & 1:
+        if isinstance(entry, bytearray):
+            _HEAD.pack_into(entry, 0, create, version, count)
+            entry += record
+        else:
+            entry = _HEAD.pack(create, version, count) + entry[_HEAD_BYTES:] + record
+        return entry, revision >> 32, 1, previous
+    if generation:
+        create = _main(entry, generation)
+        version = count - generation + 1
+    else:
+        version += count
+    if len(entry) > _BYTEARRAY_FROM_BYTES and isinstance(entry, bytes):
+        entry = bytearray(entry)
+    entry += record
+    return entry, create, version, previous
+
+
+def at(entry: Entry, limit: int) -> int:
+    """Return the newest revision up to a limit if it is a put; 0 if there is none."""
+    if isinstance(entry, int):
+        return 0 if entry > limit or entry & 1 else entry
+    revision = int.from_bytes(entry[-RECORD_BYTES:], "big")
+    if revision > limit:
+        number = _find(entry, limit)
+        if number < 0:
+            return 0
+        revision = _revision(entry, number)
+    return 0 if revision & 1 else revision
+
+
+def facts(entry: Entry, limit: int) -> Facts | None:
+    """Return what is known of the newest revision up to a limit; None if it is no put."""
+    if isinstance(entry, int):
+        return None if entry > limit or entry & 1 else Facts(entry >> 32, entry, 1)
+    number = _find(entry, limit)
+    if number < 0:
+        return None
+    revision = _revision(entry, number)
+    return None if revision & 1 else Facts(*_create_and_version(entry, number, revision))
+
+
+def compacted(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
+    """Return what a compaction leaves of an entry, None for nothing, and the dropped records.
+
+    Of the revisions up to `main` the newest is kept, unless it is a tombstone below `main`.
+    """
+    if isinstance(entry, int):
+        return (None, _record(entry)) if entry & 1 and entry >> 32 < main else (entry, b"")
+    number = _find(entry, bound(main))
+    if number < 0:
+        return entry, b""
+    revision = _revision(entry, number)
+    if revision & 1 and revision >> 32 < main:
+        number += 1
+    if not number:
+        return entry, b""
+    dropped = bytes(entry[_HEAD_BYTES : _HEAD_BYTES + number * RECORD_BYTES])
+    count = (len(entry) - _HEAD_BYTES) // RECORD_BYTES
+    if number == count:
+        return None, dropped
+    first = _revision(entry, number)
+    create, _, version = _create_and_version(entry, number, first)
+    if number == count - 1:
+        return first_entry(first, create, version), dropped
+    generation = _HEAD.unpack_from(entry)[2]
+    left = bytes(entry[_HEAD_BYTES + number * RECORD_BYTES :])
+    return _HEAD.pack(create, version, max(0, generation - number)) + left, dropped
+
+
+def unpacked(records: bytes) -> list[int]:
+    """Return the revisions in dropped records."""
+    return [main << 32 | rest for main, rest in _RECORD.iter_unpack(records)]
+
+
+def _record(revision: int) -> bytes:
+    return revision.to_bytes(RECORD_BYTES, "big")
+
+
+def _revision(entry: bytes | bytearray, number: int) -> int:
+    start = _HEAD_BYTES + number * RECORD_BYTES
+    return int.from_bytes(entry[start : start + RECORD_BYTES], "big")
+
+
+def _main(entry: bytes | bytearray, number: int) -> int:
+    start = _HEAD_BYTES + number * RECORD_BYTES
+    return int.from_bytes(entry[start : start + 8], "big")
+
+
+def _find(entry: bytes | bytearray, limit: int) -> int:
+    """Return the number of the newest record up to a limit, -1 if there is none."""
+    low, high = 0, (len(entry) - _HEAD_BYTES) // RECORD_BYTES
+    if _revision(entry, high - 1) <= limit:
+        return high - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _revision(entry, middle) <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+def _create_and_version(
+    entry: bytes | bytearray, number: int, revision: int
+) -> tuple[int, int, int]:
+    create, version, generation = _HEAD.unpack_from(entry)
+    if number < generation:
+        # An older generation: it begins behind the nearest tombstone before it.
+        start = _HEAD_BYTES + RECORD_BYTES - 1
+        ends = entry[start : start + number * RECORD_BYTES : RECORD_BYTES]
+        generation = ends.translate(_TOMBSTONE_BITS).rfind(1) + 1
+    if generation:
+        return _main(entry, generation), revision, number - generation + 1
+    return create, revision, version + number

@@ -1,0 +1,159 @@
+"""The index: which revisions each key has, in memory, and the keys in order.
+
+The rules of this module:
+
+- Every key that has a revision is in `_entries`, and in exactly one of two sorted sets: `live`
+  if its newest revision is a put, `ended` if it is a tombstone that is not compacted yet.
+- The index may be ahead of what readers may see: a write that is not committed is in it already.
+  Who asks for the newest state uses the sets alone; who asks for the state at a revision goes
+  through both, and looks for the newest revision up to a limit.
+- A key's bytes are one object, shared by the dict and the set.
+
+Ranges are [first, end); an end of None means all keys from first on.
+"""
+
+from kvorum.mvcc import history
+from kvorum.mvcc.history import Entry, Facts
+from kvorum.mvcc.sortedkeys import SortedKeys
+
+
+def range_end(key: bytes, end: bytes) -> bytes | None:
+    r"""Return the end of a range as a request gives it: b"" is the key alone, b"\0" no end."""
+    if not end:
+        return key + b"\0"
+    return None if end == b"\0" else end
+
+
+class Index:
+    """Keys, their revisions, and their order."""
+
+    __slots__ = ("_entries", "ended", "live", "newest_revision")
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, Entry] = {}
+        self.live = SortedKeys()
+        self.ended = SortedKeys()
+        self.newest_revision = 0  # of all keys, seen by readers or not
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, key: bytes, revision: int) -> tuple[int, int, int]:
+        """Note a put; return create revision, version and the revision before it, or 0.
+
+        The revision before is 0 too when that is a tombstone.
+        """
+        self.newest_revision = revision
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = revision
+            self.live.add(key)
+            return revision >> 32, 1, 0
+        self._entries[key], create, version, previous = history.appended(entry, revision)
+        if previous & 1:
+            self.live.add(self.ended.remove(key))
+            previous = 0
+        return create, version, previous
+
+    def delete_run(self, keys: list[bytes], first: int) -> list[int]:
+        """Note tombstones of neighbouring live keys, in order; return the revisions before.
+
+        The first key gets the revision `first`, which is a tombstone's, and each next one the
+        next sub revision.
+        """
+        entries = self._entries
+        before = []
+        assert keys, "nothing to delete"
+        for key in keys:
+            entries[key], _, _, previous = history.appended(entries[key], first)
+            before.append(previous)
+            first += 2
+        self.newest_revision = first - 2
+        self.live.remove_run(keys)
+        self.ended.add_run(keys)
+        return before
+
+    def newest(self, key: bytes) -> int:
+        """Return the newest revision of a key; 0 if it has none or it is a tombstone."""
+        entry = self._entries.get(key)
+        if isinstance(entry, int):
+            return 0 if entry & 1 else entry
+        if entry is None:
+            return 0
+        revision = history.newest(entry)
+        return 0 if revision & 1 else revision
+
+    def at(self, key: bytes, limit: int) -> int:
+        """Return the newest revision of a key up to a limit; 0 if it has none or was deleted."""
+        entry = self._entries.get(key)
+        return 0 if entry is None else history.at(entry, limit)
+
+    def facts(self, key: bytes, limit: int) -> Facts | None:
+        """Return what is known of a key's newest revision up to a limit, if that is a put."""
+        entry = self._entries.get(key)
+        return None if entry is None else history.facts(entry, limit)
+
+    def newest_of(self, keys: list[bytes]) -> list[int]:
+        """Return the newest revisions of live keys."""
+        entries = self._entries
+        from_bytes, record = int.from_bytes, -history.RECORD_BYTES
+        return [
+            entry if isinstance(entry, int) else from_bytes(entry[record:], "big")
+            for entry in [entries[key] for key in keys]
+        ]
+
+    def run(self, first: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        """Return the first keys of a range whatever their state, at most `limit`."""
+        ended = self.ended.run(first, end, limit)
+        live = self.live.run(first, end, limit)
+        if not ended:
+            return live
+        return sorted(live + ended)[:limit]
+
+    def compact_run(self, keys: list[bytes], main: int) -> bytes:
+        """Forget what a compaction drops of these keys; return the dropped records."""
+        entries = self._entries
+        dropped = []
+        gone = []
+        for key in keys:
+            entry = entries[key]
+            if isinstance(entry, int) and not entry & 1:
+                continue
+            left, lost = history.compacted(entry, main)
+            if not lost:
+                continue
+            dropped.append(lost)
+            if left is None:
+                del entries[key]
+                gone.append(key)
+            else:
+                entries[key] = left
+        self.ended.remove_run(gone)
+        return b"".join(dropped)
+
+    def restore(self, key: bytes, revision: int, create: int, version: int) -> None:
+        """Note a revision read from disk, oldest first; `restored` must follow the last one.
+
+        Create revision and version are looked at for the oldest revision of a key only.
+        """
+        self.newest_revision = revision
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = history.first_entry(revision, create, version)
+        else:
+            self._entries[key] = history.appended(entry, revision)[0]
+
+    def is_known(self, key: bytes) -> bool:
+        """Tell whether a key has any revision."""
+        return key in self._entries
+
+    def restored(self) -> None:
+        """Put the keys in order after the last revision was read."""
+        live: list[bytes] = []
+        ended: list[bytes] = []
+        for key, entry in self._entries.items():
+            (ended if history.newest(entry) & 1 else live).append(key)
+        live.sort()
+        ended.sort()
+        self.live = SortedKeys(live)
+        self.ended = SortedKeys(ended)

@@ -1,0 +1,26 @@
+"""Revisions that reads in progress still need."""
+
+
+class Pins:
+    """How many reads hold each revision. Compaction waits for reads older than itself."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def hold(self, main: int) -> None:
+        """Keep everything a read at this revision can see."""
+        self._counts[main] = self._counts.get(main, 0) + 1
+
+    def release(self, main: int) -> None:
+        """Give back what `hold` took."""
+        count = self._counts[main] - 1
+        if count:
+            self._counts[main] = count
+        else:
+            del self._counts[main]
+
+    def is_held_below(self, main: int) -> bool:
+        """Tell whether a read at an older revision is in progress."""
+        return any(held < main for held in self._counts)

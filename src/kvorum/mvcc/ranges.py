@@ -1,0 +1,300 @@
+"""Range: which keys, in which order, how many of them, and their bytes.
+
+Everything a request can ask for is answered from the index as far as possible: counts, filters,
+every order but that by value, and answers without values need no row. Rows are read last, only
+those that are returned.
+
+A range is read at one main revision. While nothing newer is in the index its live keys are the
+answer; otherwise every key of the range is looked at. Either may happen in any slice of the same
+read. The caller protects the revision from compaction until the read is done.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+
+from kvorum.api.codec import key_value, varint
+from kvorum.backend import Backend
+from kvorum.mvcc.history import Facts, bound
+from kvorum.mvcc.index import Index, range_end
+from kvorum.mvcc.keyvalue import value_of, without_value
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices
+
+UNLIMITED = 1 << 62
+Item = TypeVar("Item")
+Mapped = TypeVar("Mapped")
+
+
+class SortOrder(IntEnum):
+    """How a range is ordered, as requests number it."""
+
+    NONE = 0
+    ASCEND = 1
+    DESCEND = 2
+
+
+class SortTarget(IntEnum):
+    """What a range is ordered by, as requests number it."""
+
+    KEY = 0
+    VERSION = 1
+    CREATE = 2
+    MOD = 3
+    VALUE = 4
+
+
+class RangeOptions(NamedTuple):
+    """What a Range asks for; every number may be 0 for "not asked for"."""
+
+    key: bytes
+    range_end: bytes = b""
+    limit: int = 0
+    revision: int = 0
+    sort_order: int = SortOrder.NONE
+    sort_target: int = SortTarget.KEY
+    keys_only: bool = False
+    count_only: bool = False
+    min_mod_revision: int = 0
+    max_mod_revision: int = 0
+    min_create_revision: int = 0
+    max_create_revision: int = 0
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a filter is set."""
+        return bool(
+            self.min_mod_revision
+            or self.max_mod_revision
+            or self.min_create_revision
+            or self.max_create_revision
+        )
+
+    def passes(self, facts: Facts) -> bool:
+        """Tell whether a key gets through the filters."""
+        mod, create = facts.revision >> 32, facts.create_revision
+        return not (
+            (self.max_mod_revision and mod > self.max_mod_revision)
+            or (self.min_mod_revision and mod < self.min_mod_revision)
+            or (self.max_create_revision and create > self.max_create_revision)
+            or (self.min_create_revision and create < self.min_create_revision)
+        )
+
+
+@dataclass(slots=True)
+class RangeResult:
+    """What a Range found."""
+
+    kvs: list[bytes]  # an encoded KeyValue each
+    count: int  # of all keys in the range, whatever limit and filters
+    more: bool  # whether the limit cut something off
+    revision: int  # the current one when the read began, for the header
+
+
+def reply_body(result: RangeResult) -> bytes:
+    """Encode a RangeResponse but for its header."""
+    parts: list[bytes] = []
+    for kv in result.kvs:
+        parts += (b"\x12", varint(len(kv)), kv)
+    if result.more:
+        parts.append(b"\x18\x01")
+    if result.count:
+        parts += (b"\x20", varint(result.count))
+    return b"".join(parts)
+
+
+def is_long(index: Index, options: RangeOptions, main: int) -> bool:
+    """Tell whether a read takes more than one slice."""
+    if not options.range_end:
+        return False
+    end = range_end(options.key, options.range_end)
+    if index.newest_revision <= bound(main):
+        if options.count_only:
+            return False
+        if 0 < options.limit < KEYS_PER_SLICE and not _reads_all(options):
+            return False
+        return index.live.count(options.key, end) > KEYS_PER_SLICE
+    return len(index.run(options.key, end, KEYS_PER_SLICE + 1)) > KEYS_PER_SLICE
+
+
+def read_range(
+    index: Index, backend: Backend, options: RangeOptions, main: int
+) -> Slices[tuple[list[bytes], int, bool]]:
+    """Return the encoded key-values, the count, and whether there are more."""
+    end = range_end(options.key, options.range_end)
+    target = options.sort_target
+    limit = options.limit if options.limit > 0 else UNLIMITED
+    enough = UNLIMITED if _reads_all(options) else limit + 1
+    if options.count_only:
+        enough = 0
+    keys, revisions, count = yield from _visible(index, options.key, end, main, enough)
+    if options.count_only:
+        return [], count, False
+    if options.is_filtered:
+        keys, revisions = yield from _filtered(index, options, keys, revisions, main)
+    if target == SortTarget.VALUE:
+        return (yield from _by_value(backend, options, revisions, count, limit))
+    if target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND:
+        measure = _measure(index, target, main)
+        keys, revisions = yield from _ordered(keys, revisions, measure, options, limit + 1)
+    more = len(keys) > limit
+    if more:
+        del keys[limit:]
+        del revisions[limit:]
+    if options.keys_only:
+        latest = bound(main)
+
+        def from_index(key: bytes) -> bytes:
+            facts = index.facts(key, latest)
+            assert facts is not None, f"{key!r} vanished at revision {main}"
+            create, revision, version = facts
+            return key_value(key, create, revision >> 32, version, b"", 0)
+
+        return (yield from _mapped(keys, from_index)), count, more
+    return (yield from _rows(backend, revisions)), count, more
+
+
+def _reads_all(options: RangeOptions) -> bool:
+    """Tell whether the limit cuts only after filters and order, so that all keys are looked at."""
+    is_key_order = options.sort_order == SortOrder.NONE or (
+        options.sort_order == SortOrder.ASCEND and options.sort_target == SortTarget.KEY
+    )
+    return options.limit <= 0 or options.is_filtered or not is_key_order
+
+
+def _visible(
+    index: Index, first: bytes, end: bytes | None, main: int, enough: int
+) -> Slices[tuple[list[bytes], list[int], int]]:
+    """Return the first keys of the state at a main revision, their revisions, and the count."""
+    latest = bound(main)
+    keys: list[bytes] = []
+    revisions: list[int] = []
+    count = index.live.count(first, end) if index.newest_revision <= latest else -1
+    counted = 0
+    while count < 0 or len(keys) < min(enough, count):
+        if index.newest_revision <= latest:
+            want = KEYS_PER_SLICE if count < 0 else min(KEYS_PER_SLICE, enough - len(keys))
+            run = visible = index.live.run(first, end, want)
+            found = index.newest_of(run)
+        else:
+            want = KEYS_PER_SLICE
+            run = index.run(first, end, want)
+            found = [index.at(key, latest) for key in run]
+            visible = [key for key, revision in zip(run, found, strict=True) if revision]
+            found = [revision for revision in found if revision]
+        counted += len(visible)
+        if len(keys) < enough:
+            keys += visible[: enough - len(keys)]
+            revisions += found[: enough - len(revisions)]
+        if len(run) < want:
+            break
+        first = run[-1] + b"\0"
+        yield
+    return keys, revisions, counted if count < 0 else count
+
+
+def _filtered(
+    index: Index, options: RangeOptions, keys: list[bytes], revisions: list[int], main: int
+) -> Slices[tuple[list[bytes], list[int]]]:
+    latest = bound(main)
+    passed_keys, passed_revisions = [], []
+    for start in range(0, len(keys), KEYS_PER_SLICE):
+        stop = start + KEYS_PER_SLICE
+        for key, revision in zip(keys[start:stop], revisions[start:stop], strict=True):
+            facts = index.facts(key, latest)
+            assert facts is not None, f"{key!r} vanished at revision {main}"
+            if options.passes(facts):
+                passed_keys.append(key)
+                passed_revisions.append(revision)
+        yield
+    return passed_keys, passed_revisions
+
+
+def _by_value(
+    backend: Backend, options: RangeOptions, revisions: list[int], count: int, limit: int
+) -> Slices[tuple[list[bytes], int, bool]]:
+    kvs = yield from _rows(backend, revisions)
+
+    def measure(kv: bytes, _: int) -> bytes:
+        return value_of(kv)
+
+    kvs, _ = yield from _ordered(kvs, revisions, measure, options, limit + 1)
+    more = len(kvs) > limit
+    if more:
+        del kvs[limit:]
+    if options.keys_only:
+        kvs = yield from _mapped(kvs, without_value)
+    return kvs, count, more
+
+
+def _measure(index: Index, target: int, main: int) -> Callable[[bytes, int], Any]:
+    """Return by what a key with its revision is ordered."""
+    if target == SortTarget.KEY:
+        return lambda key, _: key
+    if target == SortTarget.MOD:
+        return lambda _, revision: revision >> 32
+    latest = bound(main)
+
+    def measure(key: bytes, _: int) -> int:
+        facts = index.facts(key, latest)
+        assert facts is not None, f"{key!r} vanished at revision {main}"
+        return facts.version if target == SortTarget.VERSION else facts.create_revision
+
+    return measure
+
+
+def _ordered(
+    items: list[bytes],
+    revisions: list[int],
+    measure: Callable[[bytes, int], Any],
+    options: RangeOptions,
+    enough: int,
+) -> Slices[tuple[list[bytes], list[int]]]:
+    """Return the first items of a stable sort: sorted runs, then one merge, all in slices."""
+    is_reverse = options.sort_order == SortOrder.DESCEND
+    runs = []
+    for start in range(0, len(items), KEYS_PER_SLICE):
+        stop = start + KEYS_PER_SLICE
+        run = [
+            (measure(item, revision), item, revision)
+            for item, revision in zip(items[start:stop], revisions[start:stop], strict=True)
+        ]
+        run.sort(key=itemgetter(0), reverse=is_reverse)
+        runs.append(_drained(run))
+        yield
+    merged = islice(merge(*runs, key=itemgetter(0), reverse=is_reverse), enough)
+    ordered: list[bytes] = []
+    ordered_revisions: list[int] = []
+    while part := list(islice(merged, KEYS_PER_SLICE)):
+        ordered += [item for _, item, _ in part]
+        ordered_revisions += [revision for _, _, revision in part]
+        yield
+    return ordered, ordered_revisions
+
+
+def _drained(run: list[Item]) -> Iterator[Item]:
+    # Freeing half a million tuples at once would take longer than a turn.
+    run.reverse()
+    while run:
+        yield run.pop()
+
+
+def _rows(backend: Backend, revisions: list[int]) -> Slices[list[bytes]]:
+    if len(revisions) <= KEYS_PER_SLICE:
+        return backend.rows(revisions)
+    kvs: list[bytes] = []
+    for start in range(0, len(revisions), KEYS_PER_SLICE):
+        kvs += backend.rows(revisions[start : start + KEYS_PER_SLICE])
+        yield
+    return kvs
+
+
+def _mapped(items: list[Item], function: Callable[[Item], Mapped]) -> Slices[list[Mapped]]:
+    mapped: list[Mapped] = []
+    for start in range(0, len(items), KEYS_PER_SLICE):
+        mapped += map(function, items[start : start + KEYS_PER_SLICE])
+        yield
+    return mapped

@@ -1,0 +1,25 @@
+"""Long work in slices: a generator yields None wherever the turn may end.
+
+Whoever drives it decides when to go on. Whether and where it is suspended may not change its
+result; what may change meanwhile is said by each operation. A slice is at most
+`KEYS_PER_SLICE` keys, well below a turn.
+"""
+
+from collections.abc import Generator
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+Slices = Generator[None, None, Result]
+
+KEYS_PER_SLICE = 250
+
+
+def run_to_end(slices: Slices[Result]) -> Result:
+    """Drive the work to its end at once and return its result."""
+    try:
+        while True:
+            next(slices)
+    except StopIteration as end:
+        result: Result = end.value
+        return result

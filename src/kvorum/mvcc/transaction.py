@@ -1,0 +1,151 @@
+"""A write transaction: several changes under one main revision.
+
+It is made by `Store.begin` and lives until `commit`. What it reads includes what it wrote; what
+others read does not, before the commit. Deletions of many keys are done in slices, and others may
+read between them. There is no way back: whatever may refuse a request is asked before.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.codec import key_value, tombstone
+from kvorum.backend import Backend
+from kvorum.mvcc.history import bound
+from kvorum.mvcc.index import Index, range_end
+from kvorum.mvcc.neighbours import Hub, Lessor
+from kvorum.mvcc.ranges import RangeOptions, RangeResult, is_long, read_range
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
+from kvorum.mvcc.watch.history import Change
+
+if TYPE_CHECKING:
+    from kvorum.mvcc.store import Store
+
+Deleted = list[tuple[bytes, int]]
+"""Keys that were deleted, in order, each with the revision integer it had."""
+
+
+class WriteTransaction:
+    """Changes that others see together, or not yet."""
+
+    __slots__ = ("_backend", "_changes", "_hub", "_index", "_lessor", "_main", "_next", "_store")
+
+    def __init__(
+        self, store: "Store", index: Index, backend: Backend, lessor: Lessor, hub: Hub
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._backend = backend
+        self._lessor = lessor
+        self._hub = hub
+        self._main = store.revision + 1
+        self._next = self._main << 32  # the revision of the next change
+        self._changes: list[Change] = []
+        store.is_writing = True
+
+    @property
+    def revision(self) -> int:
+        """The main revision as this transaction sees it: the new one after the first change."""
+        return self._main if self._changes else self._main - 1
+
+    def put(self, key: bytes, value: bytes, lease: int) -> None:
+        """Put a key."""
+        revision = self._next
+        create, version, previous = self._index.put(key, revision)
+        kv = key_value(key, create, self._main, version, value, lease)
+        self._backend.put_row(revision, kv)
+        held = self._lessor.lease_of(key)
+        if held != lease:
+            if held:
+                self._lessor.detach(held, key)
+            if lease:
+                self._lessor.attach(lease, key)
+        self._note(key, revision, kv, previous)
+        self._next = revision + 2
+
+    def delete_range(self, key: bytes, end: bytes) -> Deleted:
+        """Delete a range at once, however long it is."""
+        return run_to_end(self.delete_range_slices(key, end))
+
+    def is_long(self, key: bytes, end: bytes) -> bool:
+        """Tell whether a range should be deleted in slices."""
+        if not end:
+            return False
+        return self._index.live.count(key, range_end(key, end)) > KEYS_PER_SLICE
+
+    def delete_range_slices(self, key: bytes, end: bytes) -> Slices[Deleted]:
+        """Delete every key of a range, in order; return them with the revisions they had."""
+        stop = range_end(key, end)
+        deleted: Deleted = []
+        while keys := self._index.live.run(key, stop, KEYS_PER_SLICE):
+            self._delete(keys, deleted)
+            if len(keys) < KEYS_PER_SLICE:
+                break
+            yield
+        return deleted
+
+    def delete_keys_slices(self, keys: list[bytes]) -> Slices[Deleted]:
+        """Delete these keys, which are in order; those that do not exist are left alone."""
+        deleted: Deleted = []
+        for start in range(0, len(keys), KEYS_PER_SLICE):
+            if start:
+                yield
+            part = keys[start : start + KEYS_PER_SLICE]
+            self._delete([key for key in part if self._index.newest(key)], deleted)
+        return deleted
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the encoded KeyValue of a key, None if it does not exist."""
+        revision = self._index.newest(key)
+        return self._backend.row(revision) if revision else None
+
+    def range(self, options: RangeOptions) -> RangeResult:
+        """Read a range at once, however long it is."""
+        return run_to_end(self.range_slices(options))
+
+    def is_long_range(self, options: RangeOptions) -> bool:
+        """Tell whether a range should be read in slices."""
+        return is_long(self._index, options, self._readable(options))
+
+    def range_slices(self, options: RangeOptions) -> Slices[RangeResult]:
+        """Read a range in slices; nothing is written meanwhile."""
+        main = self._readable(options)
+        kvs, count, more = yield from read_range(self._index, self._backend, options, main)
+        return RangeResult(kvs, count, more, self.revision)
+
+    def commit(self) -> int:
+        """Show the changes to everybody; return the current main revision."""
+        store = self._store
+        assert store.is_writing and store.revision == self._main - 1, "committed twice"
+        store.is_writing = False
+        if self._changes:
+            store.revision = self._main
+            if self._hub.is_watched:
+                self._hub.publish(self._main, self._changes)
+        return store.revision
+
+    def _readable(self, options: RangeOptions) -> int:
+        if options.revision <= 0:
+            return self.revision
+        return self._store.readable(options.revision)
+
+    def _delete(self, keys: list[bytes], deleted: Deleted) -> None:
+        if not keys:
+            return
+        revision = self._next | 1
+        before = self._index.delete_run(keys, revision)
+        put_row, lease_of = self._backend.put_row, self._lessor.lease_of
+        for key, previous in zip(keys, before, strict=True):
+            kv = tombstone(key)
+            put_row(revision, kv)
+            held = lease_of(key)
+            if held:
+                self._lessor.detach(held, key)
+            self._note(key, revision, kv, previous)
+            deleted.append((key, previous))
+            revision += 2
+        self._next = revision - 1
+
+    def _note(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
+        if previous >> 32 == self._main:
+            # Changed twice by one transaction: watchers compare with the state before it.
+            previous = self._index.at(key, bound(self._main - 1))
+        self._changes.append((key, revision, kv, previous))
