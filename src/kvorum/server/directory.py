@@ -1,0 +1,97 @@
+"""The data directory before the member opens it: whose it is, whether it can be used.
+
+Nothing in an existing directory is changed before it is known to be this server's own. Every
+refusal says what was found and what to do.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from kvorum.server.config import Config, ConfigError
+from kvorum.server.logs import Logger
+from kvorum.wal import SEGMENT_BYTES
+
+MODE = 0o700
+
+
+class DirectoryRefusedError(ConfigError):
+    """A data directory that this server must not or cannot use."""
+
+
+def prepare_directory(config: Config, logger: Logger) -> str:
+    """Make or check the data directory; return the path of the member's part of it."""
+    data = Path(config.data_directory)
+    _make(data, "data", logger)
+    _refuse_foreign(data, logger)
+    member = data / "member"
+    if not member.exists():
+        _make(member, "data", logger)
+        _sync(data)
+    _make(member / "snap", "data", logger)
+    _sync(member)
+    if config.wal_directory:
+        # The log itself is made beside its place and moved there when it is whole.
+        parent = Path(config.wal_directory).absolute().parent
+        _make(parent, "wal", logger)
+        _check_room(parent)
+    _check_room(data)
+    return str(member)
+
+
+def _make(path: Path, name: str, logger: Logger) -> None:
+    try:
+        if not path.exists():
+            path.mkdir(MODE, parents=True)
+        probe = path / ".touch"
+        probe.touch(0o600)
+        probe.unlink()
+    except OSError as error:
+        problem = (error.strerror or str(error)).lower()
+        raise DirectoryRefusedError(
+            f"cannot access {name} directory: {error.filename or path}: {problem}"
+        ) from None
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode != MODE and name == "data":
+        logger.warning(
+            "directory exists, but others may enter it; expected mode 700",
+            dir=str(path),
+            mode=f"{mode:o}",
+        )
+
+
+def _refuse_foreign(data: Path, logger: Logger) -> None:
+    names = {path.name for path in data.iterdir()}
+    if "proxy" in names:
+        raise DirectoryRefusedError(
+            f"{data} holds the directory 'proxy' of an etcd of long ago; "
+            "move it away or give another --data-dir"
+        )
+    for name in sorted(names - {"member", "fixtures"}):
+        logger.warning("found invalid file under data directory", dir=str(data), filename=name)
+    database = data / "member" / "snap" / "db"
+    if database.exists():
+        raise DirectoryRefusedError(
+            f"{data} is the data directory of an etcd: {database} is etcd's database, and this "
+            "server keeps its keys in another form. Start etcd on it, or give this server an empty "
+            "--data-dir and copy the keys with 'etcdctl make-mirror'"
+        )
+
+
+def _check_room(path: Path) -> None:
+    """Refuse a disk that has no room for one segment of the log: it would stop at once."""
+    system = os.statvfs(path)
+    room = system.f_bavail * system.f_frsize
+    if room < SEGMENT_BYTES:
+        raise DirectoryRefusedError(
+            f"{path} has {room} bytes left, but a segment of the write-ahead log takes "
+            f"{SEGMENT_BYTES}; free some space, or give a directory on another disk"
+        )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,131 @@
+"""The helper: a process of its own for Python work that would hold up the loop.
+
+It is started by exec when the first job needs it, opens the database as a reader, and runs one
+job after the other. Jobs and results travel through its standard input and output as pickles,
+each behind its length; standard error is the server's. It ends when its input does, so it never
+outlives the server.
+"""
+
+import asyncio
+import pickle
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct
+from typing import Any, BinaryIO
+
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+
+LENGTH = Struct("<Q")
+READ_BYTES = 1 << 20
+
+Outcome = tuple[object, Exception | None]
+"""A result, or the error in its place."""
+
+
+class HelperError(Exception):
+    """Work failed in the helper, or the helper ended before it answered."""
+
+
+class Helper:
+    """The server's end: sends work, reports outcomes in order."""
+
+    __slots__ = ("_buffer", "_loop", "_process", "_report", "_waiting")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, report: Callable[[Any, Outcome], None]
+    ) -> None:
+        self._loop = loop
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = bytearray()
+        # Who gets the next outcome, first come first served.
+        self._waiting: deque[object] = deque()
+
+    def run(self, token: object, work: object) -> None:
+        """Run work in the helper; its outcome is reported with the token."""
+        data = pickle.dumps(work)
+        process = self._process or self._start()
+        self._waiting.append(token)
+        assert process.stdin is not None
+        try:
+            # Work is small, a few names and numbers; the pipe takes it at once.
+            process.stdin.write(LENGTH.pack(len(data)) + data)
+            process.stdin.flush()
+        except OSError:
+            self._died()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "kvorum.server.helper"]
+        self._process = subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        self._buffer.clear()
+        self._loop.add_reader(self._process.stdout.fileno(), self._read)
+        return self._process
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        data = self._process.stdout.read1(READ_BYTES)  # type: ignore[attr-defined]
+        if not data:
+            self._died()
+            return
+        self._buffer += data
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
+            end = LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            result, problem = pickle.loads(self._buffer[LENGTH.size : end])  # noqa: S301 (our child)
+            del self._buffer[:end]
+            error = None if problem is None else HelperError(problem)
+            self._report(self._waiting.popleft(), (result, error))
+
+    def _died(self) -> None:
+        code = self._end()
+        waiting, self._waiting = self._waiting, deque()
+        for token in waiting:
+            error = HelperError(f"the helper process ended with {code} before it answered")
+            self._report(token, (None, error))
+
+    def _end(self) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        assert process.stdin is not None and process.stdout is not None
+        self._loop.remove_reader(process.stdout.fileno())
+        with suppress(OSError):  # it may have died with work in the pipe
+            process.stdin.close()
+        process.stdout.close()
+        process.kill()
+        return process.wait()
+
+    def stop(self) -> None:
+        """End the process; what it has not answered is lost."""
+        self._end()
+
+
+def serve(source: BinaryIO, target: BinaryIO) -> None:
+    """Run jobs until there are no more: the helper's end."""
+    files, environments = RealFiles(), LmdbEnvironments()
+    while head := source.read(LENGTH.size):
+        (length,) = LENGTH.unpack(head)
+        work = pickle.loads(source.read(length))  # noqa: S301 (our parent)
+        try:
+            data = pickle.dumps((work.run(files, environments), None))
+        except Exception as error:
+            # As text: not every error can be made anew from its pickle.
+            data = pickle.dumps((None, f"{type(error).__name__}: {error}"))
+        target.write(LENGTH.pack(len(data)) + data)
+        target.flush()
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches the whole group; the server decides when its helper ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,211 @@
+"""Where jobs run: the log's writer, the flusher's thread, the helper process, a small pool.
+
+Jobs of one place run one after the other, in the order they were given. The log has two hands,
+the edge's native writer for appends and a thread for everything else; one waits for the other.
+A single client's append is written by the loop itself when nothing is on its way and the disk is
+quick: that saves two wake-ups of threads. What has ended is reported on the loop.
+"""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from kvorum.backend import CommitFlush, Environments
+from kvorum.edge import Edge
+from kvorum.files import Files
+from kvorum.member.jobs import Job, Place
+from kvorum.server.exposition import Histogram, exponential
+from kvorum.server.helper import Helper, Outcome
+from kvorum.server.logs import Logger
+from kvorum.wal import AppendLog
+
+INLINE_BYTES_MAX = 64 * 1024
+INLINE_SYNC_SECONDS_MAX = 0.0005
+SLOW_SYNC_SECONDS = 1.0
+POOL_THREADS = 2
+
+Ended = tuple[Job, object, Exception | None]
+
+
+class JobRunner:
+    """Runs jobs; `take_ended` gives back those that have ended, in order of each place."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        edge: Edge,
+        files: Files,
+        environments: Environments,
+        logger: Logger,
+        wake: Callable[[], None],
+        *,
+        sync: bool = True,
+    ) -> None:
+        self._loop = loop
+        self._edge = edge
+        self._files = files
+        self._environments = environments
+        self._logger = logger
+        self._wake = wake
+        self._sync = sync
+        self._log_thread = ThreadPoolExecutor(1, "log")
+        self._flusher = ThreadPoolExecutor(1, "flusher")
+        self._pool = ThreadPoolExecutor(POOL_THREADS, "pool")
+        self._helper = Helper(loop, self._helped)
+        self._ended: list[Ended] = []
+        self._log_jobs: deque[Job] = deque()
+        # Appends at the native writer: number, job, start.
+        self._appending: deque[tuple[int, Job, float]] = deque()
+        self._log_thread_is_busy = False
+        self._recent_sync_seconds = 0.0
+        self._last_written = 0.0
+        self.under_way = 0
+        self.sync_seconds = Histogram(exponential(0.001, 14))
+        self.commit_seconds = Histogram(exponential(0.001, 14))
+        self.appended_bytes = 0
+
+    def submit(self, jobs: Sequence[Job], *, may_write: bool) -> None:
+        """Take jobs. With `may_write` an append may be written here and now, if that is quick."""
+        for job in jobs:
+            self.under_way += 1
+            if job.place is Place.LOG:
+                self._log_jobs.append(job)
+            elif job.place is Place.FLUSHER:
+                self._flush(job)
+            elif job.place is Place.HELPER:
+                self._helper.run(job, job.work)
+            else:
+                self._start(self._pool, job)
+        if self._log_jobs:
+            self._advance_log(may_write)
+
+    def take_ended(self) -> list[Ended]:
+        """Return the jobs that have ended since the last time."""
+        for number, error in self._edge.written():
+            self._written(number, error)
+        if self._log_jobs:
+            self._advance_log(may_write=False)
+        ended, self._ended = self._ended, []
+        self.under_way -= len(ended)
+        return ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is something to take already."""
+        return bool(self._ended)
+
+    def stop(self) -> None:
+        """Wait for what runs, and end every thread and the helper."""
+        for thread in (self._log_thread, self._flusher, self._pool):
+            thread.shutdown()
+        self._helper.stop()
+
+    # The log.
+
+    def _advance_log(self, may_write: bool) -> None:
+        """Start what may start: appends after appends, anything else alone."""
+        waiting = self._log_jobs
+        while waiting and not self._log_thread_is_busy:
+            job = waiting[0]
+            if not isinstance(job.work, AppendLog):
+                if self._appending:
+                    return
+                waiting.popleft()
+                self._log_thread_is_busy = True
+                self._start(self._log_thread, job)
+                return
+            waiting.popleft()
+            if may_write and self._is_quick(job.work):
+                self._append_here(job)
+            else:
+                self._append(job, job.work)
+
+    def _is_quick(self, work: AppendLog) -> bool:
+        return (
+            not self._appending
+            and len(work.data) <= INLINE_BYTES_MAX
+            and self._recent_sync_seconds < INLINE_SYNC_SECONDS_MAX
+        )
+
+    def _append_here(self, job: Job) -> None:
+        started = time.monotonic()
+        work = job.work
+        self.appended_bytes += len(work.data)
+        error: Exception | None = None
+        try:
+            if os.pwrite(work.descriptor, work.data, work.offset) < len(work.data):
+                self._files.pwrite(work.descriptor, work.offset, work.data)
+            if self._sync:
+                os.fdatasync(work.descriptor)
+        except OSError as failure:
+            error = failure
+        self._observe_sync(time.monotonic() - started)
+        self._ended.append((job, None, error))
+
+    def _append(self, job: Job, work: AppendLog) -> None:
+        self.appended_bytes += len(work.data)
+        number = self._edge.write_log(work.descriptor, work.offset, work.data, self._sync)
+        self._appending.append((number, job, time.monotonic()))
+
+    def _written(self, number: int, error: int) -> None:
+        expected, job, started = self._appending.popleft()
+        assert number == expected, f"write {number} ended before write {expected}"
+        now = time.monotonic()
+        # A write begins when it was given or when the one before it ended.
+        self._observe_sync(now - max(started, self._last_written))
+        self._last_written = now
+        failure = OSError(error, os.strerror(error), "write-ahead log") if error else None
+        self._ended.append((job, None, failure))
+
+    def _observe_sync(self, seconds: float) -> None:
+        # Half of the newest and half of what was: one slow sync is remembered for a few more.
+        self._recent_sync_seconds = (self._recent_sync_seconds + seconds) / 2
+        self.sync_seconds.observe(seconds)
+        if seconds > SLOW_SYNC_SECONDS:
+            self._logger.warning(
+                "slow fdatasync", took=f"{seconds:.3f}s", expected_duration=f"{SLOW_SYNC_SECONDS}s"
+            )
+
+    # Threads.
+
+    def _flush(self, job: Job) -> None:
+        if not job.is_awaited:
+            self._start(self._flusher, job)
+            return
+        self._ended.append((job, *self._outcome(self._flusher.submit(self._run, job))))
+
+    def _run(self, job: Job) -> object:
+        if not isinstance(job.work, CommitFlush):
+            return job.run(self._files, self._environments)
+        started = time.monotonic()
+        result = job.run(self._files, self._environments)
+        self.commit_seconds.observe(time.monotonic() - started)
+        return result
+
+    def _start(self, thread: ThreadPoolExecutor, job: Job) -> None:
+        future = thread.submit(self._run, job)
+        future.add_done_callback(
+            lambda future: self._loop.call_soon_threadsafe(self._done, job, future)
+        )
+
+    def _done(self, job: Job, future: "Future[object]") -> None:
+        if job.place is Place.LOG:
+            self._log_thread_is_busy = False
+        self._ended.append((job, *self._outcome(future)))
+        self._wake()
+
+    @staticmethod
+    def _outcome(future: "Future[object]") -> Outcome:
+        error = future.exception()
+        if error is None:
+            return future.result(), None
+        if not isinstance(error, Exception):
+            raise error
+        return None, error
+
+    def _helped(self, job: Job, outcome: Outcome) -> None:
+        self._ended.append((job, *outcome))
+        self._wake()
