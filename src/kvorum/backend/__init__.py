@@ -7,22 +7,30 @@ and simulation; both stand behind the seam `Environments`.
 """
 
 from kvorum.backend.backend import Backend, Limits
+from kvorum.backend.defragment import CatchUp, CopyDatabase, RemoveDatabase
 from kvorum.backend.environment import Environment, Environments, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.flush import CommitFlush, StageFlush
-from kvorum.backend.opening import open_backend
+from kvorum.backend.opening import open_backend, open_view
+from kvorum.backend.transfer import dump, install
 from kvorum.backend.view import View
 
 __all__ = [
     "Backend",
     "BackendError",
+    "CatchUp",
     "CommitFlush",
+    "CopyDatabase",
     "CorruptionError",
     "Environment",
     "Environments",
     "Limits",
+    "RemoveDatabase",
     "Sizes",
     "StageFlush",
     "View",
+    "dump",
+    "install",
     "open_backend",
+    "open_view",
 ]

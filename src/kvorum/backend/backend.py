@@ -24,8 +24,15 @@ from itertools import islice
 from kvorum.backend.batch import Batch
 from kvorum.backend.buckets import CONF_STATE, META
 from kvorum.backend.cache import RowCache
-from kvorum.backend.environment import Environment, Environments, Sizes, WriteTransaction
-from kvorum.backend.flush import CommitFlush, StageFlush
+from kvorum.backend.defragment import (
+    CatchUp,
+    CopyDatabase,
+    Defragmentation,
+    RemoveDatabase,
+)
+from kvorum.backend.environment import Environment
+from kvorum.backend.errors import BackendError
+from kvorum.backend.flush import CommitFlush, Flushed, Staged, StageFlush
 from kvorum.backend.view import View
 from kvorum.files import Files
 
@@ -47,13 +54,14 @@ class Backend:
     __slots__ = (
         "_active",
         "_cache",
+        "_defragmentation",
         "_directory",
         "_environment",
-        "_environments",
         "_files",
         "_first_write",
         "_limits",
         "_lock",
+        "_map_bytes",
         "_number",
         "_sealed",
         "_sizes",
@@ -66,19 +74,20 @@ class Backend:
     def __init__(
         self,
         files: Files,
-        environments: Environments,
         environment: Environment,
         directory: str,
         number: int,
         lock: int,
+        map_bytes: int,
         limits: Limits,
     ) -> None:
         self._files = files
-        self._environments = environments
         self._environment = environment
         self._directory = directory
-        self._number = number
+        self._number = number  # the greatest that a database was given
         self._lock = lock
+        self._map_bytes = map_bytes
+        self._defragmentation: Defragmentation | None = None
         self._limits = limits
         self._active = Batch()
         self._sealed: Batch | None = None
@@ -130,7 +139,7 @@ class Backend:
         """Find the rows that are not in the young half of the cache."""
         active = self._active.rows.get
         sealed = active if self._sealed is None else self._sealed.rows.get
-        old = self._cache.old.get
+        cached = self._cache.get
         places = []
         for place, value in enumerate(values):
             if value is None:
@@ -139,13 +148,12 @@ class Backend:
                 if value is None:
                     value = sealed(revision)
                 if value is None:
-                    value = old(revision)
+                    value = cached(revision)
+                values[place] = value
                 if value is None:
                     if self._is_deleted(revision):
                         raise self._look().missing(revision)
                     places.append(place)
-                else:
-                    values[place] = value
         if places:
             wanted = [revisions[place] for place in places]
             found = self._look().rows(wanted)
@@ -250,13 +258,13 @@ class Backend:
     def is_due(self, now: float) -> bool:
         """Return whether it is time to seal: ask once a turn."""
         active = self._active
-        if not active.writes:
-            return False
-        if self._first_write is None:
+        if active.writes and self._first_write is None:
             self._first_write = now
         if self._sealed is not None:
             return False
-        return (
+        if self._is_switching:
+            return True
+        return self._first_write is not None and (
             active.writes >= self._limits.flush_writes
             or now - self._first_write >= self._limits.flush_seconds
         )
@@ -273,31 +281,88 @@ class Backend:
         Call it between two entries, with no batch on its way.
         """
         assert self._sealed is None, "the batch before is still on its way"
-        active = self._active
-        if not active.writes and self.applied_index == self.durable_index:
+        active, defragmentation = self._active, self._defragmentation
+        if not (active.writes or self._is_switching or self.applied_index > self.durable_index):
             return None
         revisions = list(active.rows)
         assert revisions == sorted(revisions), "rows were not put in ascending order"
         active.index, active.term = self.applied_index, self.applied_term
         self._sealed, self._active, self._first_write = active, Batch(), None
-        return StageFlush(self._environment, active)
+        switch = None
+        if defragmentation is not None:
+            if defragmentation.is_ready:
+                switch = defragmentation.switch()
+            else:
+                defragmentation.changes.add(active)
+        return StageFlush(self._environment, active, switch)
 
-    def staged(self, transaction: WriteTransaction) -> CommitFlush:
+    def staged(self, staged: Staged) -> CommitFlush:
         """Take the result of StageFlush."""
         assert self._sealed is not None, "no batch is on its way"
-        return CommitFlush(transaction)
+        return CommitFlush(staged)
 
-    def committed(self, sizes: Sizes) -> None:
-        """Take the result of CommitFlush: the batch is durable."""
+    def committed(self, flushed: Flushed) -> RemoveDatabase | None:
+        """Take the result of CommitFlush: the batch is durable.
+
+        If a defragmentation has ended with it, return the job that removes the old file.
+        """
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
-        self._sizes = sizes
+        self._sizes = flushed.sizes
         self._cache.add_all(sealed.rows, sealed.byte_count)
         for revision in self._active.deleted:
             self._cache.discard(revision)
         self.durable_index = sealed.index
         self._sealed = None
         self.end_turn()
+        old = self._environment
+        if flushed.environment is old:
+            return None
+        assert self._defragmentation is not None, "nothing else changes the database"
+        self._environment = flushed.environment
+        self._defragmentation = None
+        return RemoveDatabase(old.path, old)
+
+    # Defragmenting.
+
+    @property
+    def is_defragmenting(self) -> bool:
+        """Whether a defragmentation is under way."""
+        return self._defragmentation is not None
+
+    @property
+    def _is_switching(self) -> bool:
+        return self._defragmentation is not None and self._defragmentation.is_ready
+
+    def defragment(self) -> CopyDatabase:
+        """Begin to write the database anew without free pages; return a job for the helper."""
+        if self._defragmentation is not None:
+            raise BackendError(f"{self.path} is being defragmented already; wait for that to end")
+        # A number is not used again: what removes an abandoned file may not have run yet.
+        self._number += 1
+        self._defragmentation = Defragmentation(
+            self._directory, self.path, self._number, self._map_bytes
+        )
+        if self._sealed is not None:
+            # The helper may look before this batch is committed.
+            self._defragmentation.changes.add(self._sealed)
+        return self._defragmentation.begin()
+
+    def copied(self) -> CatchUp | None:
+        """Take the end of CopyDatabase or CatchUp, and return the next job for the helper.
+
+        None: the next flush, due at once, puts the new file in the place of the old one;
+        `is_defragmenting` is false when that is done.
+        """
+        assert self._defragmentation is not None, "nothing is being defragmented"
+        return self._defragmentation.go_on(self._sealed)
+
+    def abandon_defragmentation(self) -> RemoveDatabase:
+        """Give up because a job of the helper failed; return the job that cleans up."""
+        defragmentation = self._defragmentation
+        assert defragmentation is not None and not defragmentation.is_ready
+        self._defragmentation = None
+        return RemoveDatabase(defragmentation.target, None)
 
     def end_turn(self) -> None:
         """Give the turn's view back, so that LMDB may reuse what it kept."""

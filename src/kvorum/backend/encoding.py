@@ -10,6 +10,7 @@ stored under its beginning and its SHA-256, 511 bytes together, with the name in
 value. Shorter names are stored as they are, so the length tells which is which.
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from struct import Struct
 
@@ -29,6 +30,9 @@ _pack_row_key = _row_key.pack
 _unpack_row_key = Struct(">QxQ").unpack_from
 _pack_checksum = Struct("<I").pack
 _ROW_KEY_BYTES = _row_key.size
+# The key of the first row of a main revision, which is nearly every row.
+_pack_first_key = Struct(">Q9s").pack
+_FIRST = b"_" + bytes(8)
 _SUB_MASK = 0xFFFFFFFF
 
 
@@ -70,17 +74,31 @@ def is_whole(key: bytes, sealed: bytes) -> bool:
     return len(sealed) >= CHECKSUM_BYTES and bool(extend(crc32c(key), sealed) == RESIDUE)
 
 
-def sealed_rows(rows: dict[int, bytes]) -> list[tuple[bytes, bytes]]:
+def sealed_rows(rows: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return rows as a database takes them, in the same order."""
-    # The two functions above, written out: staging a batch is a loop over this.
-    items: list[tuple[bytes, bytes]] = []
-    add = items.append
-    for revision, value in rows.items():
-        key = _pack_row_key(revision >> 32, b"_", (revision & _SUB_MASK) >> 1)
-        if revision & 1:
-            key += b"t"
-        add((key, value + _pack_checksum(extend(crc32c(key), value))))
-    return items
+    # `row_key` and `seal_value` written out: a batch spends most of its staging here.
+    return [
+        (
+            key := (
+                _pack_first_key(revision >> 32, _FIRST)
+                if not revision & _SUB_MASK
+                else row_key(revision)
+            ),
+            value + _pack_checksum(extend(crc32c(key), value)),
+        )
+        for revision, value in rows
+    ]
+
+
+def open_rows(sealed_rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
+    """Return revisions and values of rows as a database has them, leaving out damaged ones."""
+    # The checksum covers the key, so a key that fits is one that `row_key` made.
+    return [
+        (main << 32 | sub << 1 | (len(key) > _ROW_KEY_BYTES), sealed[:-CHECKSUM_BYTES])
+        for key, sealed in sealed_rows
+        if extend(crc32c(key), sealed) == RESIDUE
+        for main, sub in (_unpack_row_key(key),)
+    ]
 
 
 def stored_name(name: bytes) -> bytes:

@@ -8,8 +8,28 @@ while a batch is staged; a commit is one long call without the lock, and the loo
 from dataclasses import dataclass
 
 from kvorum.backend.batch import Batch
+from kvorum.backend.defragment import Switch
+from kvorum.backend.directory import Current, database_path, write_current
 from kvorum.backend.environment import Environment, Environments, Sizes, WriteTransaction
+from kvorum.backend.view import View
 from kvorum.files import Files
+
+
+@dataclass(slots=True, frozen=True)
+class Staged:
+    """A transaction that is ready to be committed, and the database it will be committed to."""
+
+    environment: Environment
+    transaction: WriteTransaction
+    switch: Switch | None
+
+
+@dataclass(slots=True, frozen=True)
+class Flushed:
+    """The database that a batch was committed to, and how large it is now."""
+
+    environment: Environment
+    sizes: Sizes
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,20 +38,35 @@ class StageFlush:
 
     environment: Environment
     batch: Batch
+    switch: Switch | None
 
-    def run(self, files: Files, environments: Environments) -> WriteTransaction:  # noqa: ARG002
+    def run(self, files: Files, environments: Environments) -> Staged:  # noqa: ARG002
         """Return the transaction, ready to be committed."""
-        transaction = self.environment.begin_write()
+        environment, switch = self.environment, self.switch
+        if switch is not None:
+            path = database_path(switch.directory, switch.number)
+            environment = environments.open(path, switch.map_bytes)
+        transaction = environment.begin_write()
+        if switch is not None:
+            view = View(self.environment)
+            try:
+                switch.changes.bring_over(view, transaction)
+            finally:
+                view.end()
         self.batch.write_to(transaction)
-        return transaction
+        return Staged(environment, transaction, switch)
 
 
 @dataclass(slots=True, frozen=True)
 class CommitFlush:
     """A job of the flusher: make the staged batch durable."""
 
-    transaction: WriteTransaction
+    staged: Staged
 
-    def run(self, files: Files, environments: Environments) -> Sizes:  # noqa: ARG002
-        """Return how large the database is now."""
-        return self.transaction.commit()
+    def run(self, files: Files, environments: Environments) -> Flushed:  # noqa: ARG002
+        """Return when the batch is durable in the database that counts."""
+        sizes = self.staged.transaction.commit()
+        switch = self.staged.switch
+        if switch is not None:
+            write_current(files, switch.directory, Current(switch.number))
+        return Flushed(self.staged.environment, sizes)

@@ -1,18 +1,20 @@
-"""Opening the database of a member."""
+"""Opening the database of a member, to serve from it or to look at it."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kvorum.backend import directory as directories
 from kvorum.backend.backend import Backend, Limits
-from kvorum.backend.directory import (
-    Current,
-    database_path,
-    read_current,
-    remove_leftovers,
-    take_lock,
-    write_current,
-)
-from kvorum.backend.environment import Environments
+from kvorum.backend.defragment import CopyDatabase
+from kvorum.backend.directory import Current, database_path, read_current, write_current
+from kvorum.backend.environment import Environments, WriteTransaction
 from kvorum.backend.errors import BackendError
 from kvorum.backend.quota import reserved_bytes
+from kvorum.backend.view import View
 from kvorum.files import Files
+
+# By version: what makes the next version of that one, given the old content and a copy of it.
+CONVERSIONS: dict[int, Callable[[View, WriteTransaction], None]] = {}
 
 
 def open_backend(
@@ -23,27 +25,81 @@ def open_backend(
     quota_bytes: int = 0,
     limits: Limits | None = None,
 ) -> Backend:
-    """Open the database in a directory, which exists; make it if there is none."""
-    lock = take_lock(files, directory)
+    """Open the database in a directory, which exists; make it if there is none.
+
+    One process at a time can. What a crash left over is removed, and a database of an older
+    format is converted. `quota_bytes` is as configured: 0 for the default, negative for none.
+    """
+    map_bytes = reserved_bytes(quota_bytes)
+    lock = directories.take_lock(files, directory)
     try:
         current = read_current(files, directory)
-        remove_leftovers(files, directory, current)
-        map_bytes = reserved_bytes(quota_bytes)
+        directories.remove_leftovers(files, directory, current)
         if current is None:
             current = Current(number=1)
             environment = environments.open(database_path(directory, 1), map_bytes)
             write_current(files, directory, current)
         else:
-            path = database_path(directory, current.number)
-            if not files.exists(path):
-                raise BackendError(
-                    f"{path} is missing, but CURRENT names it. What to do: put the file back, or "
-                    f"remove the member from the cluster and add it anew with an empty directory"
-                )
-            environment = environments.open(path, map_bytes)
+            _require(files, database_path(directory, current.number))
+            while current.version < directories.FORMAT_VERSION:
+                current = _convert(files, environments, directory, current, map_bytes)
+            environment = environments.open(database_path(directory, current.number), map_bytes)
         return Backend(
-            files, environments, environment, directory, current.number, lock, limits or Limits()
+            files, environment, directory, current.number, lock, map_bytes, limits or Limits()
         )
     except BaseException:
         files.close(lock)
         raise
+
+
+@contextmanager
+def open_view(files: Files, environments: Environments, directory: str) -> Iterator[View]:
+    """Look at what the newest commit left in a directory, from whatever process."""
+    current = read_current(files, directory)
+    while True:
+        path = database_path(directory, current.number if current else 1)
+        try:
+            environment = environments.open_reader(path)
+            break
+        except BackendError:
+            # Another database may have taken its place a moment ago.
+            before, current = current, read_current(files, directory)
+            if before == current:
+                raise
+    try:
+        view = View(environment)
+        try:
+            yield view
+        finally:
+            view.end()
+    finally:
+        environment.close()
+
+
+def _require(files: Files, path: str) -> None:
+    if not files.exists(path):
+        raise BackendError(
+            f"{path} is missing, but CURRENT names it. What to do: put the file back, or remove "
+            f"the member from the cluster and add it anew with an empty directory"
+        )
+
+
+def _convert(
+    files: Files, environments: Environments, directory: str, current: Current, map_bytes: int
+) -> Current:
+    """Bring a database to the next version, in a copy of it."""
+    source = database_path(directory, current.number)
+    target = database_path(directory, current.number + 1)
+    CopyDatabase(source, target).run(files, environments)
+    environment = environments.open(target, map_bytes)
+    try:
+        transaction = environment.begin_write()
+        with open_view(files, environments, directory) as view:
+            CONVERSIONS[current.version](view, transaction)
+        transaction.commit()
+    finally:
+        environment.close()
+    converted = Current(current.number + 1, current.version + 1)
+    write_current(files, directory, converted)
+    directories.remove_database(files, source)
+    return converted

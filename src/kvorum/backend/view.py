@@ -4,7 +4,9 @@ The backend looks through one view a turn; jobs in a helper process open their o
 the state of one commit, with the consistent index of that same commit.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 
 from google_crc32c import extend
 from google_crc32c import value as crc32c
@@ -14,6 +16,7 @@ from kvorum.backend.encoding import (
     CHECKSUM_BYTES,
     RESIDUE,
     is_whole,
+    open_rows,
     parse_row_key,
     parse_stored,
     row_key,
@@ -23,7 +26,6 @@ from kvorum.backend.environment import Environment, ReadTransaction
 from kvorum.backend.errors import CorruptionError, describe_revision
 
 _SCAN_ENTRIES = 1_000
-_STRIP = slice(None, -CHECKSUM_BYTES)
 
 
 class View:
@@ -72,13 +74,17 @@ class View:
         if sealed is None:
             return None
         if extend(crc32c(key), sealed) != RESIDUE:
-            raise self._damaged(revision)
-        return sealed[_STRIP]
+            raise self._damaged(describe_revision(revision))
+        return sealed[:-CHECKSUM_BYTES]
 
     def rows(self, revisions: Sequence[int]) -> list[bytes]:
         """Return rows of bucket `key`, which must all be there."""
         found = self._transaction.get_many(KEY, [row_key(revision) for revision in revisions])
-        values = [sealed[_STRIP] for key, sealed in found if extend(crc32c(key), sealed) == RESIDUE]
+        values = [
+            sealed[:-CHECKSUM_BYTES]
+            for key, sealed in found
+            if extend(crc32c(key), sealed) == RESIDUE
+        ]
         if len(values) != len(revisions):
             for revision in revisions:
                 if self.row(revision) is None:
@@ -88,20 +94,13 @@ class View:
     def scan_rows(self, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
         """Return rows of bucket `key` with revisions from `first` to `last`, ascending."""
         found = self._transaction.scan(KEY, row_key(first), limit)
-        rows: list[tuple[int, bytes]] = []
-        add = rows.append
-        for key, sealed in found:
-            try:
-                revision = parse_row_key(key)
-            except ValueError as error:
-                raise CorruptionError(
-                    self.path, f"after {describe_revision(first)}", str(error)
-                ) from error
-            if revision > last:
-                break
-            if extend(crc32c(key), sealed) != RESIDUE:
-                raise self._damaged(revision)
-            add((revision, sealed[_STRIP]))
+        rows = open_rows(found)
+        if len(rows) != len(found):
+            for key, sealed in found:
+                if not is_whole(key, sealed):
+                    raise self._damaged_key(key)
+        if rows and rows[-1][0] > last:
+            del rows[bisect_right(rows, last, key=itemgetter(0)) :]
         return rows
 
     def count(self, bucket: bytes) -> int:
@@ -110,12 +109,17 @@ class View:
 
     def _open_entry(self, bucket: bytes, key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
         if not is_whole(key, sealed):
-            place = f"entry {key!r} of bucket {bucket.decode()}"
-            raise CorruptionError(self.path, place, "its checksum does not fit")
-        return parse_stored(key, sealed[_STRIP])
+            raise self._damaged(f"entry {key!r} of bucket {bucket.decode()}")
+        return parse_stored(key, sealed[:-CHECKSUM_BYTES])
 
-    def _damaged(self, revision: int) -> CorruptionError:
-        return CorruptionError(self.path, describe_revision(revision), "its checksum does not fit")
+    def _damaged(self, place: str) -> CorruptionError:
+        return CorruptionError(self.path, place, "its checksum does not fit")
+
+    def _damaged_key(self, key: bytes) -> CorruptionError:
+        try:
+            return self._damaged(describe_revision(parse_row_key(key)))
+        except ValueError:
+            return self._damaged(f"row with the key {key.hex()}")
 
     def missing(self, revision: int) -> CorruptionError:
         """Return the error for a row that should be here and is not."""

@@ -1,0 +1,94 @@
+"""The layout of a bbolt file: pages, their elements, and the two meta pages.
+
+All numbers are little-endian, as every machine that etcd runs on writes them. A page begins
+with its own number; elements point to their keys relative to themselves.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+MAGIC = 0xED0CDAED
+VERSION = 2
+PAGE_BYTES = 4096
+"""What is written; files with other page sizes are read."""
+PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65536
+
+BRANCH, LEAF, META, FREELIST = 0x01, 0x02, 0x04, 0x10
+IS_BUCKET = 0x01
+NO_FREELIST = 0xFFFFFFFFFFFFFFFF
+
+PAGE_HEADER = Struct("<QHHI")
+"""Page number, kind, number of elements, number of further pages it goes on for."""
+LEAF_ELEMENT = Struct("<IIII")
+"""Flags, position, length of key, length of value, which follows the key."""
+BRANCH_ELEMENT = Struct("<IIQ")
+"""Position, length of key, number of the child page."""
+BUCKET_HEADER = Struct("<QQ")
+"""Root page, or 0 if a page follows right here; sequence."""
+_META_BODY = Struct("<IIIIQQQQQ")
+_CHECKSUM = Struct("<Q")
+HEADER_BYTES = PAGE_HEADER.size
+ELEMENT_BYTES = LEAF_ELEMENT.size
+META_BYTES = HEADER_BYTES + _META_BODY.size + _CHECKSUM.size
+
+_FNV_OFFSET, _FNV_PRIME, _UINT64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+
+
+class ImageError(Exception):
+    """A file that is no database of etcd, or a damaged one; says where and what is wrong."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"{path} is not a whole database file of etcd: {problem}; "
+            "use another copy of the snapshot or of the member's directory"
+        )
+        self.path = path
+        self.problem = problem
+
+
+class Meta(NamedTuple):
+    """What a meta page says."""
+
+    page_bytes: int
+    root: int
+    page_count: int
+    """Pages from this number on were never used."""
+    transaction: int
+
+
+def encode_meta(meta: Meta) -> bytes:
+    """Return a meta page; which of the two it is, its transaction's number tells."""
+    body = _META_BODY.pack(
+        MAGIC,
+        VERSION,
+        meta.page_bytes,
+        0,
+        meta.root,
+        0,
+        NO_FREELIST,
+        meta.page_count,
+        meta.transaction,
+    )
+    head = PAGE_HEADER.pack(meta.transaction % 2, META, 0, 0)
+    return (head + body + _CHECKSUM.pack(_fnv(body))).ljust(meta.page_bytes, b"\0")
+
+
+def decode_meta(page: bytes) -> Meta | None:
+    """Return what a meta page says; None if it is not a whole one."""
+    if len(page) < META_BYTES:
+        return None
+    body = page[HEADER_BYTES : HEADER_BYTES + _META_BODY.size]
+    magic, version, page_bytes, _, root, _, _, page_count, transaction = _META_BODY.unpack(body)
+    (checksum,) = _CHECKSUM.unpack_from(page, HEADER_BYTES + _META_BODY.size)
+    is_size = PAGE_BYTES_MIN <= page_bytes <= PAGE_BYTES_MAX and not page_bytes & page_bytes - 1
+    if magic != MAGIC or version != VERSION or checksum != _fnv(body) or not is_size:
+        return None
+    return Meta(page_bytes, root, page_count, transaction)
+
+
+def _fnv(data: bytes) -> int:
+    """Return the 64-bit FNV-1a checksum."""
+    checksum = _FNV_OFFSET
+    for byte in data:
+        checksum = (checksum ^ byte) * _FNV_PRIME & _UINT64
+    return checksum

@@ -1,0 +1,201 @@
+"""A bbolt file read page by page, and nothing believed that can be checked.
+
+A file may come from anywhere: every number in it is held to the file's size, keys ascend, and
+no page is reached twice, so that damage ends in an ImageError and never in a loop or in another
+answer. Memory holds one path from the root to a leaf, however large the file is.
+"""
+
+from collections.abc import Iterator
+
+from kvorum.backend.bbolt.pages import (
+    BRANCH,
+    BRANCH_ELEMENT,
+    BUCKET_HEADER,
+    ELEMENT_BYTES,
+    HEADER_BYTES,
+    IS_BUCKET,
+    LEAF,
+    LEAF_ELEMENT,
+    META_BYTES,
+    PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN,
+    PAGE_HEADER,
+    ImageError,
+    Meta,
+    decode_meta,
+)
+from kvorum.files import Files, Opening
+
+Element = tuple[int, bytes, bytes]
+"""Flags, key and value of an entry in a leaf."""
+
+
+class Image:
+    """One open file, as its newest whole transaction left it."""
+
+    def __init__(self, files: Files, path: str, descriptor: int, length: int) -> None:
+        self._files = files
+        self._path = path
+        self._descriptor = descriptor
+        self._length = length
+        self._meta = self._newest_meta()
+        if self._meta.page_count * self._meta.page_bytes > length:
+            raise self._error(
+                f"it has {length} bytes and should have "
+                f"{self._meta.page_count * self._meta.page_bytes}"
+            )
+        # Pages that were reached: a sound tree reaches none of them twice.
+        self._reached = bytearray(self._meta.page_count)
+        self._roots = self._read_roots()
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._files.close(self._descriptor)
+
+    def buckets(self) -> list[bytes]:
+        """Return the names of the buckets, in order."""
+        return list(self._roots)
+
+    def items(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Walk the entries of a bucket once, in the order of keys; none if there is no such."""
+        value = self._roots.pop(bucket, None)
+        if value is None:
+            return
+        root, _ = BUCKET_HEADER.unpack_from(value)
+        if root:
+            elements = self._walk(root, b"")
+        else:
+            elements = iter(self._leaf(0, value[BUCKET_HEADER.size :], b""))
+        for flags, key, found in elements:
+            if flags & IS_BUCKET:
+                raise self._error(f"bucket {bucket!r} has a bucket {key!r} in it")
+            yield key, found
+
+    def _newest_meta(self) -> Meta:
+        metas = [decode_meta(self._files.pread(self._descriptor, 0, META_BYTES))]
+        if metas[0] is not None:
+            sizes = [metas[0].page_bytes]
+        else:
+            # Without the first meta page its size is not known: the second tells its own.
+            sizes = [1 << bits for bits in range(9, 17)]
+            assert sizes[0] == PAGE_BYTES_MIN and sizes[-1] == PAGE_BYTES_MAX
+        for size in sizes:
+            second = decode_meta(self._files.pread(self._descriptor, size, META_BYTES))
+            if second is not None and second.page_bytes == size:
+                metas.append(second)
+        whole = [meta for meta in metas if meta is not None]
+        if not whole:
+            raise self._error("neither of its two meta pages is whole")
+        return max(whole, key=lambda meta: meta.transaction)
+
+    def _read_roots(self) -> dict[bytes, bytes]:
+        roots: dict[bytes, bytes] = {}
+        for flags, name, value in self._walk(self._meta.root, b""):
+            if not flags & IS_BUCKET or len(value) < BUCKET_HEADER.size:
+                raise self._error(f"its entry {name!r} is not a bucket")
+            roots[name] = value
+        return roots
+
+    def _walk(self, number: int, first: bytes) -> Iterator[Element]:
+        """Walk the leaves below a page; their keys are not below the first."""
+        last: bytes | None = None
+        # The children still to visit, the next one last, each with the least key it may have.
+        waiting = [(number, first)]
+        while waiting:
+            number, first = waiting.pop()
+            kind, count, page = self._page(number)
+            if kind == LEAF:
+                elements = self._leaf(count, page, first, number)
+                if elements:
+                    if last is not None and elements[0][1] <= last:
+                        raise self._error(f"the keys of page {number} are not in order")
+                    last = elements[-1][1]
+                yield from elements
+            elif kind == BRANCH:
+                waiting += reversed(self._branch(number, count, page, first))
+            else:
+                raise self._error(f"page {number} is of kind {kind:#x}, not a branch or a leaf")
+
+    def _page(self, number: int) -> tuple[int, int, bytes]:
+        """Return the kind, the number of elements and the bytes of a page and its overflow."""
+        size, total = self._meta.page_bytes, self._meta.page_count
+        if not 2 <= number < total:
+            raise self._error(f"there is no page {number} among {total}")
+        page = self._files.pread(self._descriptor, number * size, size)
+        if len(page) < size:
+            raise self._error(f"it ends within page {number}")
+        own, kind, count, overflow = PAGE_HEADER.unpack_from(page)
+        if own != number:
+            raise self._error(f"page {number} says that it is page {own}")
+        if number + overflow >= total:
+            raise self._error(f"page {number} goes on behind the end")
+        if any(self._reached[number : number + overflow + 1]):
+            raise self._error(f"page {number} is reached twice")
+        self._reached[number : number + overflow + 1] = b"\1" * (overflow + 1)
+        if overflow:
+            page = self._files.pread(self._descriptor, number * size, size * (overflow + 1))
+        return kind, count, page
+
+    def _leaf(self, count: int, page: bytes, first: bytes, number: int = 0) -> list[Element]:
+        if not number:
+            if len(page) < HEADER_BYTES:
+                raise self._error("a bucket within an entry is cut off")
+            _, kind, count, _ = PAGE_HEADER.unpack_from(page)
+            if kind != LEAF:
+                raise self._error(f"a bucket within an entry is of kind {kind:#x}")
+        end = HEADER_BYTES + count * ELEMENT_BYTES
+        if end > len(page):
+            raise self._error(f"page {number} has no room for {count} entries")
+        elements: list[Element] = []
+        last: bytes | None = None
+        for start in range(HEADER_BYTES, end, ELEMENT_BYTES):
+            flags, position, key_length, value_length = LEAF_ELEMENT.unpack_from(page, start)
+            begin = start + position
+            middle = begin + key_length
+            if begin < end or not key_length or middle + value_length > len(page):
+                raise self._error(f"an entry of page {number} lies outside of it")
+            key = page[begin:middle]
+            if key < first or (last is not None and key <= last):
+                raise self._error(f"the keys of page {number} are not in order")
+            last = key
+            elements.append((flags, key, page[middle : middle + value_length]))
+        return elements
+
+    def _branch(
+        self, number: int, count: int, page: bytes, first: bytes
+    ) -> list[tuple[int, bytes]]:
+        end = HEADER_BYTES + count * ELEMENT_BYTES
+        if not count or end > len(page):
+            raise self._error(f"page {number} cannot have {count} children")
+        children: list[tuple[int, bytes]] = []
+        last: bytes | None = None
+        for start in range(HEADER_BYTES, end, ELEMENT_BYTES):
+            position, key_length, child = BRANCH_ELEMENT.unpack_from(page, start)
+            begin = start + position
+            if begin < end or begin + key_length > len(page):
+                raise self._error(f"a key of page {number} lies outside of it")
+            key = page[begin : begin + key_length]
+            if last is not None and key <= last:
+                raise self._error(f"the keys of page {number} are not in order")
+            last = key
+            # The first child may hold keys below its own in a file that is being written to.
+            children.append((child, first if not children else key))
+        return children
+
+    def _error(self, problem: str) -> ImageError:
+        return ImageError(self._path, problem)
+
+
+def open_image(files: Files, path: str, length: int | None = None) -> Image:
+    """Open a database file; of a snapshot, pass the length without the checksum behind it.
+
+    Raises ImageError if it is none, or damaged where that can be seen at once.
+    """
+    descriptor = files.open(path, Opening.READ)
+    try:
+        if length is None:
+            length = files.size(descriptor)
+        return Image(files, path, descriptor, length)
+    except BaseException:
+        files.close(descriptor)
+        raise

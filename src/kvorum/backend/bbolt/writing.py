@@ -1,0 +1,171 @@
+"""A bbolt file made in one pass, from entries that come in order.
+
+Leaves are filled as the entries come; of what was written only the first key and the number of
+each page are kept, to build the branches above. So a file of any size takes little memory. The
+meta pages come last: until they are there, nobody takes the file for a whole one.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+from kvorum.backend.bbolt.pages import (
+    BRANCH,
+    BRANCH_ELEMENT,
+    BUCKET_HEADER,
+    ELEMENT_BYTES,
+    HEADER_BYTES,
+    IS_BUCKET,
+    LEAF,
+    LEAF_ELEMENT,
+    PAGE_BYTES,
+    PAGE_HEADER,
+    Meta,
+    encode_meta,
+)
+from kvorum.files import Files
+
+FILL_BYTES = PAGE_BYTES * 9 // 10
+"""A page is ended when the next entry would go beyond this: its reader may insert."""
+INLINE_BYTES_MAX = PAGE_BYTES // 4
+"""A bucket whose only leaf is not larger is kept in its parent's entry."""
+WRITE_BYTES = 1 << 20
+TRANSACTION = 2
+
+Entry = tuple[bytes, bytes]
+Child = tuple[bytes, int]
+"""The first key below a page, and the page's number."""
+
+
+class _Pages:
+    """Appends pages to a file, and writes them in large pieces."""
+
+    def __init__(self, files: Files, descriptor: int) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        self._offset = 2 * PAGE_BYTES
+        self._parts: list[bytes] = []
+        self._waiting_bytes = 0
+        self.next = 2
+
+    def add(self, kind: int, count: int, body: bytes) -> int:
+        """Append a page with all of its elements; return its number."""
+        number = self.next
+        pages = -(-(HEADER_BYTES + len(body)) // PAGE_BYTES)
+        page = PAGE_HEADER.pack(number, kind, count, pages - 1) + body
+        self._parts.append(page.ljust(pages * PAGE_BYTES, b"\0"))
+        self._waiting_bytes += pages * PAGE_BYTES
+        self.next += pages
+        if self._waiting_bytes >= WRITE_BYTES:
+            self.flush()
+        return number
+
+    def flush(self) -> None:
+        """Write what was appended so far."""
+        data = b"".join(self._parts)
+        self._files.pwrite(self._descriptor, self._offset, data)
+        self._offset += len(data)
+        self._parts.clear()
+        self._waiting_bytes = 0
+
+
+def write_image(
+    files: Files, descriptor: int, buckets: Iterable[tuple[bytes, Iterable[Entry]]]
+) -> int:
+    """Write all buckets to an empty file, names and keys ascending; return its length.
+
+    The file is durable once the caller has synced it.
+    """
+    pages = _Pages(files, descriptor)
+    roots = [(name, _write_bucket(pages, entries)) for name, entries in buckets]
+    root = _build(pages, _leaves(roots), IS_BUCKET)
+    pages.flush()
+    for transaction in (TRANSACTION, TRANSACTION - 1):
+        # As in a snapshot that etcd sends: the newest transaction's page first.
+        meta = Meta(PAGE_BYTES, root, pages.next, transaction)
+        files.pwrite(descriptor, transaction % 2 * PAGE_BYTES, encode_meta(meta))
+    return pages.next * PAGE_BYTES
+
+
+def _write_bucket(pages: _Pages, entries: Iterable[Entry]) -> bytes:
+    """Write a bucket's pages, if it needs any; return its entry in the root."""
+    leaves = _leaves(entries)
+    heads = list(islice(leaves, 2))
+    if len(heads) < 2:
+        (leaf,) = heads or [[]]
+        body = _leaf_body(leaf, 0)
+        if HEADER_BYTES + len(body) <= INLINE_BYTES_MAX:
+            return BUCKET_HEADER.pack(0, 0) + PAGE_HEADER.pack(0, LEAF, len(leaf), 0) + body
+    return BUCKET_HEADER.pack(_build(pages, chain(heads, leaves), 0), 0)
+
+
+def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Share entries out to leaves; one that is larger than a page has a leaf to itself."""
+    leaf: list[Entry] = []
+    used = HEADER_BYTES
+    last = b""
+    for entry in entries:
+        key, value = entry
+        assert key > last, f"{key!r} does not come after {last!r}"
+        last = key
+        size = ELEMENT_BYTES + len(key) + len(value)
+        if leaf and used + size > FILL_BYTES:
+            yield leaf
+            leaf, used = [], HEADER_BYTES
+        leaf.append(entry)
+        used += size
+    if leaf:
+        yield leaf
+
+
+def _leaf_body(leaf: list[Entry], flags: int) -> bytes:
+    elements = bytearray()
+    position = ELEMENT_BYTES * len(leaf)
+    pack = LEAF_ELEMENT.pack
+    contents: list[bytes] = []
+    for key, value in leaf:
+        elements += pack(flags, position, len(key), len(value))
+        # Relative to the next element, which is so much nearer to its key.
+        position += len(key) + len(value) - ELEMENT_BYTES
+        contents += (key, value)
+    return bytes(elements) + b"".join(contents)
+
+
+def _build(pages: _Pages, leaves: Iterable[list[Entry]], flags: int) -> int:
+    """Write leaves, and branches above them until one page is left; return its number."""
+    children = [
+        (leaf[0][0], pages.add(LEAF, len(leaf), _leaf_body(leaf, flags))) for leaf in leaves
+    ]
+    if not children:
+        return pages.add(LEAF, 0, b"")
+    while len(children) > 1:
+        children = [
+            (branch[0][0], pages.add(BRANCH, len(branch), _branch_body(branch)))
+            for branch in _branches(children)
+        ]
+    return children[0][1]
+
+
+def _branches(children: list[Child]) -> Iterator[list[Child]]:
+    """Share pages out to branches of at least two."""
+    branch: list[Child] = []
+    used = HEADER_BYTES
+    remaining = len(children)
+    for child in children:
+        size = ELEMENT_BYTES + len(child[0])
+        # The last child may not stand alone, so the one before it waits for it.
+        if len(branch) >= 2 and used + size > FILL_BYTES and remaining >= 2:
+            yield branch
+            branch, used = [], HEADER_BYTES
+        branch.append(child)
+        used += size
+        remaining -= 1
+    yield branch
+
+
+def _branch_body(branch: list[Child]) -> bytes:
+    elements = bytearray()
+    position = ELEMENT_BYTES * len(branch)
+    for key, number in branch:
+        elements += BRANCH_ELEMENT.pack(position, len(key), number)
+        position += len(key) - ELEMENT_BYTES
+    return bytes(elements) + b"".join(key for key, _ in branch)
