@@ -1,0 +1,168 @@
+"""The health endpoints: `/health`, `/livez`, `/readyz`, and each of their checks by itself.
+
+A check that needs the cluster is a procedure of the member, like any call of several steps. A
+check never changes anything. NOSPACE does not make a server unready: it still serves reads and
+deletes, which is how an operator gets out of it.
+"""
+
+import json
+from collections.abc import Callable, Collection, Generator
+from typing import Any, NamedTuple, Protocol
+
+from kvorum.api.errors import Status
+from kvorum.gateway.http import NO_SNIFFING, TEXT, Endpoint, HttpFront, HttpRequest
+from kvorum.member.alarms import Alarm, AlarmType
+from kvorum.member.waits import ReadIndex, Steps, Wait
+
+REASONS = {AlarmType.NO_SPACE: "ALARM NOSPACE", AlarmType.CORRUPT: "ALARM CORRUPT"}
+NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
+
+Check = Generator[Wait | None, Any, str]
+"""Returns why it failed, or nothing."""
+
+
+class Examined(Protocol):
+    """What health is judged by."""
+
+    @property
+    def leader(self) -> int:
+        """The leader's id, 0 if none is known."""
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether this member does not vote."""
+
+    def raised_alarms(self) -> Collection[Alarm]:
+        """Return the alarms of all members."""
+
+    def read_one(self) -> None:
+        """Read one key from the local state; raises if that fails."""
+
+    def start(self, steps: Steps) -> Callable[[], None]:
+        """Run a procedure; return what cancels it."""
+
+
+class CheckCount(NamedTuple):
+    """How often a check succeeded and failed, and how it went the last time."""
+
+    success: int
+    error: int
+    is_well: bool
+
+
+class Health:
+    """Serves the health endpoints, and counts their outcomes for the metrics."""
+
+    def __init__(self, front: HttpFront, member: Examined) -> None:
+        self._front = front
+        self._member = member
+        self.successes = 0
+        self.failures = 0
+        self.checks: dict[tuple[str, str], CheckCount] = {}
+        checks: dict[str, Callable[[], Check]] = {
+            "data_corruption": self._data_corruption,
+            "serializable_read": self._serializable_read,
+            "linearizable_read": self._linearizable_read,
+            "non_learner": self._non_learner,
+        }
+        front.add("/health", Endpoint(self._health, on_metrics=True))
+        self._add("livez", {"serializable_read": checks["serializable_read"]})
+        self._add("readyz", checks)
+
+    # /health
+
+    def _health(self, request: HttpRequest) -> None:
+        excluded = {name for name in request.query.get("exclude", ()) if name}
+        is_serializable = request.query.get("serializable", [""])[0] == "true"
+        self._run(request.call, self._answer_health(request.call, excluded, is_serializable))
+
+    def _answer_health(self, call: int, excluded: set[str], is_serializable: bool) -> Steps:
+        reason = yield from self._unhealthy(excluded, is_serializable)
+        body = json.dumps(
+            {"health": "false" if reason else "true", "reason": reason}, separators=(",", ":")
+        )
+        if reason:
+            self.failures += 1
+            self._front.refuse(call, 503, body)
+        else:
+            self.successes += 1
+            self._front.respond(call, 200, [TEXT], body.encode())
+        return None
+
+    def _unhealthy(self, excluded: set[str], is_serializable: bool) -> Check:
+        for alarm in self._member.raised_alarms():
+            if NAMES.get(alarm.type, "") not in excluded:
+                return REASONS.get(alarm.type, "ALARM UNKNOWN")
+        if is_serializable:
+            problem = yield from self._serializable_read()
+        elif not self._member.leader:
+            return "RAFT NO LEADER"
+        else:
+            problem = yield from self._linearizable_read()
+        return f"RANGE ERROR:{problem}" if problem else ""
+
+    # /livez and /readyz
+
+    def _add(self, kind: str, checks: dict[str, Callable[[], Check]]) -> None:
+        def endpoint(chosen: dict[str, Callable[[], Check]]) -> Endpoint:
+            return Endpoint(lambda request: self._probe(request, kind, chosen), on_metrics=True)
+
+        self._front.add(f"/{kind}", endpoint(checks))
+        for name, check in checks.items():
+            self._front.add(f"/{kind}/{name}", endpoint({name: check}))
+
+    def _probe(
+        self, request: HttpRequest, kind: str, checks: dict[str, Callable[[], Check]]
+    ) -> None:
+        excluded = request.query.get("exclude", ())
+        chosen = {name: check for name, check in checks.items() if name not in excluded}
+        is_verbose = "verbose" in request.query
+        self._run(request.call, self._answer_probe(request.call, kind, chosen, is_verbose))
+
+    def _answer_probe(
+        self, call: int, kind: str, checks: dict[str, Callable[[], Check]], is_verbose: bool
+    ) -> Steps:
+        lines: list[str] = []
+        is_well = True
+        for name, check in checks.items():
+            problem = yield from check()
+            self._count(kind, name, not problem)
+            is_well = is_well and not problem
+            lines.append(f"[-]{name} failed: {problem}" if problem else f"[+]{name} ok")
+        if not is_well:
+            self._front.refuse(call, 503, "\n".join(lines))
+        else:
+            text = "\n".join([*lines, "ok"]) if is_verbose else "ok"
+            self._front.respond(call, 200, [TEXT, NO_SNIFFING], f"{text}\n".encode())
+        return None
+
+    def _count(self, kind: str, name: str, is_well: bool) -> None:
+        success, error, _ = self.checks.get((kind, name), CheckCount(0, 0, True))
+        self.checks[kind, name] = CheckCount(success + is_well, error + (not is_well), is_well)
+
+    # Checks.
+
+    def _serializable_read(self) -> Check:
+        self._member.read_one()
+        return ""
+        yield  # a generator like the other checks
+
+    def _linearizable_read(self) -> Check:
+        answer = yield ReadIndex()
+        if isinstance(answer, Status):
+            return answer.text
+        self._member.read_one()
+        return ""
+
+    def _data_corruption(self) -> Check:
+        if any(alarm.type == AlarmType.CORRUPT for alarm in self._member.raised_alarms()):
+            return "alarm activated: CORRUPT"
+        return ""
+        yield
+
+    def _non_learner(self) -> Check:
+        return "local member is learner" if self._member.is_learner else ""
+        yield
+
+    def _run(self, call: int, steps: Steps) -> None:
+        self._front.keep_open(call, self._member.start(steps))
