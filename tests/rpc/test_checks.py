@@ -235,19 +235,3 @@ def test_collisions_against_explicit_sets(message: TxnRequest) -> None:
     if found not in (None, errors.DUPLICATE_KEY):
         return
     assert (found is not None) == collides
-
-
-def test_costs() -> None:
-    put = RequestOp(request_put=PutRequest(key=b"abc", value=b"12345"))
-    one = checks.put_cost(requests.put_of(put.request_put))
-    assert one == 256 + 8
-    read = RequestOp(request_range=RangeRequest(key=b"a"))
-    deletion = RequestOp(request_delete_range=DeleteRangeRequest(key=b"a"))
-    inner = RequestOp(request_txn=TxnRequest(success=[put], failure=[put, put]))
-
-    def cost(message: TxnRequest) -> int:
-        return checks.txn_cost(requests.txn_of(message))
-
-    assert cost(TxnRequest(success=[read, deletion])) == 0
-    assert cost(TxnRequest(success=[put], failure=[put, put])) == 2 * one
-    assert cost(TxnRequest(success=[inner, put])) == 3 * one

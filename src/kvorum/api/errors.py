@@ -189,6 +189,10 @@ WATCHER_LOST = Status(Code.UNKNOWN, "lost watcher waiting for delete")
 CONTEXT_CANCELED = Status(Code.CANCELLED, "context canceled")
 CONTEXT_DEADLINE_EXCEEDED = Status(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
 UNKNOWN_HEALTH_SERVICE = Status(Code.NOT_FOUND, "unknown service")
+NO_REQUEST = Status(
+    Code.INTERNAL,
+    "cardinality violation: received no request message from non-client-streaming RPC",
+)
 
 
 def quoted(text: str) -> str:
@@ -214,6 +218,11 @@ def unknown_method(service: str, method: str) -> Status:
 def unparsable_request(reason: str) -> Status:
     """Say that the request's bytes are not a message of the expected type."""
     return Status(Code.INTERNAL, f"grpc: error unmarshalling request: {reason}")
+
+
+def unparsable_message(reason: str) -> Status:
+    """Say that a message on a stream is not of the expected type."""
+    return Status(Code.INTERNAL, f"grpc: failed to unmarshal the received message: proto: {reason}")
 
 
 def message_too_large(size: int, limit: int) -> Status:

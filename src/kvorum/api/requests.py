@@ -71,7 +71,11 @@ def parse_put(data: bytes) -> Put | None:
         if data[end] == 0x12:
             length, at = data[end + 1], end + 2
             if length >= 0x80:
-                length, at = _length(data, at - 1)
+                # Two bytes of length are as common as one, and not worth a call.
+                if 0 < (high := data[at]) < 0x80:
+                    length, at = length + (high << 7) - 0x80, at + 1
+                else:
+                    length, at = _length(data, at - 1)
             if not length:
                 return None
             end = at + length

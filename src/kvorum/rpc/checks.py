@@ -6,7 +6,7 @@ two mistakes is told of the same one by every server.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from kvorum.api import errors
@@ -25,10 +25,6 @@ from kvorum.api.requests import (
 
 SORT_ORDER_MAX = 2
 SORT_TARGET_MAX = 4
-
-PUT_COST = 256
-"""What a put costs against the quota, beside its key and value."""
-LEASE_GRANT_COST = 64
 
 
 def check_put(put: Put) -> Status | None:
@@ -168,26 +164,6 @@ def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] |
                 return None
             puts.add(key)
     return puts, deletions
-
-
-def put_cost(put: Put) -> int:
-    """Return what a put counts against the quota."""
-    return PUT_COST + len(put[0]) + len(put[1])
-
-
-def txn_cost(txn: Txn) -> int:
-    """Return what a transaction counts against the quota: its dearer branch."""
-    return max(_branch_cost(txn[1]), _branch_cost(txn[2]))
-
-
-def _branch_cost(operations: Iterable[Operation]) -> int:
-    cost = 0
-    for kind, request in operations:
-        if kind == PUT:
-            cost += put_cost(cast(Put, request))
-        elif kind == TXN:
-            cost += txn_cost(cast(Txn, request))
-    return cost
 
 
 def is_read_only(txn: Txn) -> bool:

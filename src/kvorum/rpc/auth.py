@@ -1,0 +1,142 @@
+"""The Auth service of a cluster in which authentication is disabled and nobody is registered.
+
+There are no users and no roles, so questions find none, and authentication cannot be enabled.
+Adding users and roles is not served.
+"""
+
+from kvorum.api import errors
+from kvorum.api.pb.etcdserverpb import (
+    AuthDisableRequest,
+    AuthEnableRequest,
+    AuthenticateRequest,
+    AuthRoleDeleteRequest,
+    AuthRoleGetRequest,
+    AuthRoleGrantPermissionRequest,
+    AuthRoleListRequest,
+    AuthRoleRevokePermissionRequest,
+    AuthStatusRequest,
+    AuthStatusResponse,
+    AuthUserChangePasswordRequest,
+    AuthUserDeleteRequest,
+    AuthUserGetRequest,
+    AuthUserGrantRoleRequest,
+    AuthUserListRequest,
+    AuthUserRevokeRoleRequest,
+)
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+
+UNARY = {
+    "/etcdserverpb.Auth/Authenticate": "authenticate",
+    "/etcdserverpb.Auth/AuthEnable": "enable",
+    "/etcdserverpb.Auth/UserGet": "user_get",
+    "/etcdserverpb.Auth/UserDelete": "user_delete",
+    "/etcdserverpb.Auth/UserGrantRole": "user_grant_role",
+    "/etcdserverpb.Auth/UserRevokeRole": "user_revoke_role",
+    "/etcdserverpb.Auth/RoleGet": "role_get",
+    "/etcdserverpb.Auth/RoleDelete": "role_delete",
+    "/etcdserverpb.Auth/RoleRevokePermission": "role_revoke_permission",
+    "/etcdserverpb.Auth/AuthDisable": "disable",
+    "/etcdserverpb.Auth/UserList": "user_list",
+    "/etcdserverpb.Auth/RoleList": "role_list",
+    "/etcdserverpb.Auth/AuthStatus": "status",
+    "/etcdserverpb.Auth/UserChangePassword": "user_change_password",
+    "/etcdserverpb.Auth/RoleGrantPermission": "role_grant_permission",
+}
+
+PASSWORD_BYTES_MAX = 72
+AUTH_REVISION = 1
+"""Of a cluster in which no user and no role was ever changed."""
+
+
+class Auth:
+    """Answers at once: nothing that is asked here can change."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def _header(self) -> bytes:
+        return self._member.header.field(self._member.store.revision)
+
+    def status(self, _call: int, payload: bytes) -> Result:
+        """Tell that authentication is disabled."""
+        AuthStatusRequest.FromString(payload)
+        answer = AuthStatusResponse(enabled=False, authRevision=AUTH_REVISION)
+        return self._header() + answer.SerializeToString()
+
+    def user_change_password(self, _call: int, payload: bytes) -> Result:
+        """Find no user; a password that cannot be hashed is refused before."""
+        request = AuthUserChangePasswordRequest.FromString(payload)
+        if len(request.password.encode()) > PASSWORD_BYTES_MAX:
+            return errors.PASSWORD_TOO_LONG
+        return errors.USER_NOT_FOUND
+
+    def role_grant_permission(self, _call: int, payload: bytes) -> Result:
+        """Find no role; a permission that is none is refused before."""
+        request = AuthRoleGrantPermissionRequest.FromString(payload)
+        if not request.HasField("perm"):
+            return errors.PERMISSION_NOT_GIVEN
+        key, range_end = request.perm.key, request.perm.range_end
+        if not key or (range_end and range_end != b"\0" and range_end <= key):
+            return errors.INVALID_AUTH_MGMT
+        return errors.ROLE_NOT_FOUND
+
+    def disable(self, _call: int, payload: bytes) -> Result:
+        """Leave it disabled."""
+        AuthDisableRequest.FromString(payload)
+        return self._header()
+
+    def user_list(self, _call: int, payload: bytes) -> Result:
+        """List no users."""
+        AuthUserListRequest.FromString(payload)
+        return self._header()
+
+    def role_list(self, _call: int, payload: bytes) -> Result:
+        """List no roles."""
+        AuthRoleListRequest.FromString(payload)
+        return self._header()
+
+    def authenticate(self, _call: int, payload: bytes) -> Result:
+        """Refuse: there is nothing to authenticate for."""
+        AuthenticateRequest.FromString(payload)
+        return errors.AUTH_NOT_ENABLED
+
+    def enable(self, _call: int, payload: bytes) -> Result:
+        """Refuse: without a user `root` nobody could disable it again."""
+        AuthEnableRequest.FromString(payload)
+        return errors.ROOT_USER_NOT_EXIST
+
+    def user_get(self, _call: int, payload: bytes) -> Result:
+        """Find no user."""
+        AuthUserGetRequest.FromString(payload)
+        return errors.USER_NOT_FOUND
+
+    def user_delete(self, _call: int, payload: bytes) -> Result:
+        """Find no user."""
+        AuthUserDeleteRequest.FromString(payload)
+        return errors.USER_NOT_FOUND
+
+    def user_grant_role(self, _call: int, payload: bytes) -> Result:
+        """Find no user."""
+        AuthUserGrantRoleRequest.FromString(payload)
+        return errors.USER_NOT_FOUND
+
+    def user_revoke_role(self, _call: int, payload: bytes) -> Result:
+        """Find no user."""
+        AuthUserRevokeRoleRequest.FromString(payload)
+        return errors.USER_NOT_FOUND
+
+    def role_get(self, _call: int, payload: bytes) -> Result:
+        """Find no role."""
+        AuthRoleGetRequest.FromString(payload)
+        return errors.ROLE_NOT_FOUND
+
+    def role_delete(self, _call: int, payload: bytes) -> Result:
+        """Find no role."""
+        AuthRoleDeleteRequest.FromString(payload)
+        return errors.ROLE_NOT_FOUND
+
+    def role_revoke_permission(self, _call: int, payload: bytes) -> Result:
+        """Find no role."""
+        AuthRoleRevokePermissionRequest.FromString(payload)
+        return errors.ROLE_NOT_FOUND

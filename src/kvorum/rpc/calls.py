@@ -1,0 +1,86 @@
+"""What the services have in common: how they answer, and what they need of the edge.
+
+A unary call is a function of its number and its payload. It returns the answer, or None if the
+member answers later; a payload that is no message raises DecodeError. A stream is an object
+that is told what happens to it. Headers are put in front of an encoded response as they are:
+a message's bytes are its fields' bytes, one after the other.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import Headers, Limits
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.waits import Until, Wait
+
+STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
+"""A stream with so many bytes on their way is held back; the edge says when it has fewer."""
+
+POLL_SECONDS = 0.01
+"""How often a procedure looks whether work of the storage is done, which nobody announces."""
+
+OK = Status(Code.OK, "")
+GOES_ON = b""
+"""What the procedure of a stream returns if the stream outlives it; a status ends both."""
+
+Unary = Callable[[int, bytes], Result | None]
+
+
+class Output(Protocol):
+    """The part of the edge that answers go to; see `kvorum.edge.interface.Edge`."""
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls."""
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages on streams."""
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a stream."""
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes of a stream are on their way."""
+
+    def mark_waiting(self, call: int) -> None:
+        """Ask to be told if a unary call ends before its reply."""
+
+
+class Streams(Protocol):
+    """All streams of one method."""
+
+    def opened(self, call: int) -> None:
+        """Begin a stream."""
+
+    def received(self, call: int, payload: bytes) -> Status | None:
+        """Take a message; a status ends the stream. Raises DecodeError if it is no message."""
+
+    def half_closed(self, call: int) -> Status | None:
+        """Note that the client sends nothing more; a status ends the stream."""
+
+    def ended(self, call: int) -> None:
+        """Forget a stream: its client is gone, or it was finished. Called once."""
+
+    def full(self, call: int) -> None:
+        """Send less: the client does not take what was sent."""
+
+    def writable(self, call: int) -> None:
+        """Go on with a stream that was held back."""
+
+
+def flushed(member: Member) -> Generator[Wait, Any, None]:
+    """Wait until what is applied now is on the disk; a part of procedures."""
+    backend = member.backend
+    index = member.applied
+    while backend.durable_index < index:
+        member.flush_soon()
+        yield Until(member.now + POLL_SECONDS)
+
+
+def canonical(message: Message) -> bytes:
+    """Return the bytes of a message as every member reads them: without unknown fields."""
+    message.DiscardUnknownFields()
+    return message.SerializeToString(deterministic=True)

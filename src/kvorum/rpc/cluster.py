@@ -1,0 +1,172 @@
+"""The Cluster service: who is a member, and changes of that, which are proposed like writes.
+
+A change passes the strict checks of this member first, then the log, where every member judges
+it by the same state. Only the client's patience limits it. Answers have no revision in their
+header.
+"""
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb
+from kvorum.api.pb.etcdserverpb import (
+    MemberAddRequest,
+    MemberAddResponse,
+    MemberListRequest,
+    MemberListResponse,
+    MemberPromoteRequest,
+    MemberRemoveRequest,
+    MemberUpdateRequest,
+)
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.waits import AppliedTo, AskLeader, LeaderKnown, ProposeChange, Steps, Until
+from kvorum.membership import documents, reconfiguration
+from kvorum.membership.identity import member_id
+from kvorum.membership.urls import UrlError, checked_urls
+from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.rpc.calls import Output
+
+UNARY = {
+    "/etcdserverpb.Cluster/MemberAdd": "add",
+    "/etcdserverpb.Cluster/MemberRemove": "remove",
+    "/etcdserverpb.Cluster/MemberUpdate": "update",
+    "/etcdserverpb.Cluster/MemberList": "list",
+    "/etcdserverpb.Cluster/MemberPromote": "promote",
+}
+
+
+RETRY_SECONDS = 0.05
+
+
+class ClusterCalls:
+    """Serves the calls of Cluster."""
+
+    def __init__(self, member: Member, edge: Output, *, strict_reconfig: bool) -> None:
+        self._member = member
+        self._edge = edge
+        self._is_strict = strict_reconfig
+
+    def list(self, call: int, payload: bytes) -> None:
+        """List the members this one knows, or after a question to the leader all there are."""
+        request = MemberListRequest.FromString(payload)
+        self._member.read(call, _listed, None, linearizable=request.linearizable)
+
+    def add(self, call: int, payload: bytes) -> Result | None:
+        """Add a voter or a learner."""
+        request = MemberAddRequest.FromString(payload)
+        member = self._member
+        try:
+            urls = checked_urls(request.peerURLs)
+        except UrlError:
+            return errors.MEMBER_BAD_URLS
+        if self._is_strict:
+            status = reconfiguration.may_add(
+                member.cluster.members, _connected(member), is_learner=request.isLearner
+            )
+            if status is not None:
+                return status
+        added = documents.Member(
+            member_id(urls, "", int(member.unix_seconds())), urls, request.isLearner
+        )
+        kind = ChangeType.ADD_LEARNER_NODE if added.is_learner else ChangeType.ADD_NODE
+        change = ConfChange(kind, added.id, documents.encode_member(added))
+        self._propose(call, change, added)
+        return None
+
+    def remove(self, call: int, payload: bytes) -> Result | None:
+        """Remove a member for good."""
+        request = MemberRemoveRequest.FromString(payload)
+        member = self._member
+        if self._is_strict:
+            is_active = member.id == request.ID or request.ID in member.connections
+            status = reconfiguration.may_remove(
+                member.cluster.members, _connected(member), request.ID, is_active=is_active
+            )
+            if status is not None:
+                return status
+        self._propose(call, ConfChange(ChangeType.REMOVE_NODE, request.ID))
+        return None
+
+    def update(self, call: int, payload: bytes) -> Result | None:
+        """Change the peer URLs of a member."""
+        request = MemberUpdateRequest.FromString(payload)
+        updated = documents.Member(request.ID, tuple(request.peerURLs))
+        change = ConfChange(ChangeType.UPDATE_NODE, updated.id, documents.encode_member(updated))
+        # An etcd that finds unusable URLs in its log does not start again.
+        if self._member.cluster.validate(change) is errors.MEMBER_BAD_URLS:
+            return errors.MEMBER_BAD_URLS
+        self._propose(call, change)
+        return None
+
+    def promote(self, call: int, payload: bytes) -> None:
+        """Make a learner a voter, if the leader says that it keeps up."""
+        request = MemberPromoteRequest.FromString(payload)
+        self._edge.mark_waiting(call)
+        self._member.start(call, self._promoted(request.ID))
+
+    def _propose(
+        self, call: int, change: ConfChange, added: documents.Member | None = None
+    ) -> None:
+        self._edge.mark_waiting(call)
+        self._member.start(call, _changed(self._member, change, added))
+
+    def _promoted(self, learner: int) -> Steps:
+        member = self._member
+        deadline = member.now + member.config.request_seconds_max
+        while not member.is_leader:
+            if not (yield LeaderKnown(deadline)):
+                return errors.NO_LEADER
+            answer = yield AskLeader(f"/members/promote/{learner}", b"")
+            if answer is not None:
+                return answer if isinstance(answer, Status) else _answer(member)
+            if member.now >= deadline:
+                return errors.TIMEOUT
+            yield Until(member.now + RETRY_SECONDS)
+        yield AppliedTo(member.committed)
+        progress = member.node.raft.tracker.progress
+        if learner not in progress:
+            return errors.MEMBER_NOT_FOUND
+        if not reconfiguration.is_learner_ready(progress[learner].match, progress[member.id].match):
+            return errors.LEARNER_NOT_READY
+        if self._is_strict:
+            status = reconfiguration.may_promote(member.cluster.members)
+            if status is not None:
+                return status
+        context = documents.encode_promotion(learner)
+        change = ConfChange(ChangeType.ADD_NODE, learner, context)
+        return (yield from _changed(member, change, None))
+
+
+def _changed(member: Member, change: ConfChange, added: documents.Member | None) -> Steps:
+    refusal: Status | None = yield ProposeChange(change)
+    return refusal or _answer(member, added)
+
+
+def _answer(member: Member, added: documents.Member | None = None) -> bytes:
+    """Encode the members, behind the one that was added; every answer has them alike."""
+    known = [_encoded(each) for each in member.cluster.members]
+    header = member.header.field(0)
+    if added is not None:
+        answer = MemberAddResponse(member=_encoded(added), members=known)
+        return header + answer.SerializeToString()
+    return header + MemberListResponse(members=known).SerializeToString()
+
+
+def _connected(member: Member) -> list[int]:
+    since = member.now - reconfiguration.CONNECTED_SECONDS_MIN
+    known = [each.id for each in member.cluster.members]
+    return [each for each in known if member.is_connected_since(each, since)]
+
+
+def _listed(member: Member, _request: object) -> Result:
+    return _answer(member)
+
+
+def _encoded(each: documents.Member) -> etcdserverpb.Member:
+    return etcdserverpb.Member(
+        ID=each.id,
+        name=each.name,
+        peerURLs=each.peer_urls,
+        clientURLs=each.client_urls,
+        isLearner=each.is_learner,
+    )

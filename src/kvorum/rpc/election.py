@@ -1,0 +1,195 @@
+"""The Election service: a leader is whoever is at the head of the queue under a name.
+
+A leader's key and the revision of its creation are its proof: what it says afterwards counts
+only while that key still exists.
+"""
+
+from kvorum.api import errors
+from kvorum.api.codec import length_delimited
+from kvorum.api.errors import StatusError
+from kvorum.api.pb.etcdserverpb import RangeRequest, TxnRequest, TxnResponse
+from kvorum.api.pb.v3electionpb import (
+    CampaignRequest,
+    CampaignResponse,
+    LeaderKey,
+    LeaderRequest,
+    LeaderResponse,
+    ProclaimRequest,
+    ProclaimResponse,
+    ResignRequest,
+    ResignResponse,
+)
+from kvorum.api.requests import txn_of
+from kvorum.member.member import Member
+from kvorum.member.requests import TXN
+from kvorum.member.waits import KeysChanged, Send, Steps
+from kvorum.mvcc.history import bound
+from kvorum.rpc import sessions
+from kvorum.rpc.calls import Output
+from kvorum.rpc.sessions import Part, answered
+
+UNARY = {
+    "/v3electionpb.Election/Campaign": "campaign",
+    "/v3electionpb.Election/Proclaim": "proclaim",
+    "/v3electionpb.Election/Leader": "leader",
+    "/v3electionpb.Election/Resign": "resign",
+}
+OBSERVE = "/v3electionpb.Election/Observe"
+
+ROWS_PER_SLICE = 500
+
+
+class Elections:
+    """Serves the calls of Election."""
+
+    def __init__(self, member: Member, edge: Output) -> None:
+        self._member = member
+        self._edge = edge
+
+    def campaign(self, call: int, payload: bytes) -> None:
+        """Wait to become leader."""
+        request = CampaignRequest.FromString(payload)
+        self._edge.mark_waiting(call)
+        self._member.start(call, answered(_campaign(self._member, request)))
+
+    def proclaim(self, call: int, payload: bytes) -> None:
+        """Change the value of a leader."""
+        request = ProclaimRequest.FromString(payload)
+        self._member.start(call, answered(_proclaim(self._member, request)))
+
+    def leader(self, call: int, payload: bytes) -> None:
+        """Tell who leads."""
+        request = LeaderRequest.FromString(payload)
+        self._member.start(call, answered(_leader(self._member, request)))
+
+    def resign(self, call: int, payload: bytes) -> None:
+        """Give leadership up."""
+        request = ResignRequest.FromString(payload)
+        self._member.start(call, answered(_resign(self._member, request)))
+
+
+def _campaign(member: Member, request: CampaignRequest) -> Part[bytes]:
+    name, value = request.name, request.value
+    lease = yield from sessions.lease_for(member, request.lease)
+    key = sessions.key_in_queue(name, lease)
+    queued = yield from sessions.transact(
+        member,
+        TxnRequest(
+            compare=[sessions.created_at(key, 0)],
+            success=[sessions.put(key, value, lease)],
+            failure=[sessions.get(RangeRequest(key=key))],
+        ),
+    )
+    leader = LeaderKey(name=name, key=key, rev=queued.header.revision, lease=lease)
+    if not queued.succeeded:
+        (own,) = queued.responses[0].response_range.kvs
+        leader.rev = own.create_revision
+        if own.value != value:
+            yield from sessions.cleaned_up(
+                _say(member, leader, value), lambda: _leave(member, leader)
+            )
+    yield from sessions.cleaned_up(
+        sessions.wait_for_older(member, name, leader.rev), lambda: _leave(member, leader)
+    )
+    return CampaignResponse(header=queued.header, leader=leader).SerializeToString()
+
+
+def _proclaim(member: Member, request: ProclaimRequest) -> Part[bytes]:
+    leader = yield from _resumed(member, request)
+    said = yield from _say(member, leader, request.value)
+    return ProclaimResponse(header=said.header).SerializeToString()
+
+
+def _resign(member: Member, request: ResignRequest) -> Part[bytes]:
+    leader = yield from _resumed(member, request)
+    left = yield from sessions.transact(member, _resignation(leader))
+    return ResignResponse(header=left.header).SerializeToString()
+
+
+def _leader(member: Member, request: LeaderRequest) -> Part[bytes]:
+    found = yield from sessions.read(member, sessions.first_in(request.name))
+    if not found.kvs:
+        raise StatusError(errors.ELECTION_NO_LEADER)
+    return LeaderResponse(header=found.header, kv=found.kvs[0]).SerializeToString()
+
+
+def _resumed(member: Member, request: ProclaimRequest | ResignRequest) -> Part[LeaderKey]:
+    """Return the leader a request speaks for; without a lease it gets one, used or not."""
+    if not request.HasField("leader"):
+        raise StatusError(errors.LEADER_FIELD_MISSING)
+    leader = request.leader
+    lease = yield from sessions.lease_for(member, leader.lease)
+    return LeaderKey(name=leader.name, key=leader.key, rev=leader.rev, lease=lease)
+
+
+def _say(member: Member, leader: LeaderKey, value: bytes) -> Part[TxnResponse]:
+    said = yield from sessions.transact(
+        member,
+        TxnRequest(
+            compare=[sessions.created_at(leader.key, leader.rev)],
+            success=[sessions.put(leader.key, value, leader.lease)],
+        ),
+    )
+    if not said.succeeded:
+        raise StatusError(errors.ELECTION_NOT_LEADER)
+    return said
+
+
+def _resignation(leader: LeaderKey) -> TxnRequest:
+    return TxnRequest(
+        compare=[sessions.created_at(leader.key, leader.rev)],
+        success=[sessions.delete(leader.key)],
+    )
+
+
+def _leave(member: Member, leader: LeaderKey) -> None:
+    """Give up a place in the queue, without waiting for it."""
+    request = _resignation(leader)
+    member.propose(None, TXN, request.SerializeToString(), txn_of(request))
+
+
+class Observers:
+    """Serves Observe: the leader of a name, all that it says, and every leader after it."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def begin(self, payload: bytes) -> Steps:
+        """Return the procedure that answers a request."""
+        return answered(_observe(self._member, LeaderRequest.FromString(payload).name))
+
+
+def _observe(member: Member, name: bytes) -> Part[bytes]:
+    prefix, range_end = sessions.prefix_of(name)
+    while True:
+        found = yield from sessions.read(member, sessions.first_in(name))
+        revision = found.header.revision
+        if not found.kvs:
+            yield KeysChanged(prefix, range_end, revision)
+            continue
+        key = found.kvs[0].key
+        yield Send(LeaderResponse(header=found.header, kv=found.kvs[0]).SerializeToString())
+        while revision:
+            yield KeysChanged(key, b"", revision)
+            revision = yield from _send_changes(member, key, revision)
+
+
+def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
+    """Send the puts of a key after a revision; return the revision reached, 0 if it is gone."""
+    store = member.store
+    start = (revision + 1) << 32
+    row_start = length_delimited(b"\x0a", key)
+    while True:
+        last = store.revision
+        rows = store.backend.scan_rows(start, bound(last), ROWS_PER_SLICE)
+        for row_revision, row in rows:
+            if not row.startswith(row_start):
+                continue
+            if row_revision & 1:
+                return 0
+            header = member.header.field(row_revision >> 32)
+            yield Send(header + length_delimited(b"\x12", row))
+        if len(rows) < ROWS_PER_SLICE:
+            return last
+        start = rows[-1][0] + 1
+        yield None

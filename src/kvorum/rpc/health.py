@@ -1,0 +1,47 @@
+"""The gRPC health service: the server as a whole, under the empty name, is serving.
+
+Its messages are not part of etcd's contract. A request holds a string in field 1, which is what
+protobuf's own StringValue holds.
+"""
+
+from google.protobuf.wrappers_pb2 import StringValue
+
+from kvorum.api import errors
+from kvorum.api.codec import length_delimited
+from kvorum.member.outbox import Result
+from kvorum.member.waits import Send, Steps, Until
+
+UNARY = {"/grpc.health.v1.Health/Check": "check", "/grpc.health.v1.Health/List": "list"}
+WATCH = "/grpc.health.v1.Health/Watch"
+
+SERVING = b"\x08\x01"
+SERVICE_UNKNOWN = b"\x08\x03"
+
+
+class Health:
+    """Answers at once: what is asked does not depend on the member."""
+
+    def check(self, _call: int, payload: bytes) -> Result:
+        """Tell the state of a service."""
+        return errors.UNKNOWN_HEALTH_SERVICE if _name(payload) else SERVING
+
+    def list(self, _call: int, _payload: bytes) -> Result:
+        """Tell the state of every service: of one, with an empty name."""
+        # A map entry: its key, present and empty, and its value.
+        entry = length_delimited(b"\x0a", b"") + length_delimited(b"\x12", SERVING)
+        return length_delimited(b"\x0a", entry)
+
+
+def _name(payload: bytes) -> str:
+    return StringValue.FromString(payload).value
+
+
+def begin_watch(payload: bytes) -> Steps:
+    """Send the state of a service, and stay: it does not change while the server runs."""
+    return _watch(SERVICE_UNKNOWN if _name(payload) else SERVING)
+
+
+def _watch(state: bytes) -> Steps:
+    yield Send(state)
+    while True:
+        yield Until(float("inf"))

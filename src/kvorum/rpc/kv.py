@@ -1,0 +1,185 @@
+"""The KV service: reads go to the store when they may, changes are proposed.
+
+A request in its canonical shape is proposed in the bytes it came in; any other is encoded anew,
+because what is in the log has to mean the same to every member.
+"""
+
+from kvorum.api import errors
+from kvorum.api.codec import length_delimited
+from kvorum.api.errors import Status, StatusError
+from kvorum.api.pb.etcdserverpb import (
+    CompactionRequest,
+    DeleteRangeRequest,
+    PutRequest,
+    RangeRequest,
+    TxnRequest,
+)
+from kvorum.api.requests import (
+    Range,
+    delete_range_of,
+    parse_delete_range,
+    parse_put,
+    parse_range,
+    parse_txn,
+    put_of,
+    range_of,
+    txn_of,
+)
+from kvorum.member.execution import PUT_COST
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.ranges import range_options, range_response
+from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
+from kvorum.member.transactions import put_cost, read_txn
+from kvorum.member.waits import Propose, ReadIndex, Send, Steps, Until
+from kvorum.mvcc.keyvalue import key_of
+from kvorum.mvcc.ranges import UNLIMITED, RangeResult, reply_body
+from kvorum.rpc import checks
+from kvorum.rpc.calls import OK, POLL_SECONDS, canonical, flushed
+
+UNARY = {
+    "/etcdserverpb.KV/Range": "range",
+    "/etcdserverpb.KV/Put": "put",
+    "/etcdserverpb.KV/DeleteRange": "delete_range",
+    "/etcdserverpb.KV/Txn": "txn",
+    "/etcdserverpb.KV/Compact": "compact",
+}
+
+
+RANGE_STREAM = "/etcdserverpb.KV/RangeStream"
+
+PIECE_KEYS_FIRST = 10
+
+
+class KeyValues:
+    """Serves the calls of KV, one by one; `Services` has a shorter way for plain requests."""
+
+    def __init__(self, member: Member, operations_max: int) -> None:
+        self._member = member
+        self._operations_max = operations_max
+
+    def range(self, call: int, payload: bytes) -> Result | None:
+        """Read a range."""
+        request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
+        if (status := checks.check_range(request)) is not None:
+            return status
+        self._member.read(call, range_response, request, linearizable=not request[6])
+        return None
+
+    def put(self, call: int, payload: bytes) -> Result | None:
+        """Put a key."""
+        put = parse_put(payload)
+        if put is None:
+            message = PutRequest.FromString(payload)
+            payload, put = canonical(message), put_of(message)
+        status = self._member.check_quota(PUT_COST + len(put[0]) + len(put[1])) or checks.check_put(
+            put
+        )
+        if status is not None:
+            return status
+        self._member.propose(call, PUT, payload, put)
+        return None
+
+    def delete_range(self, call: int, payload: bytes) -> Result | None:
+        """Delete a range."""
+        request = parse_delete_range(payload)
+        if request is None:
+            message = DeleteRangeRequest.FromString(payload)
+            payload, request = canonical(message), delete_range_of(message)
+        if (status := checks.check_delete_range(request)) is not None:
+            return status
+        self._member.propose(call, DELETE_RANGE, payload, request)
+        return None
+
+    def txn(self, call: int, payload: bytes) -> Result | None:
+        """Run a transaction; one that only reads is not proposed."""
+        txn = parse_txn(payload)
+        if txn is None:
+            message = TxnRequest.FromString(payload)
+            payload, txn = canonical(message), txn_of(message)
+        cost = put_cost(txn)
+        if cost and (status := self._member.check_quota(cost)) is not None:
+            return status
+        if (status := checks.check_txn(txn, self._operations_max)) is not None:
+            return status
+        if not cost and checks.is_read_only(txn):
+            linearizable = not checks.is_serializable(txn)
+            self._member.read(call, read_txn, txn, linearizable=linearizable)
+        else:
+            self._member.propose(call, TXN, payload, txn)
+        return None
+
+    def compact(self, call: int, payload: bytes) -> Result | None:
+        """Forget history; with `physical` the answer waits until it is gone from the disk."""
+        message = CompactionRequest.FromString(payload)
+        if message.physical:
+            self._member.start(call, _compact_physically(self._member, message))
+        else:
+            self._member.propose(call, COMPACTION, canonical(message), message)
+        return None
+
+
+def _compact_physically(member: Member, message: CompactionRequest) -> Steps:
+    answer = yield Propose(COMPACTION, canonical(message), message)
+    if isinstance(answer, bytes) or answer == errors.COMPACTED:
+        while member.store.compaction.is_pending:
+            yield Until(member.now + POLL_SECONDS)
+        yield from flushed(member)
+    return answer
+
+
+class RangeStreams:
+    """Serves RangeStream: a range in pieces, each of which fits a message, at one revision."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def begin(self, payload: bytes) -> Steps | Status:
+        """Check a request and return the procedure that answers it."""
+        request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
+        return checks.check_range_stream(request) or _range_stream(self._member, request)
+
+
+def _range_stream(member: Member, request: Range) -> Steps:
+    refusal: Status | None = None if request[6] else (yield ReadIndex())
+    if refusal is not None:
+        return refusal
+    # An order is no matter here; keys come in theirs.
+    options = range_options(request)._replace(sort_order=0, sort_target=0)
+    store = member.store
+    try:
+        first = last = store.readable(options.revision)
+        header = member.header.field(store.revision)
+        if options.count_only:
+            counted = yield from store.range_slices(options)
+            yield Send(_piece(header + reply_body(counted)))
+            return OK
+        wanted = options.limit if options.limit > 0 else UNLIMITED
+        options = options._replace(revision=first)
+        size, sent = PIECE_KEYS_FIRST, 0
+        while True:
+            options = options._replace(limit=min(size, wanted - sent))
+            found = yield from store.range_slices(options)
+            sent += len(found.kvs)
+            body = b"".join([length_delimited(b"\x12", kv) for kv in found.kvs])
+            if not found.more or sent == wanted:
+                total = RangeResult([], sent - len(found.kvs) + found.count, found.more, last)
+                yield Send(_piece(header + body + reply_body(total)))
+                return OK
+            yield Send(_piece(body))
+            options = options._replace(key=key_of(found.kvs[-1]) + b"\0")
+            size = _next_size(size, len(body), member.config.request_bytes_max)
+    except StatusError as error:
+        return error.status
+
+
+def _piece(body: bytes) -> bytes:
+    """Encode a RangeStreamResponse."""
+    return length_delimited(b"\x0a", body)
+
+
+def _next_size(size: int, piece_bytes: int, request_bytes_max: int) -> int:
+    """Return how many keys the next piece has, by how large the last one was."""
+    if piece_bytes < request_bytes_max // 2:
+        return size * 2
+    return max(1, size // 2) if piece_bytes > request_bytes_max * 2 else size

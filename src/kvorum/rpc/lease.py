@@ -1,0 +1,200 @@
+"""The Lease service: grants and revokes are proposed, renewals and questions go to the leader.
+
+Only the leader counts time, so only its answer counts. A member that does not lead waits for
+the lease's leader to be this one, as long as a request may take.
+"""
+
+from collections import deque
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import (
+    LeaseGrantRequest,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseLeasesRequest,
+    LeaseLeasesResponse,
+    LeaseRevokeRequest,
+    LeaseStatus,
+    LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+)
+from kvorum.member.execution import LEASE_GRANT_COST
+from kvorum.member.leases import renew, try_renew
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
+from kvorum.member.waits import AppliedTo, LeaderKnown, Send, Steps, Until
+from kvorum.rpc.calls import GOES_ON, OK, Output, canonical
+from kvorum.rpc.sessions import Part
+
+UNARY = {
+    "/etcdserverpb.Lease/LeaseGrant": "grant",
+    "/etcdserverpb.Lease/LeaseRevoke": "revoke",
+    "/etcdserverpb.Lease/LeaseTimeToLive": "time_to_live",
+    "/etcdserverpb.Lease/LeaseLeases": "leases",
+}
+KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
+
+RETRY_SECONDS = 0.05
+WAITING_MAX = 10_000
+"""Requests of one stream that may wait for an answer."""
+UNTAKEN_BYTES_MAX = 1024 * 1024
+"""Answers that a client may leave untaken while it sends further requests."""
+
+
+class Leases:
+    """Serves the unary calls of Lease."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def grant(self, call: int, payload: bytes) -> Result | None:
+        """Grant a lease, with an id of the client's choice or of ours."""
+        request = LeaseGrantRequest.FromString(payload)
+        member = self._member
+        if (status := member.check_quota(LEASE_GRANT_COST)) is not None:
+            return status
+        if not request.ID:
+            request.ID = member.ids.next_lease_id()
+        member.propose(call, LEASE_GRANT, canonical(request), request)
+        return None
+
+    def revoke(self, call: int, payload: bytes) -> Result | None:
+        """Revoke a lease and delete its keys."""
+        request = LeaseRevokeRequest.FromString(payload)
+        self._member.propose(call, LEASE_REVOKE, canonical(request), request)
+        return None
+
+    def time_to_live(self, call: int, payload: bytes) -> Result | None:
+        """Tell what is left of a lease."""
+        request = LeaseTimeToLiveRequest.FromString(payload)
+        member = self._member
+        if member.is_leader and member.lessor.is_primary and member.applied >= member.committed:
+            return _time_to_live(member, request)
+        member.start(call, _wait_for_time_to_live(member, request))
+        return None
+
+    def leases(self, _call: int, payload: bytes) -> Result | None:
+        """List the leases this member knows."""
+        LeaseLeasesRequest.FromString(payload)
+        member = self._member
+        known = [LeaseStatus(ID=lease) for lease in member.lessor.leases()]
+        body = LeaseLeasesResponse(leases=known).SerializeToString()
+        return member.header.field(member.store.revision) + body
+
+
+def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> bytes:
+    lessor = member.lessor
+    answer = LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
+    found = lessor.time_to_live(request.ID, member.now)
+    if found is not None:
+        answer.TTL, answer.grantedTTL = found
+        if request.keys:
+            answer.keys.extend(lessor.keys_of(request.ID))
+    return member.header.field(member.store.revision) + answer.SerializeToString()
+
+
+def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Steps:
+    status = yield from _until_primary(member, member.now + member.config.request_seconds_max)
+    return status or _time_to_live(member, request)
+
+
+def _until_primary(member: Member, limit: float) -> Part[Status | None]:
+    """Wait until this member leads and has applied everything; a status tells that it is late."""
+    while True:
+        leader: int = yield LeaderKnown(limit)
+        if not leader:
+            return errors.NO_LEADER
+        if member.is_leader:
+            yield AppliedTo(member.committed)
+            if member.lessor.is_primary:
+                return None
+        if member.now >= limit:
+            return errors.TIMEOUT
+        yield Until(min(limit, member.now + RETRY_SECONDS))
+
+
+class KeepAlives:
+    """All keep-alive streams: every request gets one answer, in the order of the requests.
+
+    An answer that takes more than a look at the lease is a procedure's business; what arrives
+    meanwhile waits for it.
+    """
+
+    def __init__(self, member: Member, edge: Output) -> None:
+        self._member = member
+        self._edge = edge
+        # What waits for a stream's procedure, None without one. A lease of None stands for the
+        # end of the requests.
+        self._waiting: dict[int, deque[int | None] | None] = {}
+        self._outgoing: list[tuple[int, bytes]] = []
+
+    def opened(self, call: int) -> None:
+        """Begin a stream."""
+        self._waiting[call] = None
+
+    def received(self, call: int, payload: bytes) -> Status | None:
+        """Renew a lease."""
+        lease = LeaseKeepAliveRequest.FromString(payload).ID
+        waiting = self._waiting[call]
+        if waiting is not None:
+            waiting.append(lease)
+            return errors.REQUEST_TOO_MANY_REQUESTS if len(waiting) > WAITING_MAX else None
+        member = self._member
+        # The header is older than the renewal.
+        header = member.header.field(member.store.revision)
+        renewed = try_renew(member, lease)
+        if renewed is None:
+            waiting = self._waiting[call] = deque([lease])
+            member.start(call, self._serve(call, waiting))
+            return None
+        if self._edge.pending_bytes(call) > UNTAKEN_BYTES_MAX:
+            return errors.REQUEST_TOO_MANY_REQUESTS
+        body = LeaseKeepAliveResponse(ID=lease, TTL=renewed).SerializeToString()
+        self._outgoing.append((call, header + body))
+        return None
+
+    def half_closed(self, call: int) -> Status | None:
+        """End the stream after its last answer."""
+        waiting = self._waiting[call]
+        if waiting is None:
+            self.deliver()
+            return OK
+        waiting.append(None)
+        return None
+
+    def ended(self, call: int) -> None:
+        """Forget a stream."""
+        if self._waiting.pop(call) is not None:
+            self._member.cancel(call)
+
+    def full(self, call: int) -> None:
+        """Let the answers of a procedure wait."""
+        self._member.hold(call)
+
+    def writable(self, call: int) -> None:
+        """Go on with the answers."""
+        self._member.release(call)
+
+    def deliver(self) -> None:
+        """Give the edge the answers that were made at once."""
+        if self._outgoing:
+            outgoing, self._outgoing = self._outgoing, []
+            self._edge.send(outgoing)
+
+    def _serve(self, call: int, waiting: deque[int | None]) -> Steps:
+        """Answer what waits; then leave the stream to `received` again."""
+        member = self._member
+        while waiting:
+            lease = waiting.popleft()
+            if lease is None:
+                return OK
+            header = member.header.field(member.store.revision)
+            renewed = yield from renew(member, lease)
+            if isinstance(renewed, Status):
+                return renewed
+            body = LeaseKeepAliveResponse(ID=lease, TTL=renewed).SerializeToString()
+            yield Send(header + body)
+        self._waiting[call] = None
+        return GOES_ON

@@ -1,0 +1,86 @@
+"""The Lock service: a lock is held by whoever is at the head of the queue under its name.
+
+A waiting call does not keep its lease alive, and goes on waiting after it ran out; only then,
+at the head, it notices that its own key is gone.
+"""
+
+from kvorum.api import errors
+from kvorum.api.errors import StatusError
+from kvorum.api.pb.etcdserverpb import (
+    DeleteRangeRequest,
+    DeleteRangeResponse,
+    RangeRequest,
+    RangeResponse,
+    TxnRequest,
+)
+from kvorum.api.pb.v3lockpb import LockRequest, LockResponse, UnlockRequest, UnlockResponse
+from kvorum.member.member import Member
+from kvorum.member.requests import DELETE_RANGE
+from kvorum.member.waits import Propose
+from kvorum.rpc import checks, sessions
+from kvorum.rpc.calls import Output
+from kvorum.rpc.sessions import Part, answered, good, refuse
+
+UNARY = {"/v3lockpb.Lock/Lock": "lock", "/v3lockpb.Lock/Unlock": "unlock"}
+
+
+class Locks:
+    """Serves the calls of Lock."""
+
+    def __init__(self, member: Member, edge: Output) -> None:
+        self._member = member
+        self._edge = edge
+
+    def lock(self, call: int, payload: bytes) -> None:
+        """Wait for the lock of a name."""
+        request = LockRequest.FromString(payload)
+        self._edge.mark_waiting(call)
+        self._member.start(call, answered(_lock(self._member, request)))
+
+    def unlock(self, call: int, payload: bytes) -> None:
+        """Delete the key of a holder."""
+        request = UnlockRequest.FromString(payload)
+        self._member.start(call, answered(_unlock(request)))
+
+
+def _lock(member: Member, request: LockRequest) -> Part[bytes]:
+    lease = yield from sessions.lease_for(member, request.lease)
+    key = sessions.key_in_queue(request.name, lease)
+    first = sessions.get(sessions.first_in(request.name))
+    queued = yield from sessions.transact(
+        member,
+        TxnRequest(
+            compare=[sessions.created_at(key, 0)],
+            success=[sessions.put(key, b"", lease), first],
+            failure=[sessions.get(RangeRequest(key=key)), first],
+        ),
+    )
+    own, owner = queued.responses
+    revision = queued.header.revision
+    if not queued.succeeded:
+        revision = own.response_range.kvs[0].create_revision
+    owners = owner.response_range.kvs
+    header = queued.header
+    if owners and owners[0].create_revision != revision:
+        body = DeleteRangeRequest(key=key).SerializeToString()
+        found = yield from sessions.cleaned_up(
+            _wait(member, request.name, key, revision),
+            lambda: member.propose(None, DELETE_RANGE, body, (key, b"", False)),
+        )
+        if not found.kvs:
+            raise StatusError(errors.SESSION_EXPIRED)
+        header = found.header
+    return LockResponse(header=header, key=key).SerializeToString()
+
+
+def _wait(member: Member, name: bytes, key: bytes, revision: int) -> Part[RangeResponse]:
+    yield from sessions.wait_for_older(member, name, revision)
+    return (yield from sessions.read(member, RangeRequest(key=key)))
+
+
+def _unlock(request: UnlockRequest) -> Part[bytes]:
+    refuse(checks.check_delete_range((request.key, b"", False)))
+    body = DeleteRangeRequest(key=request.key).SerializeToString()
+    answer = yield Propose(DELETE_RANGE, body, (request.key, b"", False))
+    deleted = DeleteRangeResponse.FromString(good(answer))
+    return UnlockResponse(header=deleted.header).SerializeToString()

@@ -1,0 +1,232 @@
+"""The Maintenance service: what operators ask of one member.
+
+All but Alarm and Downgrade concern this member alone, and need no other. Hashes are computed
+beside the loop, over what is on the disk and what still waits for it.
+"""
+
+from google_crc32c import value as crc32c
+
+from kvorum.api import errors
+from kvorum.api.errors import Status, StatusError
+from kvorum.api.pb.etcdserverpb import (
+    AlarmRequest,
+    DefragmentRequest,
+    DowngradeRequest,
+    DowngradeResponse,
+    HashKVRequest,
+    HashKVResponse,
+    HashRequest,
+    HashResponse,
+    MoveLeaderRequest,
+    StatusRequest,
+    StatusResponse,
+)
+from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
+from kvorum.backend.buckets import KEY
+from kvorum.backend.defragment import CatchUp, CopyDatabase
+from kvorum.member.config import QUOTA_BYTES_DEFAULT
+from kvorum.member.jobs import Place
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
+from kvorum.member.waits import Propose, ReadIndex, RunJob, Steps, Until
+from kvorum.membership.versions import Version, one_minor_below, parse_version
+from kvorum.mvcc.hashes import HashDatabase, HashKV
+from kvorum.rpc.calls import POLL_SECONDS, Output, canonical, flushed
+
+UNARY = {
+    "/etcdserverpb.Maintenance/Alarm": "alarm",
+    "/etcdserverpb.Maintenance/Status": "status",
+    "/etcdserverpb.Maintenance/Defragment": "defragment",
+    "/etcdserverpb.Maintenance/Hash": "hash",
+    "/etcdserverpb.Maintenance/HashKV": "hash_kv",
+    "/etcdserverpb.Maintenance/MoveLeader": "move_leader",
+    "/etcdserverpb.Maintenance/Downgrade": "downgrade",
+}
+
+_ACTIONS = 3
+_HASH_OF_NOTHING = crc32c(KEY)
+
+
+class Maintenance:
+    """Serves the unary calls of Maintenance."""
+
+    def __init__(self, member: Member, edge: Output) -> None:
+        self._member = member
+        self._edge = edge
+
+    def status(self, _call: int, payload: bytes) -> Result:
+        """Tell how this member is."""
+        StatusRequest.FromString(payload)
+        member = self._member
+        cluster, backend = member.cluster, member.backend
+        alarms = [str(alarm) for alarm in member.alarms.raised()]
+        storage = cluster.storage_version
+        answer = StatusResponse(
+            version=member.config.server_version,
+            dbSize=backend.size_bytes,
+            dbSizeInUse=backend.size_in_use_bytes,
+            leader=member.leader,
+            raftIndex=member.committed,
+            raftTerm=member.applied_term,
+            raftAppliedIndex=member.applied,
+            errors=alarms if member.leader else [errors.NO_LEADER.text, *alarms],
+            isLearner=member.is_learner,
+            storageVersion="" if storage is None else str(storage),
+            dbSizeQuota=member.config.quota_bytes or QUOTA_BYTES_DEFAULT,
+        )
+        target = cluster.downgrade_target
+        answer.downgradeInfo.SetInParent()
+        if target is not None:
+            answer.downgradeInfo.enabled = True
+            answer.downgradeInfo.targetVersion = str(target)
+        return self._header() + answer.SerializeToString()
+
+    def alarm(self, call: int, payload: bytes) -> Result | None:
+        """List, raise or clear alarms."""
+        request = AlarmRequest.FromString(payload)
+        if not 0 <= request.action < _ACTIONS:
+            # An etcd that finds such a request in its log ends.
+            return errors.UNKNOWN_DOWNGRADE_ACTION
+        self._member.propose(call, ALARM, canonical(request), request)
+        return None
+
+    def defragment(self, call: int, payload: bytes) -> None:
+        """Write the database of this member anew, without what it has freed."""
+        DefragmentRequest.FromString(payload)
+        self._member.start(call, _defragment(self._member))
+
+    def hash(self, call: int, payload: bytes) -> None:
+        """Hash all that is on the disk of this member."""
+        HashRequest.FromString(payload)
+        self._member.start(call, _hash(self._member))
+
+    def hash_kv(self, call: int, payload: bytes) -> None:
+        """Hash the keys at a revision; members with the same history agree on it."""
+        request = HashKVRequest.FromString(payload)
+        self._member.start(call, _hash_kv(self._member, request.revision))
+
+    def move_leader(self, call: int, payload: bytes) -> Result | None:
+        """Let another voter lead; answered when this member sees it lead."""
+        request = MoveLeaderRequest.FromString(payload)
+        member = self._member
+        if not member.is_leader:
+            return errors.NOT_LEADER
+        target = member.cluster.member(request.targetID)
+        if target is None or target.is_learner:
+            return errors.BAD_LEADER_TRANSFEREE
+        self._edge.mark_waiting(call)
+        member.start(call, _move_leader(member, request.targetID))
+        return None
+
+    def downgrade(self, call: int, payload: bytes) -> Result | None:
+        """Validate, begin or give up a downgrade of the cluster by one minor version."""
+        request = DowngradeRequest.FromString(payload)
+        if not 0 <= request.action < _ACTIONS:
+            return errors.UNKNOWN_DOWNGRADE_ACTION
+        self._member.start(call, _downgrade(self._member, request))
+        return None
+
+    def _header(self) -> bytes:
+        return self._member.header.field(self._member.store.revision)
+
+
+def _hash_kv(member: Member, revision: int) -> Steps:
+    store = member.store
+    header = member.header.field(store.revision)
+    if revision < 0:
+        found = HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision)
+    else:
+        try:
+            asked = store.hash_kv(revision)
+        except StatusError as error:
+            return error.status
+        if isinstance(asked, HashKV):
+            found = asked
+        else:
+            try:
+                value = yield RunJob(Place.HELPER, asked)
+            finally:
+                store.hash_ended(asked)
+            found = HashKV(value, asked.revision, asked.compact_revision)
+    answer = HashKVResponse(
+        hash=found.hash, compact_revision=found.compact_revision, hash_revision=found.revision
+    )
+    return header + answer.SerializeToString()
+
+
+def _move_leader(member: Member, target: int) -> Steps:
+    if member.leader != target:
+        member.transfer_leadership(target)
+    while member.leader != target:
+        yield Until(member.now + member.config.heartbeat_seconds)
+    return b""
+
+
+def _downgrade(member: Member, request: DowngradeRequest) -> Steps:
+    cluster = member.cluster
+    if request.action == DowngradeRequest.CANCEL:
+        # Whether or not there was one: etcd answers success.
+        yield _set_downgrade(None)
+    else:
+        target = _target_of(request.version)
+        if target is None:
+            return errors.WRONG_DOWNGRADE_VERSION_FORMAT
+        refusal: Status | None = yield ReadIndex()
+        refusal = refusal or _refusal(cluster.version, cluster.downgrade_target, target)
+        if refusal is not None:
+            return refusal
+        if request.action == DowngradeRequest.ENABLE:
+            answer = yield _set_downgrade(target)
+            if isinstance(answer, Status):
+                return answer
+    version = cluster.version
+    text = "" if version is None else f"{version.major}.{version.minor}"
+    header = member.header.field(member.store.revision)
+    return header + DowngradeResponse(version=text).SerializeToString()
+
+
+def _target_of(text: str) -> Version | None:
+    """Return the target of a downgrade, as `major.minor` or with a patch that does not count."""
+    for candidate in (text, text + ".0"):
+        try:
+            return parse_version(candidate).level
+        except ValueError:
+            continue
+    return None
+
+
+def _refusal(current: Version | None, under_way: Version | None, target: Version) -> Status | None:
+    if current is None:
+        return errors.CLUSTER_VERSION_UNAVAILABLE
+    if target != one_minor_below(current):
+        return errors.INVALID_DOWNGRADE_TARGET_VERSION
+    return None if under_way is None else errors.DOWNGRADE_IN_PROCESS
+
+
+def _set_downgrade(target: Version | None) -> Propose:
+    request = DowngradeInfoSetRequest(
+        enabled=target is not None, ver="" if target is None else str(target)
+    )
+    return Propose(DOWNGRADE_INFO_SET, request.SerializeToString(), request)
+
+
+def _defragment(member: Member) -> Steps:
+    backend = member.backend
+    while backend.is_defragmenting:
+        yield Until(member.now + POLL_SECONDS)
+    job: CopyDatabase | CatchUp | None = backend.defragment()
+    while job is not None:
+        yield RunJob(Place.HELPER, job)
+        job = backend.copied()
+    while backend.is_defragmenting:
+        member.flush_soon()
+        yield Until(member.now + POLL_SECONDS)
+    return b""
+
+
+def _hash(member: Member) -> Steps:
+    header = member.header.field(member.store.revision)
+    yield from flushed(member)
+    value = yield RunJob(Place.HELPER, HashDatabase(member.backend.path))
+    return header + HashResponse(hash=value).SerializeToString()

@@ -1,0 +1,258 @@
+"""Everything a client can call: the table of methods, and the way of a batch through them.
+
+`serve` takes what the edge received, `deliver` gives it what there is to say; between the two
+the member has its turn. A refusal is answered at once, whatever needs the log or the cluster
+when the member says so. Plain puts and reads, which are most of what arrives, go the short
+way: no message object, no call but those that do the work.
+
+Every call is checked alike before its service sees it: a learner serves little, a client may
+require that this member knows a leader, and tokens mean nothing while authentication is off.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.requests import decode_range, parse_put, parse_range
+from kvorum.edge.interface import Event, EventKind, Metadata, Request
+from kvorum.member import requests as kinds
+from kvorum.member.execution import PUT_COST
+from kvorum.member.member import Member
+from kvorum.member.outbox import Reply
+from kvorum.member.ranges import range_response
+from kvorum.rpc import (
+    auth,
+    cluster,
+    election,
+    health,
+    kv,
+    lease,
+    lock,
+    maintenance,
+    streams,
+    watch,
+)
+from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
+
+LEADERLESS_CHECKS_MAX = 3
+"""A stream that required a leader ends after so many election timeouts without one."""
+
+_STREAMS = (watch.PATH, lease.KEEP_ALIVE, kv.RANGE_STREAM, election.OBSERVE, health.WATCH)
+_MODULES = (kv, lease, cluster, maintenance, auth, lock, election, health)
+_UNARY = tuple(path for module in _MODULES for path in module.UNARY)
+_RANGE = _UNARY.index("/etcdserverpb.KV/Range")
+_PUT = _UNARY.index("/etcdserverpb.KV/Put")
+_STATUS = _UNARY.index("/etcdserverpb.Maintenance/Status")
+
+
+class Services:
+    """The v3 services of one member, in front of one edge."""
+
+    METHODS: ClassVar[tuple[tuple[str, bool], ...]] = (
+        *((path, False) for path in _UNARY),
+        *((path, True) for path in _STREAMS),
+    )
+    """What the edge is opened with: the number of a method is its place here."""
+    METADATA_KEYS: ClassVar[tuple[str, ...]] = ("hasleader", "client-api-version")
+
+    def __init__(
+        self,
+        member: Member,
+        edge: Output,
+        *,
+        operations_max: int = 128,
+        strict_reconfig: bool = True,
+    ) -> None:
+        self._member = member
+        self._edge = edge
+        services = (
+            kv.KeyValues(member, operations_max),
+            lease.Leases(member),
+            cluster.ClusterCalls(member, edge, strict_reconfig=strict_reconfig),
+            maintenance.Maintenance(member, edge),
+            auth.Auth(member),
+            lock.Locks(member, edge),
+            election.Elections(member, edge),
+            health.Health(),
+        )
+        self._unary: list[Unary] = [
+            getattr(service, name)
+            for service, module in zip(services, _MODULES, strict=True)
+            for name in module.UNARY.values()
+        ]
+        self._watches = watch.Watches(member)
+        self._keep_alives = lease.KeepAlives(member, edge)
+        self._streaming: tuple[Streams, ...] = (
+            self._watches,
+            self._keep_alives,
+            streams.Answers(member, kv.RangeStreams(member).begin),
+            streams.Answers(member, election.Observers(member).begin),
+            streams.Answers(member, health.begin_watch),
+        )
+        self._open: dict[int, Streams] = {}
+        # Streams whose client required a leader, and how often there was none lately.
+        self._requiring: dict[int, None] = {}
+        self._leaderless = 0
+        self._leader_check_at = 0.0
+
+    # What arrives.
+
+    def serve(self, requests: Sequence[Request], events: Sequence[Event]) -> None:
+        """Take a batch of the edge: answer what can be answered, give the rest to the member."""
+        if requests:
+            self._serve_requests(requests)
+        for kind, call, detail in events:
+            if kind == EventKind.OPENED:
+                self._opened(call, *detail)
+            elif call in self._open:
+                self._serve_event(kind, call, detail)
+            elif kind == EventKind.ENDED:
+                self._member.cancel(call)
+        self._keep_alives.deliver()
+
+    def _serve_requests(self, requests: Sequence[Request]) -> None:
+        member, unary = self._member, self._unary
+        propose, read, check_quota = member.propose, member.read, member.check_quota
+        is_learner = member.is_learner
+        put_cost, put_kind = PUT_COST, kinds.PUT
+        replies: list[Reply] = []
+        for call, method, payload, metadata in requests:
+            if metadata is not None or is_learner:
+                refusal = self._refusal(metadata, is_learner, method, payload)
+                if refusal is not None:
+                    replies.append((call, refusal))
+                    continue
+            if method == _PUT:
+                put = parse_put(payload)
+                # A put that keeps value or lease has checks of its own.
+                if put is not None and not (put[4] or put[5]):
+                    status = check_quota(put_cost + len(put[0]) + len(put[1]))
+                    if status is None:
+                        propose(call, put_kind, payload, put)
+                    else:
+                        replies.append((call, status))
+                    continue
+            elif method == _RANGE:
+                request = parse_range(payload)
+                # Without an order there is none that could be wrong.
+                if request is not None and not (request[4] or request[5]):
+                    read(call, range_response, request, linearizable=not request[6])
+                    continue
+            try:
+                result = unary[method](call, payload)
+            except DecodeError as error:
+                result = errors.unparsable_request(str(error))
+            if result is not None:
+                replies.append((call, result))
+        if replies:
+            self._edge.reply(replies)
+
+    def _refusal(
+        self, metadata: Metadata | None, is_learner: bool, method: int = -1, payload: bytes = b""
+    ) -> Status | None:
+        """Tell why a call is refused whatever it asks for; None if it is not."""
+        if is_learner and method != _STATUS and not _is_stale_read(method, payload):
+            return errors.NOT_SUPPORTED_FOR_LEARNER
+        if metadata is None:
+            return None
+        try:
+            metadata.get("client-api-version", b"").decode()
+        except UnicodeDecodeError:
+            return errors.INVALID_CLIENT_API_VERSION
+        if metadata.get("hasleader") == b"true" and not self._member.leader:
+            return errors.NO_LEADER
+        return None
+
+    def _opened(self, call: int, method: int, metadata: Metadata | None) -> None:
+        status = self._refusal(metadata, self._member.is_learner)
+        if status is not None:
+            self._edge.finish(call, status)
+            return
+        if metadata is not None and metadata.get("hasleader") == b"true":
+            self._requiring[call] = None
+        handler = self._streaming[method - len(_UNARY)]
+        self._open[call] = handler
+        handler.opened(call)
+
+    def _serve_event(self, kind: int, call: int, detail: bytes | None) -> None:
+        handler = self._open[call]
+        status = None
+        if kind == EventKind.MESSAGE:
+            assert detail is not None
+            try:
+                status = handler.received(call, detail)
+            except DecodeError as error:
+                status = errors.unparsable_message(str(error))
+        elif kind == EventKind.HALF_CLOSED:
+            status = handler.half_closed(call)
+        elif kind == EventKind.WRITABLE:
+            handler.writable(call)
+        elif kind == EventKind.ENDED:
+            self._forget(call)
+        if status is not None:
+            self._finish(call, status)
+
+    def _finish(self, call: int, status: Status) -> None:
+        self._forget(call)
+        self._edge.finish(call, status)
+
+    def _forget(self, call: int) -> None:
+        self._requiring.pop(call, None)
+        self._open.pop(call).ended(call)
+
+    # What there is to say.
+
+    def deliver(self, now: float) -> None:
+        """Give the edge what the member has to say; called after each of its turns."""
+        out, edge = self._member.out, self._edge
+        sends = out.take_sends()
+        if sends:
+            edge.send(sends)
+            streams = self._open
+            for call in {call: None for call, _ in sends}:
+                if call in streams and edge.pending_bytes(call) >= STREAM_PENDING_BYTES_MAX:
+                    streams[call].full(call)
+        replies = out.take_replies()
+        if replies:
+            if self._open:
+                replies = self._end_streams(replies)
+            edge.reply(replies)
+        if now >= self._leader_check_at:
+            self._check_leader(now)
+
+    def _end_streams(self, replies: list[Reply]) -> list[Reply]:
+        """End the streams whose procedures are done; return what is for unary calls."""
+        streams = self._open
+        ends = [reply for reply in replies if reply[0] in streams]
+        if not ends:
+            return replies
+        unary = [reply for reply in replies if reply[0] not in streams]
+        for call, result in ends:
+            if isinstance(result, Status):
+                self._finish(call, result)
+        return unary
+
+    def _check_leader(self, now: float) -> None:
+        """End the streams that required a leader, if there has been none for a while."""
+        member = self._member
+        self._leader_check_at = now + member.config.election_seconds
+        self._leaderless = 0 if member.leader else self._leaderless + 1
+        if self._leaderless >= LEADERLESS_CHECKS_MAX:
+            for call in list(self._requiring):
+                self._finish(call, errors.NO_LEADER)
+
+    def stop(self) -> None:
+        """End every stream, because the server stops; unary calls are the member's."""
+        for call in list(self._open):
+            self._finish(call, errors.STOPPED)
+
+
+def _is_stale_read(method: int, payload: bytes) -> bool:
+    """Tell whether a call is a serializable Range, or cannot be told from one."""
+    try:
+        return method == _RANGE and decode_range(payload)[6]
+    except DecodeError:
+        return True

@@ -1,0 +1,164 @@
+"""What Lock and Election are made of: a lease, transactions, reads, and waiting in a queue.
+
+These are the steps a client library would take over the network, taken inside the member: each
+is a part of a procedure, to be used with `yield from`. What goes wrong is raised as StatusError;
+`answered` turns it into the end of the call. Whoever queues puts a key of its own under a
+prefix; the key with the lowest create revision is at the head.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.api.pb.etcdserverpb import (
+    Compare,
+    DeleteRangeRequest,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    PutRequest,
+    RangeRequest,
+    RangeResponse,
+    RequestOp,
+    TxnRequest,
+    TxnResponse,
+)
+from kvorum.api.requests import range_of, txn_of
+from kvorum.member.execution import LEASE_GRANT_COST
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.ranges import range_response
+from kvorum.member.requests import LEASE_GRANT, TXN
+from kvorum.member.transactions import put_cost
+from kvorum.member.waits import KeyDeleted, Propose, ReadIndex, Steps, Wait
+from kvorum.rpc import checks
+
+SESSION_TTL_SECONDS = 60
+"""A lease that is made for a caller without one runs so long, and nobody renews it."""
+OPERATIONS_MAX = 128
+
+Value = TypeVar("Value")
+Part = Generator[Wait | None, Any, Value]
+
+# These end a call by the caller's own will, and keep their code.
+_CONTEXT = {errors.CONTEXT_CANCELED, errors.CONTEXT_DEADLINE_EXCEEDED}
+
+
+def answered(steps: Part[bytes]) -> Steps:
+    """Run a call of these services; its errors lose their code and keep their text."""
+    try:
+        return (yield from steps)
+    except StatusError as error:
+        status = error.status
+        return status if status in _CONTEXT else Status(Code.UNKNOWN, status.text)
+
+
+def prefix_of(name: bytes) -> tuple[bytes, bytes]:
+    """Return the range of the keys that queue under a name."""
+    return name + b"/", name + b"0"
+
+
+def key_in_queue(name: bytes, lease: int) -> bytes:
+    """Return the key by which the holder of a lease queues."""
+    return name + b"/" + f"{lease:x}".encode()
+
+
+def first_in(name: bytes) -> RangeRequest:
+    """Return the request for the head of a queue."""
+    key, range_end = prefix_of(name)
+    return RangeRequest(
+        key=key,
+        range_end=range_end,
+        limit=1,
+        sort_order=RangeRequest.ASCEND,
+        sort_target=RangeRequest.CREATE,
+    )
+
+
+def created_at(key: bytes, revision: int) -> Compare:
+    """Return the condition that a key was created at a revision; 0: that it does not exist."""
+    return Compare(key=key, target=Compare.CREATE, create_revision=revision)
+
+
+def put(key: bytes, value: bytes, lease: int) -> RequestOp:
+    """Return the operation that puts a key."""
+    return RequestOp(request_put=PutRequest(key=key, value=value, lease=lease))
+
+
+def get(request: RangeRequest) -> RequestOp:
+    """Return the operation that reads a range."""
+    return RequestOp(request_range=request)
+
+
+def delete(key: bytes) -> RequestOp:
+    """Return the operation that deletes a key."""
+    return RequestOp(request_delete_range=DeleteRangeRequest(key=key))
+
+
+def lease_for(member: Member, lease: int) -> Part[int]:
+    """Return the lease given, or a new one in place of 0."""
+    if lease:
+        return lease
+    refuse(member.check_quota(LEASE_GRANT_COST))
+    request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.ids.next_lease_id())
+    answer = yield Propose(LEASE_GRANT, request.SerializeToString(), request)
+    return LeaseGrantResponse.FromString(good(answer)).ID
+
+
+def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
+    """Run a transaction that changes something."""
+    txn = txn_of(request)
+    if cost := put_cost(txn):
+        refuse(member.check_quota(cost))
+    refuse(checks.check_txn(txn, OPERATIONS_MAX))
+    answer = yield Propose(TXN, request.SerializeToString(), txn)
+    return TxnResponse.FromString(good(answer))
+
+
+def read(member: Member, request: RangeRequest) -> Part[RangeResponse]:
+    """Read what is committed now."""
+    refuse((yield ReadIndex()))
+    found = range_response(member, range_of(request))
+    if not isinstance(found, bytes | Status):
+        found = yield from found
+    return RangeResponse.FromString(good(found))
+
+
+def wait_for_older(member: Member, name: bytes, own_revision: int) -> Part[None]:
+    """Wait until no key of the queue is older than one's own."""
+    key, range_end = prefix_of(name)
+    newest_of_older = RangeRequest(
+        key=key,
+        range_end=range_end,
+        limit=1,
+        sort_order=RangeRequest.DESCEND,
+        sort_target=RangeRequest.CREATE,
+        max_create_revision=own_revision - 1,
+    )
+    while True:
+        found = yield from read(member, newest_of_older)
+        if not found.kvs:
+            return
+        yield KeyDeleted(found.kvs[0].key, found.header.revision)
+
+
+def cleaned_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
+    """Run steps; if the caller is gone before their end, or they fail, run the clean-up."""
+    try:
+        return (yield from steps)
+    except (GeneratorExit, StatusError):
+        clean_up()
+        raise
+
+
+def good(answer: Result) -> bytes:
+    """Return an answer that is no refusal; raises StatusError."""
+    if isinstance(answer, Status):
+        raise StatusError(answer)
+    return answer
+
+
+def refuse(status: Status | None) -> None:
+    """Raise StatusError if there is a reason to refuse."""
+    if status is not None:
+        raise StatusError(status)
