@@ -1,11 +1,12 @@
 """What a member is told, and the seams through which it reaches the world."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from kvorum.backend import Environments
+from kvorum.backend.environment import Environments
 from kvorum.files import Files
 from kvorum.raft.logger import Logger
+from kvorum.wal import SEGMENT_BYTES
 
 MEBIBYTE = 1 << 20
 QUOTA_BYTES_DEFAULT = 2 << 30
@@ -34,7 +35,7 @@ class MemberConfig:
     """Holds `wal/` and `snap/`; etcd's `<data-dir>/member`. The directory above exists."""
     wal_directory: str = ""
     """In place of `<directory>/wal`."""
-    initial_cluster: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    initial_cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names and peer URLs of the members of a new cluster; used when there is no log yet."""
     initial_cluster_token: str = "etcd-cluster"  # noqa: S105 (not a secret)
     joins: tuple[int, int] | None = None
@@ -60,6 +61,7 @@ class MemberConfig:
     """A `.snap` file is written when so many entries were applied since the last one."""
     catch_up_entries: int = 5000
     """Entries kept for followers behind the newest that the backend holds durably."""
+    segment_bytes: int = SEGMENT_BYTES
     snapshots_kept: int = 5
     segments_kept: int = 5
 
@@ -68,6 +70,7 @@ class MemberConfig:
     compaction_batch: int = 1000
     compaction_pause_seconds: float = 0.01
     lease_checkpoints: bool = False
+    watch_progress_seconds: float = 600.0
     server_version: str = "3.7.1"
 
     @property

@@ -7,8 +7,9 @@ the same order. A job owns its inputs and touches only the files it is given.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Any
 
+from kvorum.backend.environment import Environments
 from kvorum.files import Files
 
 
@@ -25,14 +26,10 @@ class Place(Enum):
     """Any thread, for calls that block or compute outside the interpreter."""
 
 
-class Work(Protocol):
-    """What a job does."""
+Work = Any
+"""What a job does: `run(files)` for the log and the pool, else `run(files, environments)`."""
 
-    def run(self, files: Files) -> object:
-        """Do it; return the result or raise."""
-
-
-Done = Callable[[object], None]
+Done = Callable[[Any], None]
 Failed = Callable[[Exception], None]
 
 
@@ -61,6 +58,8 @@ class Job:
         self.on_failure = on_failure
         self.is_awaited = is_awaited
 
-    def run(self, files: Files) -> object:
+    def run(self, files: Files, environments: Environments) -> object:
         """Do the work, here and now; what it returns goes to `Member.completed`."""
+        if self.place in (Place.FLUSHER, Place.HELPER):
+            return self.work.run(files, environments)
         return self.work.run(files)

@@ -26,16 +26,26 @@ class SnapshotTransfer(NamedTuple):
     path: str
 
 
-class Outbox:
-    """Replies and stream messages by call, peer messages, snapshots for peers, and jobs."""
+class Question(NamedTuple):
+    """A question to a peer; `Member.told` takes the answer, under the same number."""
 
-    __slots__ = ("jobs", "messages", "replies", "sends", "snapshots")
+    number: int
+    peer: int
+    path: str
+    body: bytes
+
+
+class Outbox:
+    """Replies and stream messages by call, what goes to peers, and jobs."""
+
+    __slots__ = ("jobs", "messages", "questions", "replies", "sends", "snapshots")
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.sends: list[tuple[int, bytes]] = []
         self.messages: list[Message] = []
         self.snapshots: list[SnapshotTransfer] = []
+        self.questions: list[Question] = []
         self.jobs: list[Job] = []
 
     def take_replies(self) -> list[Reply]:
@@ -56,6 +66,11 @@ class Outbox:
     def take_snapshots(self) -> list[SnapshotTransfer]:
         """Return the snapshots for peers."""
         taken, self.snapshots = self.snapshots, []
+        return taken
+
+    def take_questions(self) -> list[Question]:
+        """Return the questions for peers."""
+        taken, self.questions = self.questions, []
         return taken
 
     def take_jobs(self) -> list[Job]:

@@ -6,6 +6,7 @@ most procedures return it as their own.
 """
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvorum.api.errors import Status
@@ -35,7 +36,8 @@ class ReadIndex(NamedTuple):
     """That a read now is linearizable; resumed with None or a Status."""
 
 
-class AppliedTo(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class AppliedTo:
     """That this member has applied an entry; resumed with None."""
 
     index: int
@@ -84,6 +86,16 @@ class LeaderKnown(NamedTuple):
     moment: float
 
 
+class AskLeader(NamedTuple):
+    """A question to the leader that is no raft message, such as the renewal of a lease.
+
+    Resumed with the encoded answer, with None if there was none, or with a Status.
+    """
+
+    path: str
+    body: bytes
+
+
 Wait = (
     Propose
     | ProposeChange
@@ -95,6 +107,7 @@ Wait = (
     | Until
     | Send
     | LeaderKnown
+    | AskLeader
 )
 Steps = Generator[Wait | None, Any, Result | None]
 """What a procedure is. It returns the end of its call; for a stream that is a Status."""
@@ -103,6 +116,7 @@ Answer = Result | int | None
 __all__ = [
     "Answer",
     "AppliedTo",
+    "AskLeader",
     "KeyDeleted",
     "KeysChanged",
     "LeaderKnown",

@@ -1,0 +1,41 @@
+"""Changes of the membership, as the log brings them.
+
+Every member judges a change by the same state. One that is refused is applied in raft without a
+node, so that it changes nothing there either, and still moves the index.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.membership.documents import encode_conf_state
+from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.raft.wire import decode_conf_change
+
+if TYPE_CHECKING:
+    from kvorum.api.errors import Status
+    from kvorum.member.member import Member
+    from kvorum.raft.entries import Entry
+
+
+def apply_change(member: Member, entry: Entry) -> None:
+    """Apply an entry that changes the membership, and tell whoever proposed it."""
+    change = decode_conf_change(entry)
+    refusal: Status | None = None
+    if isinstance(change, ConfChange):
+        refusal = member.cluster.apply(change)
+        applied = change if refusal is None else change._replace(node_id=0)
+        conf_state = member.node.apply_conf_change(applied)
+    else:
+        conf_state = member.node.apply_conf_change(change)
+    member.conf_state = conf_state
+    member.backend.set_conf_state(encode_conf_state(conf_state))
+    if isinstance(change, ConfChange):
+        if refusal is not None:
+            member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
+        elif change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
+            member.is_removed = True
+            member.logger.warning("this member was removed from the cluster")
+        waiting = member.proposals.pending.pop(change.id, None) if change.id else None
+        if waiting is not None:
+            member.answer(waiting[0], refusal)

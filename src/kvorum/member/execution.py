@@ -1,0 +1,203 @@
+"""What each kind of request does when it is applied: one table.
+
+An applier gets the member, the decoded request and whether anybody waits for the answer. It
+returns the encoded response, a Status, or slices that do; it may raise StatusError, having
+changed nothing. Alarms refuse before it runs. A quota that is exceeded only now does not: every
+member has to do the same, so the request runs, the client is told, and the alarm is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kvorum.api import requests as api
+from kvorum.api.errors import NO_SPACE
+from kvorum.api.pb.etcdserverpb import (
+    AlarmMember,
+    AlarmRequest,
+    AlarmResponse,
+    CompactionRequest,
+    LeaseCheckpointRequest,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseRevokeRequest,
+)
+from kvorum.api.pb.membershippb import (
+    ClusterMemberAttrSetRequest,
+    ClusterVersionSetRequest,
+    DowngradeInfoSetRequest,
+)
+from kvorum.member import requests, transactions
+from kvorum.member.ranges import range_response
+from kvorum.membership.versions import parse_version
+
+if TYPE_CHECKING:
+    from kvorum.api.errors import Status
+    from kvorum.member.member import Member
+    from kvorum.member.slices import Sliced, Slices
+
+PUT_COST = 256
+LEASE_GRANT_COST = 64
+
+Applier = Callable[["Member", Any, bool], "Sliced"]
+
+ALARM_GET, ALARM_ACTIVATE, ALARM_DEACTIVATE = 0, 1, 2
+
+
+def _put(member: Member, request: api.Put, wanted: bool) -> Sliced:
+    refusal = member.alarms.refusal(requests.PUT)
+    if refusal is not None:
+        return refusal
+    fits = member.fits_quota(PUT_COST + len(request[0]) + len(request[1]))
+    result = transactions.put(member, request, wanted)
+    return result if fits else _exceeded(member)
+
+
+def _range(member: Member, request: api.Range, wanted: bool) -> Sliced:
+    if not wanted:
+        return b""
+    refusal = member.alarms.refusal(requests.RANGE)
+    return range_response(member, request) if refusal is None else refusal
+
+
+def _delete_range(member: Member, request: api.DeleteRange, wanted: bool) -> Sliced:
+    refusal = member.alarms.refusal(requests.DELETE_RANGE)
+    return transactions.delete_range(member, request, wanted) if refusal is None else refusal
+
+
+def _txn(member: Member, request: api.Txn, wanted: bool) -> Sliced:
+    cost = transactions.put_cost(request)
+    refusal = member.alarms.refusal(requests.TXN, has_puts=cost > 0)
+    if refusal is not None:
+        return refusal
+    fits = not cost or member.fits_quota(cost)
+    result = transactions.txn(member, request, wanted)
+    return result if fits else _then_exceeded(member, result)
+
+
+def _then_exceeded(member: Member, result: Sliced) -> Sliced:
+    if isinstance(result, bytes):
+        return _exceeded(member)
+    if isinstance(result, tuple):
+        return result
+
+    return _in_slices(member, result)
+
+
+def _in_slices(member: Member, slices: Slices) -> Slices:
+    ended = yield from slices
+    return _exceeded(member) if isinstance(ended, bytes) else ended
+
+
+def _exceeded(member: Member) -> Status:
+    member.raise_no_space()
+    return NO_SPACE
+
+
+def _compaction(member: Member, request: CompactionRequest, _wanted: bool) -> Sliced:
+    refusal = member.alarms.refusal(requests.COMPACTION)
+    if refusal is not None:
+        return refusal
+    store = member.store
+    store.compact(request.revision)
+    return member.header.field(store.revision)
+
+
+def _lease_grant(member: Member, request: LeaseGrantRequest, wanted: bool) -> Sliced:
+    refusal = member.alarms.refusal(requests.LEASE_GRANT)
+    if refusal is not None:
+        return refusal
+    fits = member.fits_quota(LEASE_GRANT_COST)
+    ttl = member.lessor.grant(request.ID, request.TTL, member.now)
+    if not fits:
+        return _exceeded(member)
+    if not wanted:
+        return b""
+    body = LeaseGrantResponse(ID=request.ID, TTL=ttl).SerializeToString()
+    return member.header.field(member.store.revision) + body
+
+
+def _lease_revoke(member: Member, request: LeaseRevokeRequest, _wanted: bool) -> Sliced:
+    refusal = member.alarms.refusal(requests.LEASE_REVOKE)
+    return transactions.revoke(member, request.ID) if refusal is None else refusal
+
+
+def _lease_checkpoint(member: Member, request: LeaseCheckpointRequest, _wanted: bool) -> Sliced:
+    for checkpoint in request.checkpoints:
+        member.lessor.checkpoint(checkpoint.ID, checkpoint.remaining_TTL, member.now)
+    return member.header.field(member.store.revision)
+
+
+def _alarm(member: Member, request: AlarmRequest, _wanted: bool) -> Sliced:
+    alarms = member.alarms
+    if request.action == ALARM_ACTIVATE:
+        found = alarms.activate(request.memberID, request.alarm)
+    elif request.action == ALARM_DEACTIVATE:
+        found = alarms.deactivate(request.memberID, request.alarm)
+    else:
+        found = alarms.raised(request.alarm) if request.action == ALARM_GET else []
+    members = [AlarmMember(memberID=each.member_id, alarm=each.type) for each in found]  # type: ignore[arg-type]
+    body = AlarmResponse(alarms=members).SerializeToString()
+    return member.header.field(member.store.revision) + body
+
+
+def _cluster_version(member: Member, request: ClusterVersionSetRequest, _wanted: bool) -> Sliced:
+    before = member.cluster.version
+    version = parse_version(request.ver)
+    member.cluster.set_version(version)
+    if before is not None and version < before:
+        member.snapshots.is_wanted = True
+    return b""
+
+
+def _attributes(member: Member, request: ClusterMemberAttrSetRequest, _wanted: bool) -> Sliced:
+    attributes = request.member_attributes
+    urls = tuple(attributes.client_urls)
+    member.cluster.set_attributes(request.member_ID, attributes.name, urls)
+    return b""
+
+
+def _downgrade(member: Member, request: DowngradeInfoSetRequest, _wanted: bool) -> Sliced:
+    target = parse_version(request.ver) if request.enabled else None
+    member.cluster.set_downgrade_target(target)
+    return b""
+
+
+def _no_effect(_member: Member, _request: bytes, _wanted: bool) -> Sliced:
+    return b""
+
+
+APPLIERS: dict[int, Applier] = {
+    requests.RANGE: _range,
+    requests.PUT: _put,
+    requests.DELETE_RANGE: _delete_range,
+    requests.TXN: _txn,
+    requests.COMPACTION: _compaction,
+    requests.LEASE_GRANT: _lease_grant,
+    requests.LEASE_REVOKE: _lease_revoke,
+    requests.ALARM: _alarm,
+    requests.LEASE_CHECKPOINT: _lease_checkpoint,
+    requests.CLUSTER_VERSION_SET: _cluster_version,
+    requests.CLUSTER_MEMBER_ATTR_SET: _attributes,
+    requests.DOWNGRADE_INFO_SET: _downgrade,
+    requests.DOWNGRADE_VERSION_TEST: _no_effect,
+}
+
+DECODERS: dict[int, Callable[[bytes], object]] = {
+    requests.RANGE: api.decode_range,
+    requests.PUT: api.decode_put,
+    requests.DELETE_RANGE: api.decode_delete_range,
+    requests.TXN: api.decode_txn,
+    requests.COMPACTION: CompactionRequest.FromString,
+    requests.LEASE_GRANT: LeaseGrantRequest.FromString,
+    requests.LEASE_REVOKE: LeaseRevokeRequest.FromString,
+    requests.ALARM: AlarmRequest.FromString,
+    requests.LEASE_CHECKPOINT: LeaseCheckpointRequest.FromString,
+    requests.CLUSTER_VERSION_SET: ClusterVersionSetRequest.FromString,
+    requests.CLUSTER_MEMBER_ATTR_SET: ClusterMemberAttrSetRequest.FromString,
+    requests.DOWNGRADE_INFO_SET: DowngradeInfoSetRequest.FromString,
+    requests.DOWNGRADE_VERSION_TEST: bytes,
+}
+
+__all__ = ["APPLIERS", "DECODERS"]

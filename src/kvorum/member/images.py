@@ -1,0 +1,76 @@
+"""Jobs around the image of a backend, which a follower gets when the log no longer helps it.
+
+An image is a bbolt file, as etcd's members send and take it. It is made from the newest commit
+while the member goes on, and loaded into a database that takes the place of the member's own.
+"""
+
+from dataclasses import dataclass
+
+from kvorum.backend import dump, install, open_view
+from kvorum.backend.bbolt import open_image, write_image
+from kvorum.backend.buckets import CONF_STATE, META
+from kvorum.backend.environment import Environments
+from kvorum.files import Files, Opening
+
+
+@dataclass(slots=True, frozen=True)
+class ImageFacts:
+    """What an image holds the effects of."""
+
+    index: int
+    term: int
+    conf_state: bytes
+    length: int
+
+
+@dataclass(slots=True, frozen=True)
+class BuildImage:
+    """A job of the helper: write what the backend's newest commit holds to a new file."""
+
+    directory: str
+    path: str
+
+    def run(self, files: Files, environments: Environments) -> ImageFacts:
+        """Return what the image holds. It need not be durable here."""
+        if files.exists(self.path):
+            files.unlink(self.path)
+        descriptor = files.open(self.path, Opening.CREATE)
+        try:
+            with open_view(files, environments, self.directory) as view:
+                length = write_image(files, descriptor, dump(view))
+                index, term = view.applied()
+                return ImageFacts(index, term, view.get(META, CONF_STATE) or b"", length)
+        finally:
+            files.close(descriptor)
+
+
+@dataclass(slots=True, frozen=True)
+class InstallImage:
+    """A job of the flusher: make a received image the database that counts.
+
+    Nobody has the database open meanwhile. A crash leaves the old one or the new one.
+    """
+
+    path: str
+    directory: str
+    quota_bytes: int
+
+    def run(self, files: Files, environments: Environments) -> None:
+        """Load it."""
+        image = open_image(files, self.path)
+        try:
+            content = ((bucket, image.items(bucket)) for bucket in image.buckets())
+            install(files, environments, self.directory, content, quota_bytes=self.quota_bytes)
+        finally:
+            image.close()
+
+
+@dataclass(slots=True, frozen=True)
+class RemoveImage:
+    """A job: remove an image that was sent."""
+
+    path: str
+
+    def run(self, files: Files) -> None:
+        """Remove the file."""
+        files.unlink(self.path)

@@ -1,0 +1,163 @@
+"""Leases on the leader: counting from its first entry, expiry, checkpoints, renewal.
+
+Only the leader's lessor counts the time, from the moment the first entry of its term is applied:
+by then it has every grant and renewal that counted before. Before it revokes what has run out
+or renews, it makes sure that it still leads if its clock stood still for a while.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.codec import varint
+from kvorum.api.errors import (
+    LEADER_CHANGED,
+    NO_LEADER,
+    NOT_PRIMARY_LESSOR,
+    TIMEOUT,
+    TIMEOUT_WAIT_APPLIED_INDEX,
+    Status,
+)
+from kvorum.api.pb.etcdserverpb import LeaseCheckpoint, LeaseCheckpointRequest
+from kvorum.lease.lessor import NotRenewed
+from kvorum.member import requests
+from kvorum.member.waits import (
+    AppliedTo,
+    AskLeader,
+    LeaderKnown,
+    Propose,
+    ReadIndex,
+    Steps,
+    Until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from kvorum.member.member import Member
+    from kvorum.member.slices import Slices
+    from kvorum.member.waits import Wait
+
+EXPIRY_SECONDS = 0.5
+REVOKES_PER_CHECK_MAX = 500
+STALLED_TICKS = 3
+APPLY_WAIT_SECONDS = 1.0
+RETRY_SECONDS = 0.05
+
+LEASES_PATH = "/leases"
+
+
+def promote(member: Member) -> Slices | None:
+    """Begin to count the time; in slices if there are many leases."""
+    lessor = member.lessor
+    extension = member.config.election_seconds
+    if len(lessor) < 1000:
+        lessor.promote(member.now, extension)
+        return None
+    return _promote_in_slices(member, extension)
+
+
+def _promote_in_slices(member: Member, extension: float) -> Slices:
+    yield from member.lessor.promote_in_slices(member.now, extension)
+    return b""
+
+
+def is_stalled(member: Member) -> bool:
+    """Tell whether the clock stood still for so long that another may lead by now."""
+    return member.ticks_late > STALLED_TICKS * member.config.heartbeat_seconds
+
+
+def expire(member: Member, now: float) -> None:
+    """Propose to revoke what has run out; a duty."""
+    lessor = member.lessor
+    if not lessor.is_primary or lessor.next_deadline > now or member.is_revoking:
+        return
+    member.is_revoking = True
+    member.procedures.start(None, _revoke_expired(member))
+
+
+def _revoke_expired(member: Member) -> Steps:
+    try:
+        # Whoever revokes must lead: a deposed leader may not know of renewals.
+        if (yield ReadIndex()) is not None or not member.is_leader:
+            return None
+        for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX):
+            member.propose(None, requests.LEASE_REVOKE, b"\x08" + varint(lease_id))
+        due = member.lessor.checkpoints_due(member.now)
+        if due:
+            request = LeaseCheckpointRequest(
+                checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
+            )
+            member.propose(None, requests.LEASE_CHECKPOINT, request.SerializeToString())
+        return None
+    finally:
+        member.is_revoking = False
+
+
+def try_renew(member: Member, lease_id: int) -> int | None:
+    """Renew at once if nothing has to be waited for; return the TTL, None otherwise."""
+    if not member.is_leader or is_stalled(member):
+        return None
+    renewed = member.lessor.renew(lease_id, member.now)
+    return renewed if isinstance(renewed, int) else None
+
+
+def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status]:
+    """Renew a lease here or through the leader; return its TTL, 0 if it does not exist.
+
+    For procedures: `ttl = yield from renew(member, lease_id)`.
+    """
+    deadline = member.now + member.config.request_seconds_max
+    while member.now < deadline:
+        if member.is_leader:
+            renewed = yield from renew_here(member, lease_id)
+            if renewed is not None:
+                return renewed
+        else:
+            leader = member.leader or (yield LeaderKnown(deadline))
+            if not leader:
+                return NO_LEADER
+            if leader == member.id:
+                continue
+            answer = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
+            if isinstance(answer, int):
+                return answer
+        yield Until(member.now + RETRY_SECONDS)
+    return TIMEOUT
+
+
+def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
+    """Renew on the leader; None if it does not lead after all, and another should be asked."""
+    if is_stalled(member) and (yield ReadIndex()) is not None:
+        return NOT_PRIMARY_LESSOR
+    renewed = member.lessor.renew(lease_id, member.now)
+    if renewed is NotRenewed.NOT_FOUND and member.applied < member.committed:
+        # The grant may be committed and not applied yet.
+        if not (yield from _applied_in_time(member)):
+            return TIMEOUT_WAIT_APPLIED_INDEX
+        renewed = member.lessor.renew(lease_id, member.now)
+    if renewed is NotRenewed.CHECKPOINTED:
+        cleared = LeaseCheckpointRequest(checkpoints=[LeaseCheckpoint(ID=lease_id)])
+        answer = yield Propose(requests.LEASE_CHECKPOINT, cleared.SerializeToString())
+        if isinstance(answer, Status):
+            return answer
+        renewed = member.lessor.renew(lease_id, member.now)
+    if renewed is NotRenewed.EXPIRED:
+        # It cannot be brought back: wait until it is gone, or until another leads.
+        while lease_id in member.lessor and member.is_leader:
+            yield Until(member.now + RETRY_SECONDS)
+        return 0 if member.is_leader else None
+    if renewed is NotRenewed.NOT_FOUND:
+        return 0
+    return renewed if isinstance(renewed, int) else None
+
+
+def _applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
+    wanted, deadline = member.committed, member.now + APPLY_WAIT_SECONDS
+    while member.applied < wanted and member.now < deadline:
+        yield Until(min(deadline, member.now + RETRY_SECONDS))
+    return member.applied >= wanted
+
+
+__all__ = ["LEADER_CHANGED", "AppliedTo", "expire", "promote", "renew", "renew_here", "try_renew"]

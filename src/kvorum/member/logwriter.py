@@ -1,0 +1,203 @@
+"""The log as raft's append thread: batches on their way to the disk, and what waits for them.
+
+Writes gather while earlier ones are on their way, and at most two batches are. Messages that
+promise something leave when the batch that holds it is durable, and so does the member's own
+acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
+write; its messages follow the batches before them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from kvorum.member.jobs import Job, Place
+from kvorum.member.outbox import Outbox
+from kvorum.raft.entries import Entry
+from kvorum.raft.errors import PeerNotFoundError
+from kvorum.raft.messages import ConfState, HardState, Message, Snapshot
+from kvorum.raft.rawnode import RawNode
+from kvorum.raft.storage import MemoryStorage
+from kvorum.snap import WriteSnap
+from kvorum.wal import Log
+
+BATCHES_ON_THEIR_WAY_MAX = 2
+BATCH_BYTES_MAX = 4 << 20
+
+
+class LogWriter:
+    """Turns raft's storage writes into jobs for the log, in order."""
+
+    __slots__ = (
+        "_install",
+        "_installing",
+        "_log",
+        "_node",
+        "_out",
+        "_snap_directory",
+        "_storage",
+        "_waiting",
+        "_writing",
+        "durable_appends",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        storage: MemoryStorage,
+        node: RawNode,
+        out: Outbox,
+        snap_directory: str,
+        install: Callable[[Snapshot], None],
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._node = node
+        self._out = out
+        self._snap_directory = snap_directory
+        # Called when a received snapshot and its record are durable.
+        self._install = install
+        self._waiting: deque[Message] = deque()
+        # The writes of each batch on its way, oldest first.
+        self._writing: deque[list[Message]] = deque()
+        self._installing: Message | None = None
+        self.durable_appends = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way or waits."""
+        return not (self._waiting or self._writing or self._installing)
+
+    def add(self, message: Message) -> None:
+        """Take a storage write from raft."""
+        self._waiting.append(message)
+
+    def write(self) -> None:
+        """Make jobs of what waits, as far as it may go now."""
+        waiting = self._waiting
+        while waiting and self._installing is None:
+            if waiting[0].snapshot is not None:
+                if self._writing:
+                    return
+                self._write_snapshot(waiting.popleft())
+                return
+            if len(self._writing) >= BATCHES_ON_THEIR_WAY_MAX:
+                return
+            self._write_batch()
+
+    def _write_batch(self) -> None:
+        waiting = self._waiting
+        messages: list[Message] = []
+        entries: list[Entry] = []
+        state: HardState | None = None
+        size = 0
+        while waiting and waiting[0].snapshot is None and size < BATCH_BYTES_MAX:
+            message = waiting.popleft()
+            messages.append(message)
+            if message.entries:
+                if not entries and not isinstance(message.entries, tuple):
+                    entries = message.entries  # type: ignore[assignment]
+                else:
+                    entries = [*entries, *message.entries]
+                size += sum([entry.size for entry in message.entries]) if waiting else 0
+            if message.term:
+                state = HardState(message.term, message.vote, message.commit)
+        job = self._log.save(state, entries)
+        if job is not None:
+            self._writing.append(messages)
+            self._out.jobs.append(Job(Place.LOG, job, self._appended))
+            self._cut_if_full()
+        elif self._writing:
+            self._writing[-1] += messages
+        else:
+            self._deliver(messages)
+
+    def _cut_if_full(self) -> None:
+        cut = self._log.cut()
+        if cut is not None:
+            self._out.jobs.append(Job(Place.LOG, cut, _nothing))
+            self.prepare_segment()
+
+    def prepare_segment(self) -> None:
+        """Make the next segment ready in advance."""
+        job = self._log.prepare()
+        if job is not None:
+            self._out.jobs.append(Job(Place.LOG, job, self._prepared, self._not_prepared))
+
+    def _prepared(self, result: object) -> None:
+        assert isinstance(result, int)
+        self._log.prepared(result)
+
+    def _not_prepared(self, error: Exception) -> None:
+        # The segment in use just grows; the duty of that name tries again.
+        self._node.raft.logger.warning(f"cannot prepare the next segment of the log: {error}")
+
+    def _appended(self, _result: object) -> None:
+        self.durable_appends += 1
+        self._deliver(self._writing.popleft())
+
+    def _deliver(self, messages: list[Message]) -> None:
+        """Let go what waited for a write that is durable now."""
+        out, own = self._out.messages, self._node.raft.id
+        for message in messages:
+            self._storage.append(message.entries)
+            for response in message.responses:
+                if response.to != own:
+                    out.append(response)
+                    continue
+                # A member that was removed meanwhile is unknown to itself.
+                with suppress(PeerNotFoundError):
+                    self._node.step(response)
+
+    # Snapshots: those received, and the records of the own ones.
+
+    def _write_snapshot(self, message: Message) -> None:
+        snapshot = message.snapshot
+        assert snapshot is not None
+        self._installing = message
+        jobs = self._out.jobs
+        jobs.append(Job(Place.LOG, WriteSnap(self._snap_directory, snapshot), _nothing))
+        record = self._log.save_snapshot(snapshot.index, snapshot.term, snapshot.conf_state)
+        jobs.append(Job(Place.LOG, record, _nothing))
+        state = HardState(message.term, message.vote, message.commit) if message.term else None
+        # Only with a commit index at or above it does the record count.
+        committed = self._log.save(state, message.entries)
+        assert committed is not None, f"snapshot {snapshot.index} came without its commit index"
+        jobs.append(Job(Place.LOG, committed, self._snapshot_recorded))
+
+    def _snapshot_recorded(self, _result: object) -> None:
+        assert self._installing is not None and self._installing.snapshot is not None
+        self._install(self._installing.snapshot)
+
+    def installed(self) -> None:
+        """Tell raft that the snapshot it received is written and in use."""
+        message, self._installing = self._installing, None
+        assert message is not None and message.snapshot is not None
+        self._storage.apply_snapshot(message.snapshot)
+        self._deliver([message])
+
+    def record_snapshot(
+        self, index: int, term: int, conf_state: ConfState, done: Callable[[object], None]
+    ) -> None:
+        """Write the record of an own snapshot, whose file is durable."""
+        # The state that commits the index may still be gathering.
+        while self._waiting and self._waiting[0].snapshot is None and self._installing is None:
+            self._write_batch()
+        record = self._log.save_snapshot(index, term, conf_state)
+        self._out.jobs.append(Job(Place.LOG, record, done))
+
+    def release_to(self, index: int) -> None:
+        """Give up the segments that a start from a snapshot at this index does not read."""
+        job = self._log.release_to(index)
+        if job is not None:
+            self._out.jobs.append(Job(Place.LOG, job, _nothing))
+
+    def close(self, done: Callable[[object], None]) -> None:
+        """End the log cleanly; `done` is called when its files are closed."""
+        job = self._log.flush()
+        if job is not None:
+            self._out.jobs.append(Job(Place.LOG, job, _nothing))
+        self._out.jobs.append(Job(Place.LOG, self._log.close(), done))
+
+
+def _nothing(_result: object) -> None:
+    """Take the result of a job that nobody waits for."""

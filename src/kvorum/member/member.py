@@ -1,0 +1,591 @@
+"""The member: what goes in, the turn, what comes out.
+
+A plain object. Requests, peer messages, ticks and job completions go in by calls that neither
+block nor touch a file; replies, messages and jobs gather in `out`. `turn` does what there is to
+do, near to a deadline; it may be called at any time, and how its work is cut into turns changes
+no result. Ticks and peer messages take effect when they are handed in, before the turn.
+
+Whatever it does not understand stops it: `stopped` has the reason, and every call after that
+raises it again. A failed job of the log or the backend does too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kvorum.api.codec import HeaderEncoder, varint
+from kvorum.api.errors import (
+    LEADER_CHANGED,
+    NO_SPACE,
+    PROPOSAL_DROPPED,
+    REQUEST_TOO_LARGE,
+    REQUEST_TOO_MANY_REQUESTS,
+    TIMEOUT,
+    Status,
+    StatusError,
+)
+from kvorum.backend.quota import effective_quota
+from kvorum.member import requests, snapshots, stepping
+from kvorum.member.alarms import AlarmType
+from kvorum.member.apply import ApplyQueue, apply_entries
+from kvorum.member.duties import Schedule
+from kvorum.member.errors import MemberStopped
+from kvorum.member.execution import DECODERS
+from kvorum.member.jobs import Job, Place
+from kvorum.member.logwriter import LogWriter
+from kvorum.member.outbox import Outbox, SnapshotTransfer
+from kvorum.member.procedures import Procedure, Procedures
+from kvorum.member.proposals import Proposals
+from kvorum.member.reads import Execute, Read, Reads
+from kvorum.member.requests import RequestIds
+from kvorum.member.slices import Slices
+from kvorum.member.snapshots import SealedAt, Snapshots
+from kvorum.member.waits import Answer, Steps
+from kvorum.membership.versions import Version, parse_version
+from kvorum.raft.errors import ProposalDroppedError, RaftError
+from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
+from kvorum.raft.states import Role, SoftState
+
+if TYPE_CHECKING:
+    from kvorum.backend import Backend
+    from kvorum.backend.flush import Flushed, Staged
+    from kvorum.lease.lessor import Lessor
+    from kvorum.member.alarms import Alarms
+    from kvorum.member.config import MemberConfig, Seams
+    from kvorum.member.state import State
+    from kvorum.membership.cluster import Cluster
+    from kvorum.mvcc.store import Store
+    from kvorum.mvcc.watch.hub import WatchHub
+    from kvorum.raft.changes import ConfChange
+    from kvorum.raft.messages import ConfState, Snapshot
+    from kvorum.raft.rawnode import RawNode
+    from kvorum.raft.storage import MemoryStorage
+    from kvorum.wal import Log
+
+FLUSHED_ENTRIES_MAX = 1000
+"""Entries without an effect are noted in the backend when there are so many of them."""
+
+_PLAIN_PUT_ROOM = 4 << 20
+"""With so much room under the quota a put need not be measured."""
+
+
+class Member:
+    """One member of a cluster. Made by `open_member`."""
+
+    # Replicated state; replaced as a whole when a snapshot is installed.
+    backend: Backend
+    store: Store
+    lessor: Lessor
+    cluster: Cluster
+    alarms: Alarms
+
+    def __init__(
+        self,
+        config: MemberConfig,
+        seams: Seams,
+        node: RawNode,
+        storage: MemoryStorage,
+        log: Log,
+        state: State,
+        snapshot_index: int,
+    ) -> None:
+        self.config = config
+        self.logger = seams.logger
+        self.clock = seams.clock
+        self.seams = seams
+        self.id = node.raft.id
+        self.node = node
+        self.storage = storage
+        self.out = Outbox()
+        self.header: HeaderEncoder = state.header
+        self.hub: WatchHub = state.hub
+        self.snap_directory = f"{config.directory}/snap"
+        self.wal_directory = config.wal_directory or f"{config.directory}/wal"
+        self.backend_directory = f"{config.directory}/backend"
+
+        self.ids = RequestIds(self.id, seams.unix_seconds)
+        self.proposals = Proposals()
+        self.reads = Reads(self.ids.next_id)
+        self.procedures = Procedures()
+        self.snapshots = Snapshots(snapshot_index)
+        self.apply_queue = ApplyQueue()
+        self.writer = LogWriter(
+            log, storage, node, self.out, self.snap_directory, self._install_snapshot
+        )
+        # Reads in slices: who waits, what began them, and the rest of the work.
+        self._slices: deque[tuple[Read, Slices]] = deque()
+        self._deferred: list[Read] = []
+        self._changes_waiting: deque[tuple[Procedure, ConfChange]] = deque()
+
+        self.now = self._started = seams.clock()
+        self._last_tick = self.now
+        self.ticks_late = 0.0
+        self._schedule = Schedule(self.now, config.heartbeat_seconds)
+        self._flush_wanted = False
+        self._alarm_proposed_at = -inf
+        self._room = 0
+
+        # What fronts may look at.
+        self.leader = NONE
+        self.leader_since = -inf
+        self.is_leader = False
+        self.is_removed = False
+        self.is_published = False
+        self.is_installing = False
+        self.is_revoking = False
+        self.is_closing = False
+        self.stopped: MemberStopped | None = None
+        self.conf_state: ConfState = node.raft.tracker.config.conf_state()
+        self.connections: dict[int, float] = {}
+        self.peer_versions: dict[int, str] = {}
+        self.applied = 0
+        self.applied_term = 0
+        self.use_state(state)
+
+    def use_state(self, state: State) -> None:
+        """Take over the replicated state: at the start, and when a snapshot was installed."""
+        self.backend, self.store, self.lessor = state.backend, state.store, state.lessor
+        self.cluster, self.alarms = state.cluster, state.alarms
+        self.applied, self.applied_term = self.backend.applied_index, self.backend.applied_term
+        self.header.set_raft_term(self.applied_term)
+        self._measure_room()
+
+    # State that fronts may look at.
+
+    @property
+    def term(self) -> int:
+        """The term of raft; headers have that of the last applied entry."""
+        return self.node.raft.term
+
+    @property
+    def committed(self) -> int:
+        """The index that is known to be committed."""
+        return self.node.raft.log.committed
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether this member does not vote yet."""
+        return self.node.raft.is_learner
+
+    def unix_seconds(self) -> float:
+        """Return the time of day, counted from the start by the monotonic clock."""
+        return self.seams.unix_seconds + (self.now - self._started)
+
+    def version_of(self, member_id: int) -> Version | None:
+        """Return the version a member runs; None if it is not known."""
+        text = self.peer_versions.get(member_id)
+        if member_id == self.id:
+            text = self.config.server_version
+        return None if text is None else parse_version(text)
+
+    # In: the world.
+
+    def tick(self, now: float) -> None:
+        """Let one heartbeat interval pass."""
+        self._check()
+        self.ticks_late = now - self._last_tick
+        self._last_tick = self.now = now
+        try:
+            self.node.tick()
+        except Exception as error:
+            self._stop(error)
+
+    def receive(self, message: Message) -> None:
+        """Take a message from a peer; what does not fit is ignored."""
+        self._check()
+        if message.sender in (APPEND_THREAD, APPLY_THREAD):
+            return
+        try:
+            self.node.step(message)
+        except RaftError as error:
+            self.logger.debug(f"{self.id:x} {error}")
+        except Exception as error:
+            self._stop(error)
+
+    def completed(self, job: Job, result: object) -> None:
+        """Take the result of a job."""
+        self._check()
+        try:
+            job.done(result)
+        except Exception as error:
+            self._stop(error)
+
+    def failed(self, job: Job, error: Exception) -> None:
+        """Take the failure of a job; without someone who can bear it, the member stops."""
+        self._check()
+        if job.on_failure is None:
+            self._stop(error)
+        job.on_failure(error)
+
+    def connected(self, peer: int, now: float) -> None:
+        """Note that a peer can be reached from now on."""
+        self.connections.setdefault(peer, now)
+
+    def disconnected(self, peer: int) -> None:
+        """Note that a peer cannot be reached."""
+        self.connections.pop(peer, None)
+
+    def is_connected_since(self, peer: int, moment: float) -> bool:
+        """Tell whether a peer could be reached all the time since a moment."""
+        return peer == self.id or self.connections.get(peer, inf) <= moment
+
+    def unreachable(self, peer: int) -> None:
+        """Note that a message to a peer was probably lost."""
+        self.node.report_unreachable(peer)
+
+    def snapshot_sent(self, transfer: SnapshotTransfer, *, failed: bool) -> None:
+        """Note what became of a snapshot for a peer."""
+        snapshots.sent(self, transfer, failed=failed)
+
+    def told(self, number: int, answer: Answer) -> None:
+        """Take the answer to a question; None if there was none."""
+        self.procedures.told(number, answer)
+
+    # In: requests.
+
+    def propose(
+        self, waiter: int | Procedure | None, kind: int, body: bytes, decoded: object = None
+    ) -> None:
+        """Propose a request; the waiter gets the encoded response or a Status.
+
+        `kind` is its field in InternalRaftRequest, `body` its canonical bytes, checked by the
+        caller. `decoded` is what the caller parsed already: the tuple of `kvorum.api.requests`,
+        or the message.
+        """
+        log = self.node.raft.log
+        if log.committed - log.applied > self.config.unapplied_entries_max:
+            self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
+            return
+        payload, token = self.ids.encode(kind, body)
+        if len(payload) > self.config.request_bytes_max:
+            self.answer(waiter, REQUEST_TOO_LARGE)
+            return
+        if decoded is None:
+            decoded = DECODERS[kind](body)
+        self.proposals.add(waiter, kind, decoded, payload, token)
+
+    def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
+        """Propose a change of the membership; the procedure gets None or a Status."""
+        change = change._replace(id=self.ids.next_id())
+        self.proposals.pending[change.id] = (procedure, 0, None)
+        self._changes_waiting.append((procedure, change))
+
+    def read(
+        self, waiter: int | Procedure | None, execute: Execute, request: Any, *, linearizable: bool
+    ) -> None:
+        """Answer from local state: at once, or as of a moment after this call.
+
+        `execute(member, request)` returns the encoded response, a Status, or slices that do.
+        """
+        if linearizable:
+            self.reads.waiting.append((waiter, execute, request))
+        elif self.is_installing:
+            self._deferred.append((waiter, execute, request))
+        else:
+            self._execute((waiter, execute, request))
+
+    def _execute(self, read: Read) -> None:
+        waiter, execute, request = read
+        result = None if execute is None else execute(self, request)
+        if result is None or isinstance(result, (bytes, tuple)):
+            self.answer(waiter, result)
+        else:
+            self._slices.append((read, result))
+
+    def start(self, call: int | None, steps: Steps) -> None:
+        """Begin a procedure; its end goes to the replies under the call's number."""
+        self.procedures.start(call, steps)
+
+    def cancel(self, call: int) -> None:
+        """Close the procedure of a call whose client is gone.
+
+        Other answers to that call are made all the same; nobody takes them.
+        """
+        self.procedures.cancel(call)
+
+    def hold(self, call: int) -> None:
+        """Let what a call's procedure sends wait: its receiver is full."""
+        self.procedures.hold(call)
+
+    def release(self, call: int) -> None:
+        """Let a call's procedure send again."""
+        self.procedures.release(call)
+
+    def transfer_leadership(self, peer: int) -> None:
+        """Ask raft to hand the leadership over."""
+        self.node.transfer_leader(peer)
+
+    def answer(self, waiter: int | Procedure | None, result: Answer) -> None:
+        """Give a result to whoever waits for it."""
+        if waiter.__class__ is int:
+            self.out.replies.append((waiter, result))  # type: ignore[arg-type]
+        elif waiter is not None:
+            self.procedures.resume(waiter, result)  # type: ignore[arg-type]
+
+    # Quota.
+
+    def _measure_room(self) -> None:
+        quota = effective_quota(self.config.quota_bytes)
+        used = self.backend.size_bytes + self.backend.pending_bytes
+        self._room = 1 << 62 if quota is None else quota - used
+
+    def fits_quota(self, cost: int) -> bool:
+        """Tell whether a write of that cost has room."""
+        return cost < self._room
+
+    def accepts_plain_puts(self) -> bool:
+        """Whether nothing can refuse a put without options."""
+        return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
+
+    def check_quota(self, cost: int) -> Status | None:
+        """Refuse a write of that cost, and raise the alarm, if it has no room."""
+        if cost < self._room:
+            return None
+        self.raise_no_space()
+        return NO_SPACE
+
+    def raise_no_space(self) -> None:
+        """Propose the alarm of this member, once in a while."""
+        if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
+            self._alarm_proposed_at = self.now
+            body = b"\x08\x01\x10" + varint(self.id) + b"\x18" + varint(AlarmType.NO_SPACE)
+            self.propose(None, requests.ALARM, body)
+
+    # The turn.
+
+    def turn(self, now: float, deadline: float) -> bool:
+        """Do what there is to do, near to the deadline; return whether there is more."""
+        self._check()
+        self.now = now
+        try:
+            return self._turn(now, deadline)
+        except Exception as error:
+            self._stop(error)
+
+    def _turn(self, now: float, deadline: float) -> bool:
+        self.procedures.passed(now)
+        if self._schedule.first <= now and not self.is_installing:
+            self._schedule.run(self, now)
+        clock = self.clock
+        while True:
+            self._submit(now)
+            self.reads.ask(self.node, now)
+            self._take_ready()
+            self.writer.write()
+            if self.is_installing:
+                return self.node.has_ready()
+            apply_entries(self, deadline)
+            self._serve_reads(deadline)
+            stepping.run_procedures(self, deadline)
+            if not self._has_work():
+                break
+            if clock() >= deadline:
+                break
+        self._watch(deadline)
+        self._flush(now)
+        self.backend.end_turn()
+        return self._has_work() or self.hub.has_work
+
+    def _has_work(self) -> bool:
+        return bool(
+            self.node.has_ready()
+            or self.apply_queue.messages
+            or self.procedures.runnable
+            or self._slices
+            or self.reads.is_waiting
+            or (self._can_submit() and (self.proposals.is_waiting or self._changes_waiting))
+        )
+
+    def wake_at(self, now: float) -> float:
+        """Return when a turn has something to do although nothing happens until then."""
+        moments = (
+            self._schedule.first,
+            self.procedures.next_moment,
+            self.backend.due_at,
+            self.reads.wake_at,
+        )
+        return max(now, min(moment for moment in moments if moment is not None))
+
+    def _can_submit(self) -> bool:
+        return self.leader != NONE and not self.backend.is_full
+
+    def _submit(self, now: float) -> None:
+        """Give raft what was proposed, unless the backend is behind."""
+        if not self.backend.is_full:
+            for waiter, _, _ in self.proposals.submit(self.node, now):
+                self.answer(waiter, PROPOSAL_DROPPED)
+        while self._changes_waiting and self.node.raft.lead != NONE:
+            procedure, change = self._changes_waiting.popleft()
+            try:
+                self.node.propose_conf_change(change)
+            except ProposalDroppedError:
+                self.proposals.pending.pop(change.id, None)
+                self.answer(procedure, PROPOSAL_DROPPED)
+
+    def _take_ready(self) -> None:
+        node, out = self.node, self.out.messages
+        while node.has_ready():
+            ready = node.ready()
+            if ready.soft_state is not None:
+                self._take_role(ready.soft_state)
+            if ready.read_states:
+                self.reads.answered(ready.read_states)
+            for message in ready.messages:
+                to = message.to
+                if to == APPEND_THREAD:
+                    self.writer.add(message)
+                elif to == APPLY_THREAD:
+                    self.apply_queue.messages.append(message)
+                elif message.type == MessageType.SNAP:
+                    snapshots.send(self, message)
+                else:
+                    out.append(message)
+
+    def _take_role(self, state: SoftState) -> None:
+        lead, role = state
+        was_leader, self.is_leader = self.is_leader, role == Role.LEADER
+        if was_leader and not self.is_leader:
+            self.lessor.demote()
+        if lead != NONE and lead != self.leader:
+            self.leader_since = self.now
+            for waiter, _, _ in self.reads.fail_round():
+                self.answer(waiter, LEADER_CHANGED)
+            self.procedures.leader_known(lead)
+        self.leader = lead
+
+    def note_applied(self, index: int, term: int) -> None:
+        """Note the last applied entry; its effects are in the backend."""
+        if index > self.applied:
+            self.applied, self.applied_term = index, term
+            self.backend.set_applied(index, term)
+
+    def _serve_reads(self, deadline: float) -> None:
+        self.procedures.applied(self.applied)
+        for read in self.reads.take_ready(self.applied):
+            self._execute(read)
+        clock = self.clock
+        slices = self._slices
+        while slices:
+            read, work = slices.popleft()
+            try:
+                next(work)
+            except StopIteration as end:
+                self.answer(read[0], end.value)
+            except StatusError as error:
+                self.answer(read[0], error.status)
+            else:
+                slices.append((read, work))
+            if clock() >= deadline:
+                return
+
+    def _watch(self, deadline: float) -> None:
+        """Let watchers catch up while there is time, and take what is for them."""
+        hub, clock = self.hub, self.clock
+        while hub.has_work and hub.step() and clock() < deadline:
+            pass
+        for call, response in hub.take_outgoing():
+            if call < 0:
+                self.procedures.watched(call)
+            else:
+                self.out.sends.append((call, response))
+
+    # The backend's way to the disk.
+
+    def flush_soon(self) -> None:
+        """Let what is applied so far become durable without waiting for its time."""
+        self._flush_wanted = True
+
+    def _flush(self, now: float) -> None:
+        backend = self.backend
+        is_due = backend.is_due(now)
+        if backend.is_flushing or self.store.is_writing or self.apply_queue.slices is not None:
+            return
+        unnoted = backend.applied_index - backend.durable_index
+        if is_due or self._flush_wanted or unnoted > FLUSHED_ENTRIES_MAX:
+            self._flush_wanted = False
+            work = backend.seal()
+            if work is None:
+                return
+            self.snapshots.sealed = SealedAt(
+                backend.applied_index, backend.applied_term, self.conf_state
+            )
+            job = Job(Place.FLUSHER, work, self._staged, is_awaited=True)
+            self.out.jobs.append(job)
+
+    def _staged(self, staged: Staged) -> None:
+        work = self.backend.staged(staged)
+        self.out.jobs.append(Job(Place.FLUSHER, work, self._committed))
+
+    def _committed(self, flushed: Flushed) -> None:
+        removal = self.backend.committed(flushed)
+        if removal is not None:
+            self.out.jobs.append(Job(Place.FLUSHER, removal, _nothing))
+        self._measure_room()
+        if self.is_installing:
+            snapshots.install_when_flushed(self)
+        else:
+            snapshots.after_flush(self)
+
+    def purged(self, names: object) -> None:
+        """Take the names of files that were purged."""
+        if names:
+            self.logger.info(f"purged {names}")
+
+    # Snapshots and the end.
+
+    def _install_snapshot(self, snapshot: Snapshot) -> None:
+        snapshots.install(self, snapshot)
+
+    def begin_install(self) -> None:
+        """Stop using the state: another takes its place."""
+        self.is_installing = True
+        slices, self._slices = self._slices, deque()
+        for read, work in slices:
+            # Begun anew on the state to come.
+            work.close()
+            self._deferred.append(read)
+        self.lessor.demote()
+        queue = self.apply_queue
+        if queue.slices is not None:
+            # The entry is in the snapshot. Whoever waits for its result cannot be told it.
+            queue.slices.close()
+            self.answer(queue.waiting[0], TIMEOUT)
+            queue.slices = queue.entry = None
+        self.backend.end_turn()
+
+    def end_install(self, state: State) -> None:
+        """Go on with the state that a snapshot brought."""
+        self.is_installing = False
+        self.use_state(state)
+        self.hub.resync()
+        deferred, self._deferred = self._deferred, []
+        for read in deferred:
+            self._execute(read)
+
+    def close(self) -> None:
+        """End cleanly: what is applied is flushed, the log closed. Take and run the jobs."""
+        self.is_closing = True
+        self.writer.close(self._log_closed)
+
+    def _log_closed(self, _result: object) -> None:
+        self.backend.close()
+
+    def _check(self) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+
+    def _stop(self, error: Exception) -> NoReturn:
+        if not isinstance(error, MemberStopped):
+            stopped = MemberStopped(f"{type(error).__name__}: {error}")
+            stopped.__cause__ = error
+        else:
+            stopped = error
+        self.stopped = stopped
+        self.logger.critical(f"member {self.id:x} stops: {stopped}")
+        raise stopped
+
+
+def _nothing(_result: object) -> None:
+    """Take the result of a job that nobody waits for."""

@@ -1,0 +1,35 @@
+"""Telling the cluster this member's name and client URLs, once after every start.
+
+A server begins to serve clients when that is applied here: by then it is a member that others
+know, and has caught up with everything before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import Status
+from kvorum.api.pb.membershippb import Attributes, ClusterMemberAttrSetRequest
+from kvorum.member import requests
+from kvorum.member.waits import Propose, Until
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.waits import Steps
+
+RETRY_SECONDS = 0.1
+
+
+def publish(member: Member) -> Steps:
+    """Propose until it is applied; others may refuse for a while."""
+    attributes = Attributes(name=member.config.name, client_urls=member.config.client_urls)
+    request = ClusterMemberAttrSetRequest(member_ID=member.id, member_attributes=attributes)
+    body = request.SerializeToString()
+    while True:
+        # A member that joins learns of itself before it may speak of itself.
+        if member.cluster.member(member.id) is not None:
+            answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
+            if not isinstance(answer, Status):
+                member.is_published = True
+                return None
+        yield Until(member.now + RETRY_SECONDS)

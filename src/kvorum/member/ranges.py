@@ -1,0 +1,60 @@
+"""Answers to Range, from stored bytes by concatenation.
+
+A point read at the current revision, which most reads are, looks the key up and puts its stored
+bytes between two small fields. Everything else goes through the store's ranges, in slices if it
+is long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.codec import varint
+from kvorum.api.errors import StatusError
+from kvorum.mvcc.ranges import RangeOptions, RangeResult, reply_body
+
+if TYPE_CHECKING:
+    from kvorum.api.requests import Range
+    from kvorum.member.member import Member
+    from kvorum.member.slices import Sliced, Slices
+
+# Everything but the key, the end and whether the read is serializable.
+_PLAIN_HEAD = (b"", 0, 0, 0, 0)
+_PLAIN_TAIL = (False, False, 0, 0, 0, 0)
+_COUNT_ONE = b"\x20\x01"
+
+
+def range_response(member: Member, request: Range) -> Sliced:
+    """Return the encoded RangeResponse, a Status, or slices that return one of them."""
+    if request[1:6] == _PLAIN_HEAD and request[7:] == _PLAIN_TAIL:
+        store = member.store
+        kv = store.get(request[0])
+        header = member.header.field(store.revision)
+        if kv is None:
+            return header
+        return header + b"\x12" + varint(len(kv)) + kv + _COUNT_ONE
+    options = range_options(request)
+    try:
+        if member.store.is_long(options):
+            return _long_range(member, options)
+        return encode(member, member.store.range(options))
+    except StatusError as error:
+        return error.status
+
+
+def range_options(request: Range) -> RangeOptions:
+    """Return what the store takes."""
+    return RangeOptions(*request[:6], *request[7:])
+
+
+def _long_range(member: Member, options: RangeOptions) -> Slices:
+    try:
+        result = yield from member.store.range_slices(options)
+    except StatusError as error:
+        return error.status
+    return encode(member, result)
+
+
+def encode(member: Member, result: RangeResult) -> bytes:
+    """Encode the response around what was found."""
+    return member.header.field(result.revision) + reply_body(result)

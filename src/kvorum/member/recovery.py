@@ -1,0 +1,228 @@
+"""How a member begins: from nothing, from its log, from a snapshot and the log after it.
+
+The log is the truth, and the backend holds the effects of a part of it. The newest snapshot that
+the log has a record of says where the log begins. If the backend is behind that snapshot, a
+crash came between the record of a received snapshot and its installation, and the image that
+came with it is installed now. Then raft goes on from what the backend has applied; everything
+behind that is applied again, and nothing before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.codec import HeaderEncoder
+from kvorum.api.pb.etcdserverpb import Metadata
+from kvorum.files.interface import parent
+from kvorum.member.errors import StartRefused
+from kvorum.member.images import InstallImage
+from kvorum.member.member import Member
+from kvorum.member.publishing import publish
+from kvorum.member.state import Progress, RandomFractions, State, open_database, read_state
+from kvorum.membership.bootstrap import bootstrap_changes, check_initial_cluster, initial_members
+from kvorum.membership.identity import cluster_id as compute_cluster_id
+from kvorum.mvcc.watch.hub import WatchHub
+from kvorum.raft.config import Config
+from kvorum.raft.messages import ConfState, HardState, Snapshot
+from kvorum.raft.rawnode import RawNode
+from kvorum.raft.storage import MemoryStorage
+from kvorum.snap import RemoveLeftovers, database_path, load_newest
+from kvorum.wal import (
+    Log,
+    LogContent,
+    SnapshotRecord,
+    create_log,
+    exists,
+    open_log,
+    valid_snapshots,
+)
+
+if TYPE_CHECKING:
+    from kvorum.member.config import MemberConfig, Seams
+
+
+class _Storage(MemoryStorage):
+    """The log in memory, with the members as of the last applied entry, not of a snapshot."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, members: ConfState) -> None:
+        super().__init__()
+        self._members = members
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        """Return the hard state, and the members as the backend has them."""
+        return super().initial_state()[0], self._members
+
+
+def open_member(config: MemberConfig, seams: Seams, progress: Progress | None = None) -> Member:
+    """Start a member on its directory, new or not; it serves when its turns are taken.
+
+    Blocks while it reads. Raises StartRefused if directory and configuration do not fit, and
+    what the log, the snapshots and the backend raise about damage.
+    """
+    wal_directory = config.wal_directory or f"{config.directory}/wal"
+    for directory in (config.directory, f"{config.directory}/snap", f"{config.directory}/backend"):
+        if not seams.files.exists(directory):
+            seams.files.make_directory(directory)
+            seams.files.sync_directory(parent(directory))
+    RemoveLeftovers(f"{config.directory}/snap").run(seams.files)
+    if exists(seams.files, wal_directory):
+        return _restart(config, seams, wal_directory, progress)
+    return _begin(config, seams, wal_directory)
+
+
+def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
+    """Start a member that has no log yet."""
+    if config.joins is not None:
+        member_id, cluster_id = config.joins
+        members = []
+    else:
+        check_initial_cluster(config.initial_cluster, config.name)
+        members = initial_members(config.initial_cluster, config.initial_cluster_token)
+        cluster_id = compute_cluster_id(each.id for each in members)
+        member_id = next(each.id for each in members if each.name == config.name)
+    state = _read_state(config, seams, cluster_id, member_id, None)
+    if state.backend.applied_index:
+        raise StartRefused(
+            f"{config.directory}/backend holds what was applied up to entry "
+            f"{state.backend.applied_index}, but there is no log in {wal_directory}. If the log "
+            f"was moved, name its place; otherwise remove the member and add it anew"
+        )
+    metadata = Metadata(NodeID=member_id, ClusterID=cluster_id).SerializeToString()
+    log = create_log(seams.files, wal_directory, metadata, config.segment_bytes)
+    storage = _Storage(ConfState())
+    node = RawNode(_raft_config(config, seams, member_id, storage, 0))
+    if members:
+        node.bootstrap([(each.node_id, each.context) for each in bootstrap_changes(members)])
+    return _member(config, seams, node, storage, log, state, 0)
+
+
+def _restart(
+    config: MemberConfig, seams: Seams, wal_directory: str, progress: Progress | None
+) -> Member:
+    snapshot, log, content = _open_log(config, seams, wal_directory)
+    metadata = Metadata.FromString(content.metadata)
+    member_id, cluster_id = metadata.NodeID, metadata.ClusterID
+    if progress is not None:
+        progress("entries read", len(content.entries))
+    if snapshot is not None:
+        _install_if_behind(config, seams, snapshot)
+    state = _read_state(config, seams, cluster_id, member_id, progress)
+    applied = state.backend.applied_index
+    start = snapshot.index if snapshot is not None else 0
+    last = start + len(content.entries)
+    if applied > last:
+        raise StartRefused(
+            f"{config.directory}/backend holds what was applied up to entry {applied}, but the "
+            f"log in {wal_directory} ends at {last}: the log has lost entries. Remove the member "
+            f"from the cluster and add it anew with an empty directory"
+        )
+    storage = _Storage(state.conf_state())
+    if snapshot is not None:
+        storage.apply_snapshot(snapshot)
+    storage.append(content.entries)
+    # What was applied is committed, whether or not the log was told so.
+    hard_state = content.state
+    if hard_state.commit < applied:
+        hard_state = hard_state._replace(commit=applied)
+        log.save(hard_state, ())
+    storage.set_hard_state(hard_state)
+    node = RawNode(_raft_config(config, seams, member_id, storage, applied))
+    seams.logger.info(
+        f"restarted member {member_id:x} at snapshot {start}, applied {applied}, "
+        f"commit {hard_state.commit}, last entry {last}"
+    )
+    return _member(config, seams, node, storage, log, state, start)
+
+
+def _open_log(
+    config: MemberConfig, seams: Seams, wal_directory: str
+) -> tuple[Snapshot | None, Log, LogContent]:
+    """Take up the log from the newest snapshot that counts."""
+    valid = valid_snapshots(seams.files, wal_directory)
+    known = {(each.index, each.term) for each in valid}
+    snapshot, broken = load_newest(seams.files, f"{config.directory}/snap", known)
+    for each in broken:
+        seams.logger.warning(f"{each.path}: {each.problem}")
+    record = SnapshotRecord()
+    if snapshot is not None:
+        record = SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
+    log, content = open_log(seams.files, wal_directory, record, config.segment_bytes)
+    if content.tear is not None:
+        seams.logger.warning(f"cut off the torn end of the log: {content.tear}")
+    return snapshot, log, content
+
+
+def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -> None:
+    """Finish the installation of a received snapshot that a crash interrupted."""
+    backend = open_database(config, seams)
+    applied = backend.applied_index
+    backend.close()
+    if applied >= snapshot.index:
+        return
+    path = database_path(f"{config.directory}/snap", snapshot.index)
+    if not seams.files.exists(path):
+        raise StartRefused(
+            f"the log begins after the snapshot at {snapshot.index}, but the backend holds only "
+            f"what was applied up to {applied}, and {path} is missing. Remove the member from "
+            f"the cluster and add it anew with an empty directory"
+        )
+    seams.logger.info(f"installing {path}")
+    job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes)
+    job.run(seams.files, seams.environments)
+
+
+def _read_state(
+    config: MemberConfig,
+    seams: Seams,
+    cluster_id: int,
+    member_id: int,
+    progress: Progress | None,
+) -> State:
+    header = HeaderEncoder(cluster_id, member_id, 0)
+    hub = WatchHub(
+        header,
+        RandomFractions(seams.random_below),
+        request_bytes_max=config.request_bytes_max,
+        progress_seconds=config.watch_progress_seconds,
+    )
+    backend = open_database(config, seams)
+    return read_state(config, backend, header, hub, cluster_id, member_id, progress)
+
+
+def _raft_config(
+    config: MemberConfig, seams: Seams, member_id: int, storage: MemoryStorage, applied: int
+) -> Config:
+    return Config(
+        id=member_id,
+        storage=storage,
+        logger=seams.logger,
+        random_below=seams.random_below,
+        election_ticks=config.election_ticks,
+        heartbeat_ticks=1,
+        applied=applied,
+        async_storage_writes=True,
+        message_size_max=config.message_bytes_max,
+        inflight_messages_max=config.inflight_messages_max,
+        check_quorum=True,
+        pre_vote=config.pre_vote,
+    )
+
+
+def _member(
+    config: MemberConfig,
+    seams: Seams,
+    node: RawNode,
+    storage: MemoryStorage,
+    log: Log,
+    state: State,
+    snapshot_index: int,
+) -> Member:
+    member = Member(config, seams, node, storage, log, state, snapshot_index)
+    member.writer.prepare_segment()
+    member.start(None, publish(member))
+    if list(member.conf_state.voters) == [member.id]:
+        # Nobody else could be elected, so there is nothing to wait for.
+        member.node.campaign()
+    return member

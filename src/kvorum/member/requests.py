@@ -1,0 +1,125 @@
+"""Entries' data: `InternalRaftRequest` by concatenation, and read back.
+
+A request's bytes go into the entry as they came; only an id is added, which is how the proposer
+finds who waits for the result. Fields are in the order of their numbers, so the header with the
+id comes behind requests of a number below 100 and before the others.
+
+Ids are made as etcd makes them: 16 bits of the member, then a number that grows by one from
+the milliseconds of the start, so that members, and starts of one member, do not meet.
+"""
+
+from kvorum.api.codec import length_delimited, read_varint, varint
+
+RANGE = 3
+PUT = 4
+DELETE_RANGE = 5
+TXN = 6
+COMPACTION = 7
+LEASE_GRANT = 8
+LEASE_REVOKE = 9
+ALARM = 10
+LEASE_CHECKPOINT = 11
+CLUSTER_VERSION_SET = 1300
+CLUSTER_MEMBER_ATTR_SET = 1301
+DOWNGRADE_INFO_SET = 1302
+DOWNGRADE_VERSION_TEST = 9900
+
+_HEADER = 100
+_HEADER_TAG = varint(_HEADER << 3 | 2)
+_TAGS = {kind: varint(kind << 3 | 2) for kind in range(RANGE, LEASE_CHECKPOINT + 1)}
+
+_SUFFIX = (1 << 48) - 1
+# The lower part of an id that is encoded anew every time; the rest is kept.
+_LOW_BITS = 14
+_LOW = (1 << _LOW_BITS) - 1
+_LOW_BYTES = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
+
+TOKEN_BYTES = 11
+"""The end of an entry whose header comes last: no two that wait at once share it."""
+
+Token = bytes | int
+
+
+class RequestIds:
+    """Makes ids, and entries with them."""
+
+    __slots__ = ("_high", "_last", "_prefix", "_tail_end", "_tail_start")
+
+    def __init__(self, member_id: int, unix_seconds: float) -> None:
+        milliseconds = int(unix_seconds * 1000) & ((1 << 40) - 1)
+        self._prefix = (member_id & 0xFFFF) << 48
+        self._last = milliseconds << 8
+        self._high = -1
+        self._tail_start = self._tail_end = b""
+
+    def next_id(self) -> int:
+        """Return an id that nobody has."""
+        self._last = (self._last + 1) & _SUFFIX
+        return self._prefix | self._last
+
+    def next_lease_id(self) -> int:
+        """Return an id for a lease: positive."""
+        while True:
+            lease_id = self.next_id() & ((1 << 63) - 1)
+            if lease_id:
+                return lease_id
+
+    def encode(self, kind: int, body: bytes) -> tuple[bytes, Token]:
+        """Return the data of an entry around a request, and what it is found by."""
+        number = self.next_id()
+        if kind > _HEADER:
+            header = length_delimited(_HEADER_TAG, b"\x08" + varint(number))
+            return header + length_delimited(varint(kind << 3 | 2), body), number
+        high = number >> _LOW_BITS
+        if high != self._high:
+            self._high = high
+            self._tail_end = varint(high)
+            length = 3 + len(self._tail_end)
+            self._tail_start = _HEADER_TAG + varint(length) + b"\x08"
+        # Most of the id's ten bytes stay the same for thousands of requests.
+        tail = self._tail_start + _LOW_BYTES[number & _LOW] + self._tail_end
+        return _TAGS[kind] + varint(len(body)) + body + tail, tail[-TOKEN_BYTES:]
+
+
+def decode(data: bytes) -> tuple[int, int, bytes]:
+    """Return kind, id and request of an entry; raises ValueError for anything else."""
+    number, kind, body = 0, 0, b""
+    offset, size = 0, len(data)
+    while offset < size:
+        tag, offset = read_varint(data, offset)
+        field, wire_type = tag >> 3, tag & 7
+        if wire_type == 0:
+            value, offset = read_varint(data, offset)
+            if field == 1:  # where the id was before there was a header
+                number = number or value
+            continue
+        if wire_type != 2:
+            raise ValueError(f"wire type {wire_type} of field {field}")
+        length, offset = read_varint(data, offset)
+        end = offset + length
+        if end > size:
+            raise ValueError(f"field {field} ends at {end}, behind the {size} bytes given")
+        if field == _HEADER:
+            number = _header_id(data[offset:end]) or number
+        elif kind:
+            raise ValueError(f"two requests, of fields {kind} and {field}")
+        else:
+            kind, body = field, data[offset:end]
+        offset = end
+    if not kind or not number:
+        raise ValueError(f"no {'id' if kind else 'request'} in it")
+    return kind, number, body
+
+
+def _header_id(header: bytes) -> int:
+    offset, number = 0, 0
+    while offset < len(header):
+        tag, offset = read_varint(header, offset)
+        value, offset = read_varint(header, offset)
+        if tag == 0x08:
+            number = value
+        elif tag & 7 == 2:
+            offset += value
+        elif tag & 7:
+            raise ValueError(f"wire type {tag & 7} in the header of a request")
+    return number

@@ -1,0 +1,259 @@
+"""Snapshots: taken so that the log can be cut, sent to a peer, received from a leader.
+
+What the backend holds durably is the snapshot; the `.snap` file only says up to which entry, and
+who the members are. So everything here follows a finished flush: it knows exactly the index and
+the members that the batch was sealed at. A `.snap` file is written after so many entries, and
+then the log's segments before it are given up. The entries in memory are dropped as soon as
+the backend has them, but for those that followers may still catch up with, and none while a
+snapshot is on its way to a peer, who will need what comes after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvorum.member.images import BuildImage, ImageFacts, InstallImage, RemoveImage
+from kvorum.member.jobs import Job, Place
+from kvorum.member.outbox import SnapshotTransfer
+from kvorum.member.state import open_database, read_state
+from kvorum.membership.documents import decode_conf_state
+from kvorum.membership.v2_store import snapshot_data
+from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
+from kvorum.snap import ReleaseDatabases, WriteSnap, database_path
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+
+HELD_AFTER_SENDING_SECONDS = 30.0
+COMPACTED_ENTRIES_MIN = 100
+"""The entries in memory are not dropped one by one."""
+
+
+@dataclass(slots=True, frozen=True)
+class SealedAt:
+    """What a batch of the backend amounts to."""
+
+    index: int
+    term: int
+    conf_state: ConfState
+
+
+class Snapshots:
+    """What is known of snapshots: the newest own one, and those on their way."""
+
+    __slots__ = (
+        "_images",
+        "building",
+        "held_until",
+        "index",
+        "installing",
+        "is_wanted",
+        "sealed",
+        "sending",
+        "transfers",
+        "writing",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index  # of the newest `.snap` whose record is durable
+        self.writing = False
+        self.is_wanted = False  # whatever the number of entries
+        self.sealed: SealedAt | None = None
+        # Messages of raft that wait for an image, and the index it must have.
+        self.sending: list[tuple[Message, int]] = []
+        self.building = False
+        # How many transfers still read each image.
+        self.transfers: dict[str, int] = {}
+        self.held_until = 0.0
+        self.installing: Snapshot | None = None
+        self._images = 0
+
+    def next_image(self) -> int:
+        """Return a number for the name of an image."""
+        self._images += 1
+        return self._images
+
+
+def after_flush(member: Member) -> None:
+    """Do what may be done now that a batch of the backend is durable."""
+    snapshots = member.snapshots
+    sealed, snapshots.sealed = snapshots.sealed, None
+    assert sealed is not None, "a flush ended that did not begin"
+    if sealed.conf_state.voters:
+        _compact_memory(member, sealed)
+        _write_snap(member, sealed)
+    build_image(member)
+
+
+def _compact_memory(member: Member, sealed: SealedAt) -> None:
+    """Drop entries that are in the backend and too old for anyone to catch up with."""
+    snapshots, storage = member.snapshots, member.storage
+    if snapshots.sending or snapshots.transfers or member.now < snapshots.held_until:
+        return
+    index = sealed.index - member.config.catch_up_entries
+    if index - storage.first_index() < COMPACTED_ENTRIES_MIN:
+        return
+    # A peer that needs older entries is sent an image, which is newer than this in any case.
+    storage.create_snapshot(sealed.index, sealed.conf_state, b"")
+    storage.compact(index)
+
+
+def _write_snap(member: Member, sealed: SealedAt) -> None:
+    snapshots = member.snapshots
+    due = sealed.index - snapshots.index > member.config.snapshot_entries or snapshots.is_wanted
+    if not due or snapshots.writing or sealed.index <= snapshots.index:
+        return
+    snapshots.writing, snapshots.is_wanted = True, False
+    data = snapshot_data(member.cluster)
+    snapshot = Snapshot(sealed.index, sealed.term, sealed.conf_state, data)
+    work = WriteSnap(member.snap_directory, snapshot)
+    member.out.jobs.append(Job(Place.LOG, work, lambda _: _record(member, sealed)))
+
+
+def _record(member: Member, sealed: SealedAt) -> None:
+    index = sealed.index
+    member.writer.record_snapshot(
+        index, sealed.term, sealed.conf_state, lambda _: _recorded(member, index)
+    )
+
+
+def _recorded(member: Member, index: int) -> None:
+    member.snapshots.writing = False
+    member.snapshots.index = index
+    member.writer.release_to(index)
+    work = ReleaseDatabases(member.snap_directory, index)
+    member.out.jobs.append(Job(Place.LOG, work, _nothing))
+    member.logger.info(f"wrote the snapshot at index {index}")
+
+
+# Sending.
+
+
+def send(member: Member, message: Message) -> None:
+    """Send a peer an image in place of the snapshot raft knows of, which is older."""
+    member.snapshots.sending.append((message, member.applied))
+    member.flush_soon()
+    build_image(member)
+
+
+def build_image(member: Member) -> None:
+    """Begin an image if one is asked for and the backend has durably what it must hold.
+
+    It must hold what is applied by now, because a peer refuses a snapshot of a configuration
+    that it is not in.
+    """
+    snapshots = member.snapshots
+    if snapshots.building or not snapshots.sending:
+        return
+    if max(index for _, index in snapshots.sending) > member.backend.durable_index:
+        return
+    snapshots.building = True
+    path = "/".join((member.snap_directory, f"tmp.image.{snapshots.next_image()}"))
+    work = BuildImage(member.backend_directory, path)
+    messages = [message for message, _ in snapshots.sending]
+    snapshots.sending = []
+    member.out.jobs.append(
+        Job(
+            Place.HELPER,
+            work,
+            lambda facts: _built(member, messages, path, facts),
+            lambda error: _not_built(member, messages, error),
+        )
+    )
+
+
+def _built(member: Member, messages: list[Message], path: str, facts: object) -> None:
+    assert isinstance(facts, ImageFacts)
+    snapshots = member.snapshots
+    snapshots.building = False
+    snapshots.transfers[path] = len(messages)
+    conf_state = decode_conf_state(facts.conf_state)
+    document = snapshot_data(member.cluster)
+    snapshot = Snapshot(facts.index, facts.term, conf_state, document)
+    for message in messages:
+        sent = Message(
+            MessageType.SNAP,
+            to=message.to,
+            sender=message.sender,
+            term=message.term,
+            snapshot=snapshot,
+        )
+        member.out.snapshots.append(SnapshotTransfer(sent, path))
+    member.logger.info(
+        f"made an image of {facts.length} bytes at index {facts.index} for "
+        + ", ".join(f"{message.to:x}" for message in messages)
+    )
+
+
+def _not_built(member: Member, messages: list[Message], error: Exception) -> None:
+    member.snapshots.building = False
+    member.logger.error(f"cannot make an image of the backend: {error}")
+    for message in messages:
+        member.node.report_snapshot(message.to, failed=True)
+
+
+def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
+    """Note what became of a transfer; the last one of an image removes it."""
+    snapshots = member.snapshots
+    path = transfer.path
+    snapshots.transfers[path] -= 1
+    if not snapshots.transfers[path]:
+        del snapshots.transfers[path]
+        member.out.jobs.append(Job(Place.POOL, RemoveImage(path), _nothing, _ignore))
+    if not failed:
+        snapshots.held_until = member.now + HELD_AFTER_SENDING_SECONDS
+    member.node.report_snapshot(transfer.message.to, failed=failed)
+
+
+# Receiving.
+
+
+def install(member: Member, snapshot: Snapshot) -> None:
+    """Begin to replace the backend by the image that came with a snapshot.
+
+    The log has a record of the snapshot by now; after a crash the start does the same. Nothing
+    is applied or read until it is done.
+    """
+    member.logger.info(f"installing the snapshot at index {snapshot.index}")
+    member.snapshots.installing = snapshot
+    member.begin_install()
+    install_when_flushed(member)
+
+
+def install_when_flushed(member: Member) -> None:
+    """Go on once no batch of the old backend is on its way."""
+    snapshot = member.snapshots.installing
+    if snapshot is None or member.backend.is_flushing:
+        return
+    member.backend.close()
+    path = database_path(member.snap_directory, snapshot.index)
+    work = InstallImage(path, member.backend_directory, member.config.quota_bytes)
+    member.out.jobs.append(Job(Place.FLUSHER, work, lambda _: _installed(member, snapshot)))
+
+
+def _installed(member: Member, snapshot: Snapshot) -> None:
+    backend = open_database(member.config, member.seams)
+    assert backend.applied_index == snapshot.index, (
+        f"the image of the snapshot at {snapshot.index} holds what was applied up to "
+        f"{backend.applied_index}"
+    )
+    cluster = member.cluster
+    state = read_state(
+        member.config, backend, member.header, member.hub, cluster.cluster_id, cluster.local_id
+    )
+    member.snapshots.installing = None
+    member.snapshots.index = snapshot.index
+    member.conf_state = snapshot.conf_state
+    member.end_install(state)
+    member.writer.installed()
+    member.writer.release_to(snapshot.index)
+    member.logger.info(f"installed the snapshot at index {snapshot.index}")
+
+
+def _nothing(_result: object) -> None:
+    """Take the result of a job that nobody waits for."""
+
+
+def _ignore(_error: Exception) -> None:
+    """Leave the file; the next start removes it."""

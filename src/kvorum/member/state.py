@@ -1,0 +1,99 @@
+"""The replicated state of a member, as the backend has it.
+
+Read at the start, and anew after a snapshot was installed. The watch hub and the header outlive
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvorum.api.codec import HeaderEncoder
+from kvorum.backend import Backend, Limits, open_backend
+from kvorum.backend.buckets import CONF_STATE, META
+from kvorum.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
+from kvorum.member.alarms import Alarms
+from kvorum.membership.cluster import Cluster
+from kvorum.membership.documents import decode_conf_state
+from kvorum.mvcc.restore import restore_store
+from kvorum.mvcc.store import Store
+from kvorum.mvcc.watch.hub import WatchHub
+from kvorum.raft.messages import NO_MEMBERS, ConfState
+
+if TYPE_CHECKING:
+    from kvorum.member.config import MemberConfig, Seams
+
+Progress = Callable[[str, int], None]
+"""Told what is being done and how much of it: a line of a log now and then."""
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that entries change."""
+
+    header: HeaderEncoder
+    hub: WatchHub
+    backend: Backend
+    lessor: Lessor
+    store: Store
+    cluster: Cluster
+    alarms: Alarms
+
+    def conf_state(self) -> ConfState:
+        """Return the members of raft's configuration as of the last applied entry."""
+        document = self.backend.get(META, CONF_STATE)
+        return NO_MEMBERS if document is None else decode_conf_state(document)
+
+
+class RandomFractions:
+    """A source of numbers in [0, 1) from one of whole numbers."""
+
+    __slots__ = ("_below",)
+
+    def __init__(self, below: Callable[[int], int]) -> None:
+        self._below = below
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+        return self._below(1 << 30) / (1 << 30)
+
+
+def open_database(config: MemberConfig, seams: Seams) -> Backend:
+    """Open the backend, as it was left."""
+    return open_backend(
+        seams.files,
+        seams.environments,
+        f"{config.directory}/backend",
+        quota_bytes=config.quota_bytes,
+        limits=Limits(flush_seconds=config.flush_seconds, flush_writes=config.flush_writes_max),
+    )
+
+
+def read_state(
+    config: MemberConfig,
+    backend: Backend,
+    header: HeaderEncoder,
+    hub: WatchHub,
+    cluster_id: int,
+    member_id: int,
+    progress: Progress | None = None,
+) -> State:
+    """Read everything from a backend."""
+    minimum = ttl_seconds_min(config.election_ticks, config.heartbeat_seconds)
+    lessor = Lessor(
+        backend,
+        ttl_seconds_min=minimum,
+        retry_seconds=config.request_seconds_max,
+        checkpoint_seconds=CHECKPOINT_SECONDS if config.lease_checkpoints else None,
+    )
+    lessor.restore()
+    rows = None if progress is None else lambda count: progress("rows read", count)
+    store = restore_store(backend, lessor, hub, rows)
+    hub.history = store
+    cluster = Cluster(backend, cluster_id, member_id, learners_max=config.learners_max)
+    cluster.restore()
+    alarms = Alarms(backend)
+    alarms.restore()
+    return State(header, hub, backend, lessor, store, cluster, alarms)

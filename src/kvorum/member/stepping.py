@@ -1,0 +1,162 @@
+"""Driving procedures: each is resumed with its answer, and what it waits for next is arranged.
+
+Keys are waited for with a watch of the hub's, under a call number below 0 that no edge has. Its
+first response says that it was created; any other means that something happened, or that it
+cannot be told any more, and the procedure looks for itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from kvorum.api.errors import NO_LEADER, StatusError
+from kvorum.member.jobs import Job
+from kvorum.member.outbox import Question
+from kvorum.member.waits import (
+    AppliedTo,
+    AskLeader,
+    KeyDeleted,
+    KeysChanged,
+    LeaderKnown,
+    Propose,
+    ProposeChange,
+    ReadIndex,
+    RunJob,
+    Send,
+    Until,
+)
+from kvorum.raft.messages import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvorum.member.member import Member
+    from kvorum.member.procedures import Procedure
+
+_NO_PUT = (0,)
+
+
+def run_procedures(member: Member, deadline: float) -> None:
+    """Resume what was woken, until the deadline."""
+    runnable = member.procedures.runnable
+    clock = member.clock
+    while runnable:
+        procedure, answer = runnable.popleft()
+        _step(member, procedure, answer)
+        if clock() >= deadline:
+            return
+
+
+def _step(member: Member, procedure: Procedure, answer: object) -> None:
+    steps = procedure.steps
+    if steps is None:
+        return  # cancelled meanwhile
+    result: Any
+    try:
+        wait = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+    except StopIteration as end:
+        result = end.value
+    except StatusError as error:
+        result = error.status
+    else:
+        if wait is None:
+            member.procedures.runnable.append((procedure, None))
+        else:
+            _WAITS[type(wait)](member, procedure, wait)
+        return
+    member.procedures.end(procedure)
+    if procedure.call is not None and result is not None:
+        member.out.replies.append((procedure.call, result))
+
+
+def _propose(member: Member, procedure: Procedure, wait: Propose) -> None:
+    member.propose(procedure, wait.kind, wait.body, wait.decoded)
+
+
+def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -> None:
+    member.propose_change(procedure, wait.change)
+
+
+def _read_index(member: Member, procedure: Procedure, _wait: ReadIndex) -> None:
+    member.reads.waiting.append((procedure, None, None))
+
+
+def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
+    member.procedures.wait_applied(procedure, wait.index)
+
+
+def _until(member: Member, procedure: Procedure, wait: Until) -> None:
+    member.procedures.wait_until(procedure, wait.moment)
+
+
+def _leader_known(member: Member, procedure: Procedure, wait: LeaderKnown) -> None:
+    if member.leader != NONE:
+        member.procedures.resume(procedure, member.leader)
+    else:
+        member.procedures.wait_for_leader(procedure, wait.moment)
+
+
+def _send(member: Member, procedure: Procedure, wait: Send) -> None:
+    assert procedure.call is not None, "a procedure without a call has nowhere to send to"
+    member.out.sends.append((procedure.call, wait.data))
+    if procedure.is_held:
+        member.procedures.wait_writable(procedure)
+    else:
+        member.procedures.resume(procedure, None)
+
+
+def _run_job(member: Member, procedure: Procedure, wait: RunJob) -> None:
+    resume = member.procedures.resume
+    member.out.jobs.append(
+        Job(
+            wait.place,
+            wait.work,
+            lambda result: resume(procedure, cast("Any", result)),
+            lambda error: resume(procedure, cast("Any", error)),
+        )
+    )
+
+
+def _ask_leader(member: Member, procedure: Procedure, wait: AskLeader) -> None:
+    if member.leader == NONE:
+        member.procedures.resume(procedure, NO_LEADER)
+        return
+    number = member.procedures.wait_answer(procedure)
+    member.out.questions.append(Question(number, member.leader, wait.path, wait.body))
+
+
+def _key_deleted(member: Member, procedure: Procedure, wait: KeyDeleted) -> None:
+    _watch(member, procedure, wait.key, b"", wait.revision, _NO_PUT)
+
+
+def _keys_changed(member: Member, procedure: Procedure, wait: KeysChanged) -> None:
+    _watch(member, procedure, wait.key, wait.range_end, wait.revision, ())
+
+
+def _watch(
+    member: Member,
+    procedure: Procedure,
+    key: bytes,
+    range_end: bytes,
+    revision: int,
+    filters: tuple[int, ...],
+) -> None:
+    call = member.procedures.next_watch()
+    stream = member.hub.open_stream(call)
+    member.procedures.wait_watched(procedure, call, stream)
+    stream.create(key, range_end, revision + 1, filters=filters)
+
+
+_WAITS: dict[type, Callable[[Member, Procedure, Any], None]] = {
+    Propose: _propose,
+    ProposeChange: _propose_change,
+    ReadIndex: _read_index,
+    AppliedTo: _applied_to,
+    KeyDeleted: _key_deleted,
+    KeysChanged: _keys_changed,
+    RunJob: _run_job,
+    Until: _until,
+    Send: _send,
+    LeaderKnown: _leader_known,
+    AskLeader: _ask_leader,
+}

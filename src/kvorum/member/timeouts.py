@@ -1,0 +1,45 @@
+"""What a client is told whose request took too long, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import (
+    CONTEXT_DEADLINE_EXCEEDED,
+    TIMEOUT,
+    TIMEOUT_DUE_TO_CONNECTION_LOST,
+    TIMEOUT_DUE_TO_LEADER_FAIL,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+
+
+def expire(member: Member, now: float) -> None:
+    """Fail the proposals and reads whose time is over; a duty."""
+    oldest = now - member.config.request_seconds_max
+    for batch, waiting in member.proposals.expire(oldest):
+        # What raft never took did not happen; of the rest nobody knows.
+        status = (
+            _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
+        )
+        for waiter, _, _ in waiting:
+            member.answer(waiter, status)
+    for waiter, _, _ in member.reads.expire(oldest):
+        member.answer(waiter, TIMEOUT)
+
+
+def _unknown_outcome(member: Member, started: float) -> Status:
+    elected = member.leader_since
+    window = 2 * member.config.election_seconds
+    if elected - window < started < elected:
+        return TIMEOUT_DUE_TO_LEADER_FAIL
+    if member.is_leader:
+        voters = member.conf_state.voters
+        connected = sum(member.is_connected_since(voter, started) for voter in voters)
+        if connected < len(voters) // 2 + 1:
+            return TIMEOUT_DUE_TO_CONNECTION_LOST
+    elif member.leader and not member.is_connected_since(member.leader, started):
+        return TIMEOUT_DUE_TO_CONNECTION_LOST
+    return TIMEOUT
