@@ -274,7 +274,7 @@ class Lessor:
         return lease.ttl
 
     def expired(self, now: float, limit: int) -> list[int]:
-        """Return leases to revoke, those first that ran out first.
+        """Return leases that have run out, to be revoked.
 
         At most `REVOKES_PER_SECOND_MAX` within any second, and at most `limit`. A lease is
         returned again after `retry_seconds`, until it is forgotten.

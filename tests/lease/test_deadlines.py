@@ -1,0 +1,71 @@
+"""The heap of deadlines against a table that is searched through; and sorting in slices."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvorum.lease.deadlines import Deadlines
+from kvorum.lease.slices import SLICE, sorted_in_slices
+from tests.lease.model import finish
+
+MOMENTS = st.integers(0, 20).map(float)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arm"), st.integers(1, 6), MOMENTS),
+        st.tuples(st.just("disarm"), st.integers(1, 6), st.just(0.0)),
+        st.tuples(st.just("take"), st.just(0), MOMENTS),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_agrees_with_a_table(steps: list[tuple[str, int, float]]) -> None:
+    deadlines, table = Deadlines(), dict[int, float]()
+    for step, identity, moment in steps:
+        if step == "arm":
+            deadlines.arm(identity, moment)
+            table[identity] = min(moment, table.get(identity, moment))
+        elif step == "disarm":
+            deadlines.disarm(identity)
+            table.pop(identity, None)
+        else:
+            due = [(at, each) for each, at in table.items() if at <= moment]
+            taken = deadlines.take(moment)
+            assert taken == (min(due)[1] if due else None)
+            if taken is not None:
+                del table[taken]
+        assert len(deadlines) == len(table)
+        # It may wake up for nothing, but never too late.
+        assert deadlines.first <= min(table.values(), default=float("inf"))
+
+
+@given(st.dictionaries(st.integers(), MOMENTS), st.integers(1, 6), MOMENTS)
+def test_replaced_entries_come_up_in_order(
+    table: dict[int, float], identity: int, moment: float
+) -> None:
+    deadlines = Deadlines()
+    deadlines.arm(identity, moment)
+    entries = sorted((at, each) for each, at in table.items())
+    finish(deadlines.replace(entries))
+    taken = [deadlines.take(float("inf")) for _ in range(len(table) + 1)]
+    assert taken == [each for _, each in entries] + [None]
+
+
+def test_stale_entries_are_bounded() -> None:
+    deadlines = Deadlines()
+    for moment in range(5000, 0, -1):
+        deadlines.arm(moment % 7, float(moment))
+        deadlines.arm(-moment, 0.5)
+        deadlines.disarm(-moment)
+        assert len(deadlines._heap) <= 2 * len(deadlines) + 64
+    assert len(deadlines) == 7
+
+
+@given(st.integers(0, 4 * SLICE), st.randoms(use_true_random=False))
+def test_sorting_in_slices_is_sorting(count: int, random: Random) -> None:
+    items = [random.randrange(1000) for _ in range(count)]
+    ordered, suspensions = finish(sorted_in_slices(items))
+    assert ordered == sorted(items)
+    assert suspensions >= count // SLICE
