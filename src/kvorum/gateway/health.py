@@ -6,40 +6,25 @@ deletes, which is how an operator gets out of it.
 """
 
 import json
-from collections.abc import Callable, Collection, Generator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 from kvorum.api.errors import Status
 from kvorum.gateway.http import NO_SNIFFING, TEXT, Endpoint, HttpFront, HttpRequest
-from kvorum.member.alarms import Alarm, AlarmType
+from kvorum.member.alarms import AlarmType
+from kvorum.member.member import Member
 from kvorum.member.waits import ReadIndex, Steps, Wait
+from kvorum.mvcc.ranges import RangeOptions
 
 REASONS = {AlarmType.NO_SPACE: "ALARM NOSPACE", AlarmType.CORRUPT: "ALARM CORRUPT"}
 NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
 
+FIRST_KEY = b"\0"
+ALL_KEYS = b"\0"
+"""As the end of a range: every key from its first one on."""
+
 Check = Generator[Wait | None, Any, str]
 """Returns why it failed, or nothing."""
-
-
-class Examined(Protocol):
-    """What health is judged by."""
-
-    @property
-    def leader(self) -> int:
-        """The leader's id, 0 if none is known."""
-
-    @property
-    def is_learner(self) -> bool:
-        """Whether this member does not vote."""
-
-    def raised_alarms(self) -> Collection[Alarm]:
-        """Return the alarms of all members."""
-
-    def read_one(self) -> None:
-        """Read one key from the local state; raises if that fails."""
-
-    def start(self, steps: Steps) -> Callable[[], None]:
-        """Run a procedure; return what cancels it."""
 
 
 class CheckCount(NamedTuple):
@@ -53,7 +38,7 @@ class CheckCount(NamedTuple):
 class Health:
     """Serves the health endpoints, and counts their outcomes for the metrics."""
 
-    def __init__(self, front: HttpFront, member: Examined) -> None:
+    def __init__(self, front: HttpFront, member: Member) -> None:
         self._front = front
         self._member = member
         self.successes = 0
@@ -90,7 +75,7 @@ class Health:
         return None
 
     def _unhealthy(self, excluded: set[str], is_serializable: bool) -> Check:
-        for alarm in self._member.raised_alarms():
+        for alarm in self._member.alarms.raised():
             if NAMES.get(alarm.type, "") not in excluded:
                 return REASONS.get(alarm.type, "ALARM UNKNOWN")
         if is_serializable:
@@ -143,7 +128,7 @@ class Health:
     # Checks.
 
     def _serializable_read(self) -> Check:
-        self._member.read_one()
+        self._read_one()
         return ""
         yield  # a generator like the other checks
 
@@ -151,11 +136,11 @@ class Health:
         answer = yield ReadIndex()
         if isinstance(answer, Status):
             return answer.text
-        self._member.read_one()
+        self._read_one()
         return ""
 
     def _data_corruption(self) -> Check:
-        if any(alarm.type == AlarmType.CORRUPT for alarm in self._member.raised_alarms()):
+        if any(alarm.type == AlarmType.CORRUPT for alarm in self._member.alarms.raised()):
             return "alarm activated: CORRUPT"
         return ""
         yield
@@ -164,5 +149,10 @@ class Health:
         return "local member is learner" if self._member.is_learner else ""
         yield
 
+    def _read_one(self) -> None:
+        """Read a key from the local state; a state that cannot be read stops the member."""
+        self._member.store.range(RangeOptions(FIRST_KEY, ALL_KEYS, limit=1, keys_only=True))
+
     def _run(self, call: int, steps: Steps) -> None:
-        self._front.keep_open(call, self._member.start(steps))
+        self._front.keep_open(call, lambda: self._member.cancel(call))
+        self._member.start(call, steps)

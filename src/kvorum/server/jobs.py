@@ -14,12 +14,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kvorum.backend import CommitFlush, Environments
+from kvorum.backend.defragment import CopyDatabase
 from kvorum.edge import Edge
 from kvorum.files import Files
 from kvorum.member.jobs import Job, Place
+from kvorum.mvcc.hashes import HashRows
 from kvorum.server.exposition import Histogram, exponential
 from kvorum.server.helper import Helper, Outcome
 from kvorum.server.logs import Logger
+from kvorum.snap import WriteSnap
 from kvorum.wal import AppendLog
 
 INLINE_BYTES_MAX = 64 * 1024
@@ -63,14 +66,23 @@ class JobRunner:
         self._recent_sync_seconds = 0.0
         self._last_written = 0.0
         self.under_way = 0
-        self.sync_seconds = Histogram(exponential(0.001, 14))
-        self.commit_seconds = Histogram(exponential(0.001, 14))
+        self._started: dict[Job, float] = {}
         self.appended_bytes = 0
+        self.durations = {
+            AppendLog: Histogram(exponential(0.001, 14)),
+            CommitFlush: Histogram(exponential(0.001, 14)),
+            WriteSnap: Histogram(exponential(0.001, 14)),
+            CopyDatabase: Histogram(exponential(0.1, 13)),
+            HashRows: Histogram(exponential(0.01, 15)),
+        }
+        """How long jobs took that metrics tell of, by the sort of their work."""
 
     def submit(self, jobs: Sequence[Job], *, may_write: bool) -> None:
         """Take jobs. With `may_write` an append may be written here and now, if that is quick."""
         for job in jobs:
             self.under_way += 1
+            if type(job.work) in self.durations and job.place is not Place.LOG:
+                self._started[job] = time.monotonic()
             if job.place is Place.LOG:
                 self._log_jobs.append(job)
             elif job.place is Place.FLUSHER:
@@ -115,6 +127,8 @@ class JobRunner:
                     return
                 waiting.popleft()
                 self._log_thread_is_busy = True
+                if type(job.work) in self.durations:
+                    self._started[job] = time.monotonic()
                 self._start(self._log_thread, job)
                 return
             waiting.popleft()
@@ -163,7 +177,7 @@ class JobRunner:
     def _observe_sync(self, seconds: float) -> None:
         # Half of the newest and half of what was: one slow sync is remembered for a few more.
         self._recent_sync_seconds = (self._recent_sync_seconds + seconds) / 2
-        self.sync_seconds.observe(seconds)
+        self.durations[AppendLog].observe(seconds)
         if seconds > SLOW_SYNC_SECONDS:
             self._logger.warning(
                 "slow fdatasync", took=f"{seconds:.3f}s", expected_duration=f"{SLOW_SYNC_SECONDS}s"
@@ -178,12 +192,12 @@ class JobRunner:
         self._ended.append((job, *self._outcome(self._flusher.submit(self._run, job))))
 
     def _run(self, job: Job) -> object:
-        if not isinstance(job.work, CommitFlush):
-            return job.run(self._files, self._environments)
-        started = time.monotonic()
-        result = job.run(self._files, self._environments)
-        self.commit_seconds.observe(time.monotonic() - started)
-        return result
+        return job.run(self._files, self._environments)
+
+    def _observe(self, job: Job) -> None:
+        started = self._started.pop(job, None)
+        if started is not None:
+            self.durations[type(job.work)].observe(time.monotonic() - started)
 
     def _start(self, thread: ThreadPoolExecutor, job: Job) -> None:
         future = thread.submit(self._run, job)
@@ -194,6 +208,7 @@ class JobRunner:
     def _done(self, job: Job, future: "Future[object]") -> None:
         if job.place is Place.LOG:
             self._log_thread_is_busy = False
+        self._observe(job)
         self._ended.append((job, *self._outcome(future)))
         self._wake()
 
@@ -207,5 +222,6 @@ class JobRunner:
         return None, error
 
     def _helped(self, job: Job, outcome: Outcome) -> None:
+        self._observe(job)
         self._ended.append((job, *outcome))
         self._wake()

@@ -1,83 +1,108 @@
-"""The `kvorum` command."""
+"""The `kvorum` command: from arguments to an exit code.
 
-import argparse
+Exit codes are etcd's: 2 for a command line that cannot be parsed, 1 for a configuration or a
+start that is refused, and death by the same signal after a clean end; as the first process of a
+container, 0. A member that stops by itself ends the process with 1, a defect with 2.
+"""
+
 import asyncio
-import logging
-import platform
+import faulthandler
+import os
 import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TextIO
 
-import kvorum
-from kvorum.edge import edge_name, open_edge
-from kvorum.server.demo import Demo
+import uvloop
 
-LOG = logging.getLogger("kvorum")
+from kvorum.backend import BackendError
+from kvorum.member.errors import MemberStopped, StartRefused
+from kvorum.membership.bootstrap import BootstrapError
+from kvorum.server.config import Config, ConfigError, make_config, suggestions
+from kvorum.server.environment import EnvironmentRefusedError, from_environment
+from kvorum.server.flags import FlagError, parse_arguments
+from kvorum.server.help import USAGE, flags_text, version_text
+from kvorum.server.logs import Logger, open_logger, plain_logger
+from kvorum.server.startup import Server
+from kvorum.wal import WalError
 
-
-def version_text() -> str:
-    """Return what `kvorum --version` prints."""
-    return (
-        f"kvorum Version: {kvorum.__version__}\n"
-        "etcd API: 3.7\n"
-        f"Python Version: {platform.python_version()}\n"
-        f"OS/Arch: {platform.system().lower()}/{platform.machine()}\n"
-        f"edge: {edge_name()}"
-    )
-
-
-async def serve(address: str) -> None:
-    """Serve until SIGINT or SIGTERM, then finish what is in flight."""
-    demo = Demo(open_edge(Demo.METHODS))
-    _, bound = demo.edge.listen(address)
-    loop = asyncio.get_running_loop()
-    drained = loop.create_future()
-
-    def turn() -> None:
-        if drained.done():
-            return
-        try:
-            demo.edge.awake()
-            if demo.turn():
-                drained.set_result(None)
-        except Exception as error:
-            # Nothing goes on after an error that nobody foresaw.
-            loop.remove_reader(demo.edge.fileno())
-            drained.set_exception(error)
-
-    def drain() -> None:
-        demo.edge.drain()
-        turn()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, drain)
-    loop.add_reader(demo.edge.fileno(), turn)
-    loop.call_soon(turn)
-    LOG.info("serving client requests address=%s edge=%s", bound, edge_name())
-    try:
-        await drained
-    finally:
-        loop.remove_reader(demo.edge.fileno())
-        demo.edge.stop()
-    LOG.info("stopped")
+REFUSALS = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
 
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="kvorum", description=kvorum.__doc__)
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
-    parser.add_argument(
-        "--listen",
-        metavar="ADDRESS",
-        default="127.0.0.1:2379",
-        help="host:port or unix:path to serve clients at (default: %(default)s)",
-    )
-    arguments = parser.parse_args()
-    if arguments.version:
-        print(version_text())  # noqa: T201
-        return
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
     try:
-        asyncio.run(serve(arguments.listen))
-    except OSError as error:
-        raise SystemExit(f"kvorum: {error.strerror or error}") from None
+        given, rest = parse_arguments(arguments)
+        if given.get("help"):
+            _print(sys.stderr, USAGE)
+            _print(sys.stdout, flags_text())
+            return 0
+        if given.get("version"):
+            _print(sys.stdout, version_text())
+            return 0
+        config, logger = _configure(given, rest)
+    except FlagError as error:
+        _print(sys.stderr, f"{error}\n{USAGE}")
+        return 2
+    except (ConfigError, EnvironmentRefusedError) as error:
+        plain_logger().warning("failed to verify flags", error=str(error))
+        return 1
+    return _serve(config, logger, arguments)
+
+
+def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, Logger]:
+    if rest:
+        raise ConfigError(f'"{rest[0]}" is not a valid flag')
+    found, warned = from_environment(os.environ, given)
+    given = given | found
+    config = make_config(given)
+    logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
+    for message, variable in warned:
+        logger.warning(message, environment_variable=variable)
+    for message, fields in suggestions(config, given):
+        logger.warning(message, **fields)
+    return config, logger
+
+
+def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
+    logger.info("Running: ", args=["kvorum", *arguments])
+    # A look at what a hanging process does, as Go gives it.
+    faulthandler.register(signal.SIGQUIT, chain=True)
+    server = Server(config, logger)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(server.run(arguments))
+    except MemberStopped as error:
+        logger.critical("the member stopped", error=str(error))
+        return 1
+    except REFUSALS as error:
+        logger.warning("failed to start etcd", error=str(error))
+        logger.critical("discovery failed", error=str(error))
+        return 1
+    except Exception as error:
+        logger.critical(
+            "the server met an error that nobody foresaw",
+            error=repr(error),
+            stacktrace="".join(traceback.format_exception(error)),
+        )
+        return 2
+    return _die_of(server.signal)
+
+
+def _die_of(number: int | None) -> int:
+    """End as whoever sent the signal expects: killed by it."""
+    if number is None or os.getpid() == 1:
+        return 0
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _print(stream: TextIO, text: str) -> None:
+    print(text, file=stream)

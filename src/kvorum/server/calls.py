@@ -1,0 +1,143 @@
+"""Counting RPCs by method and outcome, between the services and the edge.
+
+A unary call is remembered from its arrival to its answer, which also tells what is in flight
+when the server stops. Everything else about a call is added up when metrics are asked for.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge import Edge, Event, EventKind, Headers, Request
+
+UNKNOWN_VERSION = "unknown"
+VERSIONS_MAX = 100
+"""Client versions that are told apart; a client could invent any number of them."""
+
+
+class CallCounts:
+    """The edge as the services see it, and what went through."""
+
+    __slots__ = (
+        "_edge",
+        "_ok",
+        "failed",
+        "messages_received",
+        "messages_sent",
+        "streams",
+        "unary",
+        "versions",
+    )
+
+    def __init__(self, edge: Edge, methods: int) -> None:
+        self._edge = edge
+        self.unary: dict[int, int] = {}
+        """The method of every unary call in flight."""
+        self.streams: dict[int, int] = {}
+        """The method of every stream that is open."""
+        self._ok = [0] * methods
+        self.failed: Counter[tuple[int, Code]] = Counter()
+        self.messages_received = [0] * methods
+        self.messages_sent = [0] * methods
+        self.versions: Counter[tuple[str, str]] = Counter()
+        """Calls whose client told its version, by their type and that version."""
+
+    # What arrives.
+
+    def received(self, requests: Iterable[Request]) -> None:
+        """Note unary calls."""
+        unary = self.unary
+        for call, method, _, metadata in requests:
+            unary[call] = method
+            if metadata is not None:
+                self._count_version("unary", metadata)
+
+    def happened(self, events: Iterable[Event]) -> None:
+        """Note what happened to streams, and clients that went away."""
+        streams = self.streams
+        for kind, call, detail in events:
+            if kind == EventKind.MESSAGE:
+                if call in streams:
+                    self.messages_received[streams[call]] += 1
+            elif kind == EventKind.OPENED:
+                method, metadata = detail
+                streams[call] = method
+                if metadata is not None:
+                    self._count_version("stream", metadata)
+            elif kind == EventKind.ENDED:
+                self._end(call, Code.CANCELLED)
+
+    def _count_version(self, kind: str, metadata: dict[str, bytes]) -> None:
+        version = metadata.get("client-api-version", b"").decode(errors="replace")
+        key = kind, version
+        if version and (key in self.versions or len(self.versions) < VERSIONS_MAX):
+            self.versions[key] += 1
+
+    def _end(self, call: int, code: Code) -> None:
+        method = self.streams.pop(call, None)
+        if method is None:
+            method = self.unary.pop(call, None)
+        if method is None:
+            return
+        if code is Code.OK:
+            self._ok[method] += 1
+        else:
+            self.failed[method, code] += 1
+
+    # What is answered.
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls."""
+        pop, ok = self.unary.pop, self._ok
+        for call, result in batch:
+            method = pop(call, None)
+            if method is not None:
+                if result.__class__ is bytes:
+                    ok[method] += 1
+                else:
+                    self.failed[method, result.code] += 1  # type: ignore[union-attr]
+        self._edge.reply(batch)
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages on streams."""
+        streams, sent = self.streams, self.messages_sent
+        for call, _ in batch:
+            if call in streams:
+                sent[streams[call]] += 1
+        self._edge.send(batch)
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a stream."""
+        self._end(call, status.code)
+        self._edge.finish(call, status, trailers)
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes of a stream are on their way."""
+        return self._edge.pending_bytes(call)
+
+    def mark_waiting(self, call: int) -> None:
+        """Ask to be told if a unary call ends before its reply."""
+        self._edge.mark_waiting(call)
+
+    # What metrics show.
+
+    def handled(self) -> Counter[tuple[int, Code]]:
+        """Return how many calls of each method ended with each code."""
+        counts = Counter(self.failed)
+        counts.update({(method, Code.OK): ok for method, ok in enumerate(self._ok) if ok})
+        return counts
+
+    def succeeded(self) -> list[int]:
+        """Return how many calls of each method ended well."""
+        return list(self._ok)
+
+    def started(self) -> list[int]:
+        """Return how many calls of each method began."""
+        started = list(self._ok)
+        for (method, _), count in self.failed.items():
+            started[method] += count
+        for method in self.unary.values():
+            started[method] += 1
+        for method in self.streams.values():
+            started[method] += 1
+        return started

@@ -1,0 +1,126 @@
+"""The endpoints that show the process: `/version`, `/metrics`, `/debug/vars`, `/debug/pprof/`.
+
+The last ones are for a developer: what the threads are doing, and where the loop spends its time.
+They exist only with `--enable-pprof`, or when the log is at level debug.
+"""
+
+import asyncio
+import cProfile
+import gzip
+import io
+import json
+import pstats
+import resource
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+
+from kvorum.gateway.http import JSON, TEXT, Endpoint, HttpFront, HttpRequest
+from kvorum.member.member import Member
+from kvorum.server.exposition import CONTENT_TYPE
+
+PROFILE_SECONDS_DEFAULT = 5.0
+PROFILE_SECONDS_MAX = 60.0
+PROFILE_LINES = 60
+
+UNDECIDED_CLUSTER = "not_decided"
+UNKNOWN_STORAGE = "unknown"
+
+
+class Endpoints:
+    """Answers from what the process knows of itself."""
+
+    def __init__(
+        self,
+        front: HttpFront,
+        member: Member,
+        metrics: Callable[[], bytes],
+        arguments: Sequence[str],
+        *,
+        profiling: bool,
+    ) -> None:
+        self._front = front
+        self._member = member
+        self._metrics = metrics
+        self._arguments = arguments
+        self._profile: cProfile.Profile | None = None
+        front.add("/version", Endpoint(self._version))
+        front.add("/metrics", Endpoint(self._show_metrics, methods=(), on_metrics=True))
+        front.add("/debug/vars", Endpoint(self._variables))
+        if profiling:
+            front.add("/debug/pprof/", Endpoint(self._stacks))
+            front.add("/debug/pprof/profile", Endpoint(self._begin_profile))
+
+    def _version(self, request: HttpRequest) -> None:
+        cluster = self._member.cluster
+        text = json.dumps(
+            {
+                "etcdserver": self._member.config.server_version,
+                "etcdcluster": str(cluster.version or UNDECIDED_CLUSTER),
+                "storage": str(cluster.storage_version or UNKNOWN_STORAGE),
+            },
+            separators=(",", ":"),
+        )
+        self._front.respond(request.call, 200, [JSON], text.encode())
+
+    def _show_metrics(self, request: HttpRequest) -> None:
+        body = self._metrics()
+        headers = [("content-type", CONTENT_TYPE)]
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers.append(("content-encoding", "gzip"))
+            body = gzip.compress(body, 1)
+        self._front.respond(request.call, 200, headers, body)
+
+    def _variables(self, request: HttpRequest) -> None:
+        status = self._member.node.status()
+        text = json.dumps(
+            {
+                "cmdline": ["kvorum", *self._arguments],
+                "file_descriptor_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                "raft.status": json.loads(status.json()),
+            }
+        )
+        headers = [("content-type", "application/json; charset=utf-8")]
+        self._front.respond(request.call, 200, headers, text.encode())
+
+    def _stacks(self, request: HttpRequest) -> None:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        lines: list[str] = []
+        for ident, frame in sys._current_frames().items():
+            lines.append(f"thread {names.get(ident, ident)}:")
+            lines += (line.rstrip("\n") for line in traceback.format_stack(frame))
+        self._front.respond(request.call, 200, [TEXT], "\n".join([*lines, ""]).encode())
+
+    def _begin_profile(self, request: HttpRequest) -> None:
+        """Answer after a while with what the loop spent its time on."""
+        try:
+            seconds = float(request.query.get("seconds", [PROFILE_SECONDS_DEFAULT])[0])
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds <= PROFILE_SECONDS_MAX:
+            self._front.refuse(
+                request.call, 400, f"seconds must be a number up to {PROFILE_SECONDS_MAX:.0f}"
+            )
+            return
+        if self._profile is not None:
+            self._front.refuse(request.call, 503, "another profile is being taken")
+            return
+        self._profile = cProfile.Profile()
+        self._profile.enable()
+        timer = asyncio.get_running_loop().call_later(seconds, self._end_profile, request.call)
+
+        def cancel() -> None:
+            timer.cancel()
+            self._end_profile(None)
+
+        self._front.keep_open(request.call, cancel)
+
+    def _end_profile(self, call: int | None) -> None:
+        assert self._profile is not None
+        self._profile.disable()
+        out = io.StringIO()
+        if call is not None:
+            pstats.Stats(self._profile, stream=out).sort_stats("tottime").print_stats(PROFILE_LINES)
+            self._front.respond(call, 200, [TEXT], out.getvalue().encode())
+        self._profile = None

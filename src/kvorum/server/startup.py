@@ -1,0 +1,343 @@
+"""From a configuration to a serving process, and from a signal to its end.
+
+The order of a start: limits, the data directory, the addresses, recovery, the loop; clients are
+let in when the member has told the cluster where it is. Whatever fails before that ends the
+process with the reason; nothing is half open.
+"""
+
+import asyncio
+import gc
+import os
+import platform
+import random
+import resource
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+import kvorum
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import Edge, Limits, edge_name, open_edge
+from kvorum.files.real import RealFiles
+from kvorum.gateway.health import Health
+from kvorum.gateway.http import HttpFront
+from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.member import Member
+from kvorum.member.recovery import open_member
+from kvorum.membership.bootstrap import check_initial_cluster, parse_initial_cluster
+from kvorum.rpc.services import Services
+from kvorum.server.calls import CallCounts
+from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
+from kvorum.server.directory import prepare_directory
+from kvorum.server.endpoints import Endpoints
+from kvorum.server.jobs import JobRunner
+from kvorum.server.logs import Logger
+from kvorum.server.metrics import Sources, metrics_text
+from kvorum.server.notify import notify_ready
+from kvorum.server.runtime import Runtime
+from kvorum.server.values import Url, duration_text, split_host_port
+from kvorum.wal import exists as log_exists
+
+DESCRIPTORS_RESERVED = 150
+PROGRESS_SECONDS = 5.0
+SECOND = 1_000_000_000
+
+
+class UnsyncedFiles(RealFiles):
+    """Files that are never synced, for `--unsafe-no-fsync`."""
+
+    def fdatasync(self, descriptor: int) -> None:
+        """Leave it to the system when the content becomes durable."""
+
+    def sync_directory(self, path: str) -> None:
+        """Leave it to the system when names become durable."""
+
+
+def raise_limits() -> int:
+    """Use every descriptor the system grants; refuse to start with next to none."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard <= DESCRIPTORS_RESERVED:
+        raise ConfigError(
+            f"file descriptor limit [{hard}] of the process is too low, and should be set higher "
+            f"than {DESCRIPTORS_RESERVED} to ensure it runs properly"
+        )
+    return hard
+
+
+def probe(url: Url) -> None:
+    """Fail early, and with the reason, where another process listens already."""
+    if url.scheme.startswith("unix"):
+        return
+    host, port = split_host_port(url.host)
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            host, int(port or 0), type=socket.SOCK_STREAM
+        )
+        with socket.socket(family, kind, protocol) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(1)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"cannot listen at {url.host}: {reason}") from None
+
+
+def resolve(url: str) -> str:
+    """Return a URL with its host as an address, for comparison; as it is where that fails."""
+    scheme, _, host_port = url.partition("://")
+    host, port = split_host_port(host_port)
+    if host == "localhost":
+        return url
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return url
+    return f"{scheme}://{found[0][4][0]}:{port}"
+
+
+def member_config(config: Config, directory: str, files: RealFiles) -> MemberConfig:
+    """Return what the member is told; a new cluster's list is checked against this member."""
+    wal_directory = config.wal_directory or f"{directory}/wal"
+    cluster = parse_initial_cluster(config.initial_cluster)
+    if not log_exists(files, wal_directory):
+        advertised = [str(url) for url in config.advertise_peer_urls]
+        check_initial_cluster(cluster, config.name, advertised, resolve)
+        if config.initial_cluster_state == "existing" or len(cluster) > 1:
+            raise ConfigError(
+                "--initial-cluster: clusters of several members are not supported by this version; "
+                f"start with the one member {config.name} and --initial-cluster-state=new"
+            )
+    return MemberConfig(
+        name=config.name,
+        directory=directory,
+        wal_directory=config.wal_directory,
+        initial_cluster=cluster,
+        initial_cluster_token=config.initial_cluster_token,
+        client_urls=tuple(str(url) for url in config.advertise_client_urls),
+        heartbeat_seconds=config.heartbeat_seconds,
+        election_ticks=config.election_ticks,
+        pre_vote=config.pre_vote,
+        request_bytes_max=config.request_bytes_max,
+        quota_bytes=config.quota_bytes,
+        learners_max=config.learners_max,
+        snapshot_entries=config.snapshot_entries,
+        catch_up_entries=config.catch_up_entries,
+        snapshots_kept=config.snapshots_max,
+        segments_kept=config.wals_max,
+        flush_seconds=config.batch_seconds,
+        flush_writes_max=config.batch_writes_max,
+        compaction_batch=config.compaction_batch_revisions,
+        compaction_pause_seconds=config.compaction_sleep_seconds,
+        lease_checkpoints=config.gates["LeaseCheckpoint"],
+    )
+
+
+class Progress:
+    """Tells of long work during a start, now and then."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+        self._told = time.monotonic()
+
+    def __call__(self, what: str, count: int) -> None:
+        """Note how far something has come."""
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            self._logger.info("recovering", done=what, count=count)
+
+
+class Server:
+    """Everything that a running process holds, made in order and given back in reverse."""
+
+    def __init__(self, config: Config, logger: Logger) -> None:
+        self._config = config
+        self._logger = logger
+        self.signal: int | None = None
+
+    async def run(self, arguments: Sequence[str]) -> None:
+        """Serve until a signal or an error; raises what stopped the member."""
+        config, logger = self._config, self._logger
+        descriptors = raise_limits()
+        directory = prepare_directory(config, logger)
+        for url in (*config.listen_client_urls, *config.listen_metrics_urls):
+            probe(url)
+        files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
+        settings = member_config(config, directory, files)
+        self._log_start(settings, descriptors)
+        environments = LmdbEnvironments()
+        member = self._recover(settings, files, environments)
+        edge = self._open_edge()
+        loop = asyncio.get_running_loop()
+        runtime = Runtime(loop, edge, member, logger)
+        jobs = JobRunner(
+            loop,
+            edge,
+            files,
+            environments,
+            logger,
+            runtime.wake,
+            sync=not config.unsafe_no_fsync,
+        )
+        try:
+            self._connect(runtime, edge, member, jobs, arguments)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._end, runtime, number)
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+            runtime.start()
+            await self._serve(runtime, edge, member)
+        finally:
+            edge.stop()
+            jobs.stop()
+        logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
+
+    def _recover(
+        self, settings: MemberConfig, files: RealFiles, environments: LmdbEnvironments
+    ) -> Member:
+        began = time.monotonic()
+        seams = Seams(
+            files=files,
+            environments=environments,
+            logger=self._logger.named("member"),
+            clock=time.monotonic,
+            random_below=random.SystemRandom().randrange,
+            unix_seconds=time.time(),
+        )
+        member = open_member(settings, seams, Progress(self._logger))
+        self._logger.info(
+            "recovered",
+            local_member_id=f"{member.id:x}",
+            cluster_id=f"{member.cluster.cluster_id:x}",
+            current_rev=member.store.revision,
+            applied_index=member.applied,
+            took=duration_text(int((time.monotonic() - began) * SECOND)),
+        )
+        return member
+
+    def _open_edge(self) -> Edge:
+        config = self._config
+        limits = Limits(
+            request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
+            streams_per_connection_max=config.streams_max,
+        )
+        return open_edge(Services.METHODS, Services.METADATA_KEYS, limits)
+
+    def _connect(
+        self,
+        runtime: Runtime,
+        edge: Edge,
+        member: Member,
+        jobs: JobRunner,
+        arguments: Sequence[str],
+    ) -> None:
+        config = self._config
+        counts = CallCounts(edge, len(Services.METHODS))
+        front = HttpFront(edge, config.cors, config.host_whitelist)
+        runtime.jobs, runtime.counts, runtime.front = jobs, counts, front
+        runtime.services = Services(
+            member,
+            counts,
+            operations_max=config.txn_operations_max,
+            strict_reconfig=config.strict_reconfig_check,
+        )
+        sources = Sources(
+            member, edge, counts, jobs, Health(front, member), config, Services.METHODS
+        )
+        Endpoints(
+            front,
+            member,
+            lambda: metrics_text(sources),
+            arguments,
+            profiling=config.profiling,
+        )
+
+    async def _serve(self, runtime: Runtime, edge: Edge, member: Member) -> None:
+        config, logger = self._config, self._logger
+        published = asyncio.ensure_future(self._until_published(member))
+        await asyncio.wait({runtime.ended, published}, return_when=asyncio.FIRST_COMPLETED)
+        published.cancel()
+        if runtime.ended.done():
+            return await runtime.ended
+        logger.info(
+            "now serving peer/client/metrics",
+            local_member_id=f"{member.id:x}",
+            advertise_client_urls=list(map(str, config.advertise_client_urls)),
+            listen_client_urls=list(map(str, config.listen_client_urls)),
+            listen_metrics_urls=list(map(str, config.listen_metrics_urls)),
+        )
+        for url in config.listen_metrics_urls:
+            number, address = edge.listen(url.address)
+            runtime.front.add_metrics_listener(number)
+            logger.info("serving metrics", address=address)
+        for url in config.listen_client_urls:
+            _, address = edge.listen(url.address)
+            logger.info(
+                "serving client traffic insecurely; this is strongly discouraged!",
+                traffic="grpc+http",
+                address=address,
+            )
+            logger.info("ready to serve client requests", address=address, edge=edge_name())
+        notify_ready(logger)
+        return await runtime.ended
+
+    @staticmethod
+    async def _until_published(member: Member) -> None:
+        while not member.is_published:
+            await asyncio.sleep(0.002)
+
+    def _end(self, runtime: Runtime, number: int) -> None:
+        if self.signal is None:
+            self.signal = number
+            name = signal.strsignal(number) or str(number)
+            self._logger.info("received signal; shutting down", signal=name.lower())
+            self._logger.info(
+                "closing etcd server",
+                name=self._config.name,
+                data_dir=self._config.data_directory,
+            )
+        runtime.drain()
+
+    def _log_start(self, settings: MemberConfig, descriptors: int) -> None:
+        config = self._config
+        self._logger.info(
+            "starting an etcd server",
+            kvorum_version=kvorum.__version__,
+            etcd_version=settings.server_version,
+            python_version=platform.python_version(),
+            os=platform.system().lower(),
+            arch=platform.machine(),
+            edge=edge_name(),
+            pid=os.getpid(),
+            max_cpu_available=os.cpu_count(),
+            file_descriptor_limit=descriptors,
+            name=config.name,
+            data_dir=config.data_directory,
+            wal_dir=config.wal_directory,
+            member_dir=settings.directory,
+            force_new_cluster=config.force_new_cluster,
+            heartbeat_interval=duration_text(int(config.heartbeat_seconds * SECOND)),
+            election_timeout=duration_text(
+                int(config.heartbeat_seconds * config.election_ticks * SECOND)
+            ),
+            snapshot_count=config.snapshot_entries,
+            snapshot_catchup_entries=config.catch_up_entries,
+            initial_advertise_peer_urls=list(map(str, config.advertise_peer_urls)),
+            advertise_client_urls=list(map(str, config.advertise_client_urls)),
+            initial_cluster=config.initial_cluster,
+            initial_cluster_state=config.initial_cluster_state,
+            initial_cluster_token=config.initial_cluster_token,
+            quota_backend_bytes=config.quota_bytes,
+            max_request_bytes=config.request_bytes_max,
+            pre_vote=config.pre_vote,
+            auto_compaction_mode=config.compaction_mode,
+            auto_compaction_retention=(
+                duration_text(config.compaction_retention)
+                if config.compaction_mode == "periodic"
+                else str(config.compaction_retention)
+            ),
+            feature_gates=",".join(f"{name}={on}" for name, on in config.gates.items() if on),
+        )
