@@ -47,6 +47,8 @@ class LessorMachine(RuleBasedStateMachine):
         self.lessor = Lessor(
             self.database.backend, ttl_seconds_min=TTL_MIN, retry_seconds=RETRY_SECONDS
         )
+        for lease_id in (1, -(1 << 63)):
+            self.grant(lease_id, 10)
 
     def teardown(self) -> None:
         if hasattr(self, "database"):

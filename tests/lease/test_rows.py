@@ -1,7 +1,7 @@
 """Rows of leases: protobuf's bytes, any id, and damage that is noticed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.api.pb.leasepb import Lease as LeaseMessage
@@ -11,6 +11,7 @@ from kvorum.lease.lease import Lease, lease_of_row, row_key, row_value
 IDS = st.integers(-(1 << 63), (1 << 63) - 1).filter(bool)
 
 
+@settings(deadline=None)
 @given(IDS, st.integers(1, 9 * 10**9), st.integers(0, 9 * 10**9))
 def test_a_row_is_what_protobuf_writes(lease_id: int, ttl: int, remaining: int) -> None:
     message = LeaseMessage(ID=lease_id, TTL=ttl, RemainingTTL=remaining)
