@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 
+from kvorum.files import Files, Opening
 from kvorum.server.config import Config, ConfigError
 from kvorum.server.logs import Logger
 from kvorum.wal import SEGMENT_BYTES
@@ -19,17 +20,19 @@ class DirectoryRefusedError(ConfigError):
     """A data directory that this server must not or cannot use."""
 
 
-def prepare_directory(config: Config, logger: Logger) -> str:
-    """Make or check the data directory; return the path of the member's part of it."""
+def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
+    """Make or check the data directory and lock it; return the path of the member's part of it.
+
+    The lock is held until the process ends, and taken before anything is read or removed.
+    """
     data = Path(config.data_directory)
     _make(data, "data", logger)
     _refuse_foreign(data, logger)
     member = data / "member"
-    if not member.exists():
-        _make(member, "data", logger)
-        _sync(data)
-    _make(member / "snap", "data", logger)
+    _make(member, "data", logger)
+    _lock(files, member / "LOCK")
     _sync(member)
+    _sync(data)
     if config.wal_directory:
         # The log itself is made beside its place and moved there when it is whole.
         parent = Path(config.wal_directory).absolute().parent
@@ -75,6 +78,15 @@ def _refuse_foreign(data: Path, logger: Logger) -> None:
             f"{data} is the data directory of an etcd: {database} is etcd's database, and this "
             "server keeps its keys in another form. Start etcd on it, or give this server an empty "
             "--data-dir and copy the keys with 'etcdctl make-mirror'"
+        )
+
+
+def _lock(files: Files, path: Path) -> None:
+    descriptor = files.open(str(path), Opening.WRITE if path.exists() else Opening.CREATE)
+    if not files.lock(descriptor):
+        raise DirectoryRefusedError(
+            f"{path} is locked: another process serves {path.parent.parent}. Stop that process, or "
+            "give this one a --data-dir of its own"
         )
 
 

@@ -5,13 +5,13 @@ plain counters of the member, the edge and the jobs. A number that is not kept i
 rather than shown as 0; the exceptions are legacy names that are 0 in every etcd.
 """
 
+import os
 import platform
 import resource
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-from prometheus_client import ProcessCollector
 
 from kvorum.api.errors import Code
 from kvorum.backend import CommitFlush
@@ -40,8 +40,6 @@ PREPARED_SERVICES = (
 )
 """Services whose series exist before the first call; Lock and Election appear when used."""
 SERVER_STREAMS = ("Snapshot", "RangeStream", "Observe", "Watch")
-
-_process = ProcessCollector(registry=None)
 
 
 class Sources(NamedTuple):
@@ -316,10 +314,19 @@ def _code_name(code: Code) -> str:
 
 def _system() -> Iterator[Family]:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield gauge("os_fd_limit", limit, "Descriptors this process may open.")
     used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    yield gauge("os_fd_limit", limit, "Descriptors this process may open.")
     yield gauge("os_fd_used", used, "Descriptors this process has open.")
-    for metric in _process.collect():
-        samples = [Sample(sample.value, sample.labels) for sample in metric.samples]
-        name = metric.samples[0].name if metric.samples else metric.name
-        yield Family(name, metric.type, metric.documentation, samples)
+    yield gauge("process_max_fds", limit, "Descriptors this process may open.")
+    yield gauge("process_open_fds", used, "Descriptors this process has open.")
+    # Behind the name, which is in brackets and may hold anything.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks, user, system, started = os.sysconf("SC_CLK_TCK"), fields[11], fields[12], fields[19]
+    cpu = (int(user) + int(system)) / ticks
+    yield counter("process_cpu_seconds_total", cpu, "CPU time of this process.")
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    start = time.time() - since_boot + int(started) / ticks
+    yield gauge("process_start_time_seconds", start, "When this process started.")
+    yield gauge("process_virtual_memory_bytes", int(fields[20]), "Virtual memory.")
+    resident = int(fields[21]) * resource.getpagesize()
+    yield gauge("process_resident_memory_bytes", resident, "Resident memory.")

@@ -131,6 +131,7 @@ def member_config(config: Config, directory: str, files: RealFiles) -> MemberCon
         compaction_batch=config.compaction_batch_revisions,
         compaction_pause_seconds=config.compaction_sleep_seconds,
         lease_checkpoints=config.gates["LeaseCheckpoint"],
+        watch_progress_seconds=config.progress_notify_seconds,
     )
 
 
@@ -161,10 +162,10 @@ class Server:
         """Serve until a signal or an error; raises what stopped the member."""
         config, logger = self._config, self._logger
         descriptors = raise_limits()
-        directory = prepare_directory(config, logger)
+        files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
+        directory = prepare_directory(config, files, logger)
         for url in (*config.listen_client_urls, *config.listen_metrics_urls):
             probe(url)
-        files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         settings = member_config(config, directory, files)
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments()
