@@ -53,8 +53,9 @@ def _value_before(change: Change, history: History) -> bytes | None:
     main = revision >> MAIN_SHIFT
     if not previous or main - 1 < history.compacted_revision:
         return None
-    if previous == UNKNOWN or previous >> MAIN_SHIFT == main:
+    if previous == UNKNOWN:
         return history.get(key, main - 1)
+    assert previous >> MAIN_SHIFT < main, f"{previous:x} is not before the transaction {main}"
     return history.row(previous)
 
 
@@ -63,9 +64,9 @@ class Match:
 
     __slots__ = ("_batch", "_bodies", "_responses", "indexes")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, indexes: list[int]) -> None:
         self._batch = batch
-        self.indexes: list[int] = []
+        self.indexes = indexes
         self._bodies: dict[tuple[int, int], list[bytes]] = {}
         self._responses: dict[tuple[int, int, bytes], bytes] = {}
 

@@ -105,7 +105,7 @@ class CatchUp:
             for entry in self._ranges.matching(key):
                 match = self._matches.get(entry)
                 if match is None:
-                    match = self._matches[entry] = Match(self._batch)
+                    match = self._matches[entry] = Match(self._batch, [])
                 match.indexes.append(index)
         self._position = end
 

@@ -23,7 +23,7 @@ from math import inf
 from typing import Protocol
 
 from kvorum.api.codec import HeaderEncoder
-from kvorum.mvcc.watch.batch import Match
+from kvorum.mvcc.watch.batch import Batch, Match
 from kvorum.mvcc.watch.catchup import CatchUp
 from kvorum.mvcc.watch.history import MAIN_SHIFT, Change, History
 from kvorum.mvcc.watch.matching import WatchedRanges
@@ -73,7 +73,7 @@ class WatchHub:
         self.is_watched = False
         """Whether any watcher is synced; if not, there is nothing to publish to."""
         self.watchers_open = 0
-        self.events_sent = 0
+        self.responses_sent = 0
         """Responses with events; for metrics."""
         self._random = random
         self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
@@ -144,12 +144,27 @@ class WatchHub:
 
     def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
         """Tell of a transaction with a single change: the same as `publish`, and faster."""
-        # Almost every put ends here: one look-up, whatever the number of watchers.
         synced = self._synced
-        if key not in synced.keys and not synced.has_wide and self._publication is None:
-            self._served_revision = revision >> MAIN_SHIFT
-        else:
-            self.publish(revision >> MAIN_SHIFT, ((key, revision, kv, previous),))
+        main = revision >> MAIN_SHIFT
+        if self._publication is not None:
+            self._finish_publication()
+        # Almost every put ends here: one look-up, whatever the number of watchers.
+        if key not in synced.keys and not synced.has_wide:
+            self._served_revision = main
+            return
+        entries = synced.matching(key)
+        changes = ((key, revision, kv, previous),)
+        if sum([len(entry.watchers) for entry in entries]) > DELIVERIES_PER_STEP:
+            self.publish(main, changes)
+            return
+        if entries:
+            batch = Batch(changes)
+            header = self.header.field(main)
+            for entry in entries:
+                match = Match(batch, [0])
+                for watcher in tuple(entry.watchers):
+                    self._tell(watcher, match, header, main)
+        self._served_revision = main
 
     def resync(self) -> None:
         """Let every watcher catch up from what it needs next: the store was replaced.
@@ -296,7 +311,7 @@ class WatchHub:
         for response in found:
             self.send(watcher.stream, response)
             watcher.had_events = True
-            self.events_sent += 1
+            self.responses_sent += 1
 
     # Publishing.
 
@@ -310,19 +325,25 @@ class WatchHub:
         told = 0
         for watcher, match in islice(publication.targets, DELIVERIES_PER_STEP):
             told += 1
-            # It may be gone, or have been told from history, since the matching began.
-            if watcher.place is not Place.SYNCED or watcher.next_revision > main:
-                continue
-            if self._is_full(watcher.stream):
-                self._leave_synced(watcher)
-                watcher.next_revision = main
-                self._hold(watcher)
-            else:
-                self._send_events(watcher, match, header)
-                watcher.next_revision = main + 1
+            # It may be gone since the matching began.
+            if watcher.place is Place.SYNCED:
+                self._tell(watcher, match, header, main)
         if told < DELIVERIES_PER_STEP:
             self._served_revision = main
             self._publication = None
+
+    def _tell(self, watcher: Watcher, match: Match, header: bytes, main: int) -> None:
+        """Tell a synced watcher of a transaction, or let it fall behind."""
+        # Its start may be in the future, or history has told it of this revision already.
+        if watcher.next_revision > main:
+            return
+        if self._is_full(watcher.stream):
+            self._leave_synced(watcher)
+            watcher.next_revision = main
+            self._hold(watcher)
+        else:
+            self._send_events(watcher, match, header)
+            watcher.next_revision = main + 1
 
     def _finish_publication(self) -> None:
         while self._publication is not None:

@@ -38,7 +38,7 @@ class Publication:
             for entry in ranges.matching(changes[index][0]):
                 match = matches.get(entry)
                 if match is None:
-                    match = matches[entry] = Match(self._batch)
+                    match = matches[entry] = Match(self._batch, [])
                 match.indexes.append(index)
         self._position = end
         if end < len(changes):
