@@ -72,26 +72,40 @@ class HeaderEncoder:
     changes.
     """
 
-    __slots__ = ("_field", "_identity", "_revision", "_term")
+    __slots__ = ("_field", "_first", "_high", "_identity", "_last", "_revision", "_start", "_term")
 
     def __init__(self, cluster_id: int, member_id: int, raft_term: int) -> None:
         self._identity = _scalar(b"\x08", cluster_id) + _scalar(b"\x10", member_id)
-        self._term = _scalar(b"\x20", raft_term)
-        self._revision = -1
-        self._field = b""
+        self.set_raft_term(raft_term)
 
     def set_raft_term(self, raft_term: int) -> None:
         """Use this term from now on."""
         self._term = _scalar(b"\x20", raft_term)
         self._revision = -1
+        self._field = b""
+        # Revisions from first to last share the bytes before and after their low 14 bits.
+        self._first, self._last = 1, 0
+        self._start = self._high = b""
 
     def field(self, revision: int) -> bytes:
         """Return the header field with this revision; 0 leaves the revision out."""
         # The replies of a batch of reads share a revision, and so these bytes.
         if revision != self._revision:
-            body = self._identity + _scalar(b"\x18", revision) + self._term
-            self._field = length_delimited(b"\x0a", body)
+            if not self._first <= revision <= self._last:
+                return self._encode(revision)
+            self._field = self._start + _CONTINUED[revision & 0x3FFF] + self._high
             self._revision = revision
+        return self._field
+
+    def _encode(self, revision: int) -> bytes:
+        body = self._identity + _scalar(b"\x18", revision) + self._term
+        if revision >= 0x4000:
+            self._first = revision & ~0x3FFF
+            self._last = self._first | 0x3FFF
+            self._start = b"\x0a" + varint(len(body)) + self._identity + b"\x18"
+            self._high = varint(revision >> 14) + self._term
+        self._field = length_delimited(b"\x0a", body)
+        self._revision = revision
         return self._field
 
 

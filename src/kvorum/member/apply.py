@@ -121,7 +121,7 @@ def _apply_run(
                 else:
                     member.answer(waiter, field)
                 applied = index
-                if hub.is_publishing:
+                if hub.is_watched and hub.is_publishing:
                     break
                 continue
         member.note_applied(applied, term)

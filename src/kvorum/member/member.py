@@ -126,6 +126,7 @@ class Member:
         self._flush_wanted = False
         self._alarm_proposed_at = -inf
         self._room = 0
+        self._request_bytes_max = config.request_bytes_max
 
         # What fronts may look at.
         self.leader = NONE
@@ -135,6 +136,7 @@ class Member:
         self.is_published = False
         self.is_installing = False
         self.is_revoking = False
+        self.is_behind = False
         self.is_closing = False
         self.stopped: MemberStopped | None = None
         self.conf_state: ConfState = node.raft.tracker.config.conf_state()
@@ -254,17 +256,19 @@ class Member:
         caller. `decoded` is what the caller parsed already: the tuple of `kvorum.api.requests`,
         or the message.
         """
-        log = self.node.raft.log
-        if log.committed - log.applied > self.config.unapplied_entries_max:
+        if self.is_behind:
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
             return
         payload, token = self.ids.encode(kind, body)
-        if len(payload) > self.config.request_bytes_max:
+        if len(payload) > self._request_bytes_max:
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
             decoded = DECODERS[kind](body)
-        self.proposals.add(waiter, kind, decoded, payload, token)
+        proposals = self.proposals
+        proposals.pending[token] = (waiter, kind, decoded)
+        proposals.payloads.append(payload)
+        proposals.tokens.append(token)
 
     def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
         """Propose a change of the membership; the procedure gets None or a Status."""
@@ -383,6 +387,8 @@ class Member:
                 break
             if clock() >= deadline:
                 break
+        log = self.node.raft.log
+        self.is_behind = log.committed - log.applied > self.config.unapplied_entries_max
         self._watch(deadline)
         self._flush(now)
         self.backend.end_turn()

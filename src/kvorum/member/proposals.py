@@ -36,43 +36,30 @@ class Batch:
 class Proposals:
     """Everything proposed by this member and not yet answered."""
 
-    __slots__ = ("_batches", "_payloads", "_tokens", "_untaken", "pending")
+    __slots__ = ("_batches", "_untaken", "payloads", "pending", "tokens")
 
     def __init__(self) -> None:
         self.pending: dict[Token, Pending] = {}
-        # Of this turn.
-        self._payloads: list[bytes] = []
-        self._tokens: list[Token] = []
+        # What was proposed since the last turn; `Member.propose` adds to all three by itself.
+        self.payloads: list[bytes] = []
+        self.tokens: list[Token] = []
         # Oldest first; every batch that may have someone waiting.
         self._batches: deque[Batch] = deque()
         self._untaken: deque[Batch] = deque()
 
-    def add(
-        self,
-        waiter: "int | Procedure | None",
-        kind: int,
-        decoded: object,
-        payload: bytes,
-        token: Token,
-    ) -> None:
-        """Take a proposal into this turn's batch."""
-        self.pending[token] = (waiter, kind, decoded)
-        self._payloads.append(payload)
-        self._tokens.append(token)
-
     @property
     def is_waiting(self) -> bool:
         """Whether something has yet to be given to raft."""
-        return bool(self._payloads or self._untaken)
+        return bool(self.payloads or self._untaken)
 
     def submit(self, node: "RawNode", now: float) -> list[Pending]:
         """Give raft what was gathered; return what it refused for good.
 
         Without a leader nothing is refused: it waits for one, or for its time to end.
         """
-        if self._payloads:
-            batch = Batch(now, self._payloads, self._tokens)
-            self._payloads, self._tokens = [], []
+        if self.payloads:
+            batch = Batch(now, self.payloads, self.tokens)
+            self.payloads, self.tokens = [], []
             self._batches.append(batch)
             self._untaken.append(batch)
         refused: list[Pending] = []

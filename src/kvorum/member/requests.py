@@ -43,19 +43,27 @@ Token = bytes | int
 class RequestIds:
     """Makes ids, and entries with them."""
 
-    __slots__ = ("_high", "_last", "_prefix", "_tail_end", "_tail_start")
+    __slots__ = ("_last", "_prefix", "_tail_end", "_tail_start")
 
     def __init__(self, member_id: int, unix_seconds: float) -> None:
         milliseconds = int(unix_seconds * 1000) & ((1 << 40) - 1)
         self._prefix = (member_id & 0xFFFF) << 48
-        self._last = milliseconds << 8
-        self._high = -1
-        self._tail_start = self._tail_end = b""
+        self._last = self._prefix | milliseconds << 8
+        self._keep_high(self._last)
 
     def next_id(self) -> int:
         """Return an id that nobody has."""
-        self._last = (self._last + 1) & _SUFFIX
-        return self._prefix | self._last
+        number = self._last + 1
+        if not number & _LOW:
+            number = self._prefix | (number & _SUFFIX)
+            self._keep_high(number)
+        self._last = number
+        return number
+
+    def _keep_high(self, number: int) -> None:
+        """Encode what ids share until their low bits overflow."""
+        self._tail_end = varint(number >> _LOW_BITS)
+        self._tail_start = _HEADER_TAG + varint(3 + len(self._tail_end)) + b"\x08"
 
     def next_lease_id(self) -> int:
         """Return an id for a lease: positive."""
@@ -66,16 +74,14 @@ class RequestIds:
 
     def encode(self, kind: int, body: bytes) -> tuple[bytes, Token]:
         """Return the data of an entry around a request, and what it is found by."""
-        number = self.next_id()
+        number = self._last + 1
+        if number & _LOW:
+            self._last = number
+        else:
+            number = self.next_id()
         if kind > _HEADER:
             header = length_delimited(_HEADER_TAG, b"\x08" + varint(number))
             return header + length_delimited(varint(kind << 3 | 2), body), number
-        high = number >> _LOW_BITS
-        if high != self._high:
-            self._high = high
-            self._tail_end = varint(high)
-            length = 3 + len(self._tail_end)
-            self._tail_start = _HEADER_TAG + varint(length) + b"\x08"
         # Most of the id's ten bytes stay the same for thousands of requests.
         tail = self._tail_start + _LOW_BYTES[number & _LOW] + self._tail_end
         return _TAGS[kind] + varint(len(body)) + body + tail, tail[-TOKEN_BYTES:]

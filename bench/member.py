@@ -1,0 +1,189 @@
+"""What a member costs the loop: puts in batches, and reads, with an instant log in memory.
+
+The backend is a real LMDB in a temporary directory. Times are CPU time of this thread, so that a
+busy machine does not count; every figure is the best and the median of several rounds.
+"""
+
+import argparse
+import cProfile
+import logging
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from kvorum.api.codec import length_delimited
+from kvorum.api.requests import parse_put, parse_range, parse_txn
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from kvorum.member import requests
+from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.member import Member
+from kvorum.member.ranges import range_response
+from kvorum.member.recovery import open_member
+from kvorum.wal import AppendLog
+
+ROUNDS = 5
+REQUESTS = 20_000
+KEYS = 10_000
+VALUE = b"v" * 256
+
+
+class Machine:
+    """A member whose log is durable at once."""
+
+    def __init__(self, directory: str) -> None:
+        self.files = RealFiles()
+        self.environments = LmdbEnvironments()
+        config = MemberConfig(
+            directory=f"{directory}/member",
+            initial_cluster={"default": ("http://127.0.0.1:2380",)},
+            snapshot_entries=1_000_000,
+        )
+        logger = logging.getLogger("bench")
+        logger.setLevel(logging.ERROR)
+        seams = Seams(
+            files=self.files,
+            environments=self.environments,
+            logger=logger,
+            clock=time.monotonic,
+            random_below=Random(1).randrange,
+            unix_seconds=1.7e9,
+        )
+        self.member: Member = open_member(config, seams)
+        self.log_bytes = 0
+        self.flush_seconds = 0.0
+        while not self.member.is_published:
+            self.turn()
+            self.member.tick(time.monotonic())
+
+    def turn(self) -> int:
+        """Take turns until nothing is left; return how many answers came."""
+        member = self.member
+        answers = 0
+        more = True
+        while more:
+            now = time.monotonic()
+            more = member.turn(now, now + 0.005)
+            answers += len(member.out.take_replies())
+            for job in member.out.take_jobs():
+                more = True
+                self.run(job)
+        return answers
+
+    def run(self, job: object) -> None:
+        """Run a job; an append costs nothing here."""
+        work = job.work  # type: ignore[attr-defined]
+        result: object = None
+        if isinstance(work, AppendLog):
+            self.log_bytes += len(work.data)
+        else:
+            began = time.process_time()
+            result = job.run(self.files, self.environments)  # type: ignore[attr-defined]
+            self.flush_seconds += time.process_time() - began
+        self.member.completed(job, result)  # type: ignore[arg-type]
+        for each in self.member.out.take_jobs():
+            self.run(each)
+
+
+def puts(machine: Machine, bodies: list[bytes], batch: int) -> None:
+    """Put in batches, as a front does: parse, propose, one turn for all."""
+    member = machine.member
+    for start in range(0, len(bodies), batch):
+        for call, body in enumerate(bodies[start : start + batch], start):
+            member.propose(call, requests.PUT, body, parse_put(body))
+        machine.turn()
+
+
+def txns(machine: Machine, bodies: list[bytes], batch: int) -> None:
+    """Run transactions in batches."""
+    member = machine.member
+    for start in range(0, len(bodies), batch):
+        for call, body in enumerate(bodies[start : start + batch], start):
+            member.propose(call, requests.TXN, body, parse_txn(body))
+        machine.turn()
+
+
+def reads(machine: Machine, bodies: list[bytes], batch: int, *, linearizable: bool) -> None:
+    """Read single keys in batches."""
+    member = machine.member
+    for start in range(0, len(bodies), batch):
+        for call, body in enumerate(bodies[start : start + batch], start):
+            member.read(call, range_response, parse_range(body), linearizable=linearizable)
+        machine.turn()
+
+
+def measure(name: str, machine: Machine, count: int, work: Callable[[], None]) -> None:
+    """Print microseconds of CPU per request, without those of jobs."""
+    figures = []
+    for _ in range(ROUNDS):
+        machine.flush_seconds = 0.0
+        began = time.process_time()
+        work()
+        figures.append((time.process_time() - began - machine.flush_seconds) / count * 1e6)
+    print(f"{name:<34} best {min(figures):6.2f} us   median {statistics.median(figures):6.2f} us")
+
+
+def put_body(key: bytes) -> bytes:
+    """Return an encoded PutRequest."""
+    return length_delimited(b"\x0a", key) + length_delimited(b"\x12", VALUE)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", choices=["put", "read", "txn"])
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "member").mkdir()
+        machine = Machine(directory)
+        random = Random(7)
+        keys = [b"key-%08d" % random.randrange(KEYS) for _ in range(REQUESTS)]
+        bodies = [put_body(key) for key in keys]
+        points = [length_delimited(b"\x0a", key) for key in keys]
+        transactions = [
+            length_delimited(
+                b"\x0a",
+                b"\x08\x01\x10\x02\x1a" + length_delimited(b"", key) + b"\x30\x01",
+            )
+            + length_delimited(b"\x12", length_delimited(b"\x12", put_body(key)))
+            for key in keys
+        ]
+        assert parse_txn(transactions[0]) is not None
+        puts(machine, bodies, 200)
+        if arguments.profile:
+            profile = cProfile.Profile()
+            profile.enable()
+            if arguments.profile == "put":
+                puts(machine, bodies, 200)
+            elif arguments.profile == "txn":
+                txns(machine, transactions, 200)
+            else:
+                reads(machine, points, 200, linearizable=True)
+            profile.disable()
+            pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+            return
+        for batch in (200, 20, 1):
+            some = bodies[: REQUESTS // 10] if batch == 1 else bodies
+            measure(
+                f"put, parsed, batches of {batch}",
+                machine,
+                len(some),
+                lambda some=some, batch=batch: puts(machine, some, batch),  # type: ignore[misc]
+            )
+        measure("txn, batches of 200", machine, REQUESTS, lambda: txns(machine, transactions, 200))
+        for name, linearizable in (("serializable", False), ("linearizable", True)):
+            measure(
+                f"{name} read, batches of 200",
+                machine,
+                REQUESTS,
+                lambda linear=linearizable: reads(machine, points, 200, linearizable=linear),  # type: ignore[misc]
+            )
+
+
+if __name__ == "__main__":
+    main()
+
