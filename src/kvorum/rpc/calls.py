@@ -24,8 +24,7 @@ POLL_SECONDS = 0.01
 """How often a procedure looks whether work of the storage is done, which nobody announces."""
 
 OK = Status(Code.OK, "")
-GOES_ON = b""
-"""What the procedure of a stream returns if the stream outlives it; a status ends both."""
+"""What the procedure of a stream returns at its end; None if the stream outlives it."""
 
 Unary = Callable[[int, bytes], Result | None]
 

@@ -120,7 +120,7 @@ class KeyValues:
 
 
 def _compact_physically(member: Member, message: CompactionRequest) -> Steps:
-    answer = yield Propose(COMPACTION, canonical(message), message)
+    answer: Result = yield Propose(COMPACTION, canonical(message), message)
     if isinstance(answer, bytes) or answer == errors.COMPACTED:
         while member.store.compaction.is_pending:
             yield Until(member.now + POLL_SECONDS)

@@ -25,7 +25,7 @@ from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.member.waits import AppliedTo, LeaderKnown, Send, Steps, Until
-from kvorum.rpc.calls import GOES_ON, OK, Output, canonical
+from kvorum.rpc.calls import OK, Output, canonical
 from kvorum.rpc.sessions import Part
 
 UNARY = {
@@ -197,4 +197,4 @@ class KeepAlives:
             body = LeaseKeepAliveResponse(ID=lease, TTL=renewed).SerializeToString()
             yield Send(header + body)
         self._waiting[call] = None
-        return GOES_ON
+        return None
