@@ -41,7 +41,7 @@ class Index:
     def put(self, key: bytes, revision: int) -> tuple[int, int, int]:
         """Note a put; return create revision, version and the revision before it, or 0.
 
-        The revision before is 0 too when that is a tombstone.
+        The revision before may be a tombstone.
         """
         self.newest_revision = revision
         entry = self._entries.get(key)
@@ -52,7 +52,6 @@ class Index:
         self._entries[key], create, version, previous = history.appended(entry, revision)
         if previous & 1:
             self.live.add(self.ended.remove(key))
-            previous = 0
         return create, version, previous
 
     def delete_run(self, keys: list[bytes], first: int) -> list[int]:

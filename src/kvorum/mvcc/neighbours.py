@@ -17,6 +17,9 @@ class Hub(Protocol):
         The value before a change is the one before the transaction.
         """
 
+    def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
+        """Take the only change of a main revision."""
+
 
 class Lessor(Protocol):
     """Who knows which key belongs to which lease."""

@@ -114,7 +114,8 @@ def is_long(index: Index, options: RangeOptions, main: int) -> bool:
     if index.newest_revision <= bound(main):
         if options.count_only:
             return False
-        if 0 < options.limit < KEYS_PER_SLICE and not _reads_all(options):
+        is_short = not _reads_all(options) or _is_from_the_end(options)
+        if 0 < options.limit < KEYS_PER_SLICE and is_short:
             return False
         return index.live.count(options.key, end) > KEYS_PER_SLICE
     return len(index.run(options.key, end, KEYS_PER_SLICE + 1)) > KEYS_PER_SLICE
@@ -130,16 +131,22 @@ def read_range(
     enough = UNLIMITED if _reads_all(options) else limit + 1
     if options.count_only:
         enough = 0
-    keys, revisions, count = yield from _visible(index, options.key, end, main, enough)
-    if options.count_only:
-        return [], count, False
-    if options.is_filtered:
-        keys, revisions = yield from _filtered(index, options, keys, revisions, main)
-    if target == SortTarget.VALUE:
-        return (yield from _by_value(backend, options, revisions, count, limit))
-    if target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND:
-        measure = _measure(index, target, main)
-        keys, revisions = yield from _ordered(keys, revisions, measure, options, limit + 1)
+    is_current = index.newest_revision <= bound(main)
+    if is_current and limit < KEYS_PER_SLICE and _is_from_the_end(options):
+        keys = index.live.run_down(options.key, end, limit + 1)
+        revisions = index.newest_of(keys)
+        count = index.live.count(options.key, end)
+    else:
+        keys, revisions, count = yield from _visible(index, options.key, end, main, enough)
+        if options.count_only:
+            return [], count, False
+        if options.is_filtered:
+            keys, revisions = yield from _filtered(index, options, keys, revisions, main)
+        if target == SortTarget.VALUE:
+            return (yield from _by_value(backend, options, revisions, count, limit))
+        if target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND:
+            measure = _measure(index, target, main)
+            keys, revisions = yield from _ordered(keys, revisions, measure, options, limit + 1)
     more = len(keys) > limit
     if more:
         del keys[limit:]
@@ -163,6 +170,16 @@ def _reads_all(options: RangeOptions) -> bool:
         options.sort_order == SortOrder.ASCEND and options.sort_target == SortTarget.KEY
     )
     return options.limit <= 0 or options.is_filtered or not is_key_order
+
+
+def _is_from_the_end(options: RangeOptions) -> bool:
+    """Tell whether the last keys are the answer, so that the others need not be looked at."""
+    return (
+        options.sort_order == SortOrder.DESCEND
+        and options.sort_target == SortTarget.KEY
+        and not options.is_filtered
+        and not options.count_only
+    )
 
 
 def _visible(

@@ -78,7 +78,7 @@ class Store:
                 self._lessor.attach(lease, key)
         self.revision = main
         if self._hub.is_watched:
-            self._hub.publish(main, ((key, revision, kv, previous),))
+            self._hub.publish_change(key, revision, kv, 0 if previous & 1 else previous)
         return main
 
     def begin(self) -> WriteTransaction:

@@ -148,4 +148,6 @@ class WriteTransaction:
         if previous >> 32 == self._main:
             # Changed twice by one transaction: watchers compare with the state before it.
             previous = self._index.at(key, bound(self._main - 1))
+        elif previous & 1:
+            previous = 0
         self._changes.append((key, revision, kv, previous))

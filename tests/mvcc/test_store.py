@@ -1,0 +1,8 @@
+"""The store against a list of all events, over crashes between any two steps."""
+
+from hypothesis import settings
+
+from tests.mvcc.machine import StoreMachine
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
