@@ -117,12 +117,16 @@ class Backend:
     def row(self, revision: int) -> bytes:
         """Return a row that was written and not deleted; that it is missing is corruption."""
         value = self._active.rows.get(revision)
-        if value is None and self._sealed is not None:
+        if value is not None:
+            return value
+        if self._is_deleted(revision):
+            raise self._look().missing(revision)
+        if self._sealed is not None:
             value = self._sealed.rows.get(revision)
         if value is None:
             value = self._cache.get(revision)
         if value is None:
-            value = None if self._is_deleted(revision) else self._look().row(revision)
+            value = self._look().row(revision)
             if value is None:
                 raise self._look().missing(revision)
             self._cache.add(revision, value)
@@ -146,14 +150,14 @@ class Backend:
                 revision = revisions[place]
                 value = active(revision)
                 if value is None:
-                    value = sealed(revision)
-                if value is None:
-                    value = cached(revision)
-                values[place] = value
-                if value is None:
                     if self._is_deleted(revision):
                         raise self._look().missing(revision)
-                    places.append(place)
+                    value = sealed(revision)
+                    if value is None:
+                        value = cached(revision)
+                        if value is None:
+                            places.append(place)
+                values[place] = value
         if places:
             wanted = [revisions[place] for place in places]
             found = self._look().rows(wanted)

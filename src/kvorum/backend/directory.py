@@ -57,7 +57,9 @@ def read_current(files: Files, directory: str) -> Current | None:
 
 
 def write_current(files: Files, directory: str, current: Current) -> None:
-    """Make a database count. The names of both files are durable afterwards."""
+    """Make a database count, whose content is durable."""
+    # Its name must be durable too before another file speaks of it.
+    files.sync_directory(directory)
     content = f"kvorum backend format {current.version}\nbackend.{current.number}\n"
     write_file(files, f"{directory}/CURRENT", content.encode())
 
