@@ -1,0 +1,253 @@
+"""A real etcd and our cluster take the same changes: answers, ids, rows and snapshots agree."""
+
+import http.client
+import json
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvorum.api.errors import MEMBER_BAD_URLS, Status
+from kvorum.files.real import RealFiles
+from kvorum.membership import Cluster, Member, UrlError, Version
+from kvorum.membership.documents import encode_conf_state, encode_member, encode_promotion
+from kvorum.membership.identity import member_id
+from kvorum.membership.reconfiguration import may_remove
+from kvorum.membership.urls import checked_urls
+from kvorum.membership.v2_store import snapshot_data
+from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.raft.messages import ConfState, Snapshot
+from kvorum.snap import WriteSnap, load_newest
+from kvorum.wal import valid_snapshots
+from tests.database import Database
+from tests.etcd import Etcd, running_etcd
+
+FILES = RealFiles()
+
+
+def ask(etcd: Etcd, method: str, **request: Any) -> dict[str, Any] | tuple[int, str]:
+    """Return the answer, or the code and text of the refusal."""
+    connection = http.client.HTTPConnection(etcd.address, timeout=20)
+    try:
+        connection.request("POST", f"/v3/cluster/member/{method}", json.dumps(request))
+        response = connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+    finally:
+        connection.close()
+    return answer if response.status == 200 else (answer["code"], answer["message"])
+
+
+def member_of(fields: dict[str, Any]) -> Member:
+    return Member(
+        int(fields["ID"]),
+        tuple(fields.get("peerURLs", ())),
+        fields.get("isLearner", False),
+        fields.get("name", ""),
+        tuple(fields.get("clientURLs", ())),
+    )
+
+
+def members_of(etcd: Etcd) -> list[Member]:
+    answer = ask(etcd, "list")
+    assert isinstance(answer, dict)
+    return [member_of(fields) for fields in answer["members"]]
+
+
+class Both:
+    """Proposes to etcd, and applies to our cluster what etcd must have put into its log."""
+
+    def __init__(self, etcd: Etcd, cluster: Cluster) -> None:
+        self.etcd = etcd
+        self.cluster = cluster
+        (self.founder,) = members_of(etcd)
+        cluster.apply(self._addition(self.founder))
+        cluster.set_attributes(self.founder.id, self.founder.name, self.founder.client_urls)
+
+    def _addition(self, member: Member) -> ConfChange:
+        kind = ChangeType.ADD_LEARNER_NODE if member.is_learner else ChangeType.ADD_NODE
+        return ConfChange(kind, member.id, encode_member(member))
+
+    def _compare(self, theirs: dict[str, Any] | tuple[int, str], ours: Status | None) -> None:
+        assert (None if isinstance(theirs, dict) else theirs) == (
+            None if ours is None else (int(ours.code), ours.text)
+        )
+        assert members_of(self.etcd) == self.cluster.members
+
+    def add_learner(self, *urls: str) -> Member | None:
+        theirs = ask(self.etcd, "add", peerURLs=urls, isLearner=True)
+        # A refusal depends on the URLs; of its id nobody learns.
+        member = Member(12345, urls, is_learner=True)
+        if isinstance(theirs, dict):
+            member = member_of(theirs["member"])
+        self._compare(theirs, self.cluster.apply(self._addition(member)))
+        return member if isinstance(theirs, dict) else None
+
+    def remove(self, identity: int) -> None:
+        ours = may_remove(
+            self.cluster.members,
+            {self.founder.id},
+            identity,
+            is_active=identity == self.founder.id,
+        )
+        if ours is None:
+            ours = self.cluster.apply(ConfChange(ChangeType.REMOVE_NODE, identity))
+        self._compare(ask(self.etcd, "remove", ID=identity), ours)
+
+    def update(self, identity: int, *urls: str) -> None:
+        context = encode_member(Member(identity, urls))
+        ours = self.cluster.apply(ConfChange(ChangeType.UPDATE_NODE, identity, context))
+        self._compare(ask(self.etcd, "update", ID=identity, peerURLs=urls), ours)
+
+    def promote(self, identity: int) -> None:
+        context = encode_promotion(identity)
+        ours = self.cluster.validate(ConfChange(ChangeType.ADD_NODE, identity, context))
+        self._compare(ask(self.etcd, "promote", ID=identity), ours)
+
+
+def test_the_same_changes_and_refusals(tmp_path: Path) -> None:
+    database = Database()
+    with running_etcd(tmp_path / "etcd") as etcd:
+        both = Both(etcd, Cluster(database.backend, 5, 1))
+        founder = both.founder.id
+        learner = both.add_learner("http://127.0.0.1:5", "http://127.0.0.1:4")
+        assert learner is not None and learner.peer_urls[0] == "http://127.0.0.1:4"
+        assert both.add_learner("http://127.0.0.1:4") is None  # taken
+        assert both.add_learner("http://127.0.0.1:6") is None  # too many learners
+        both.promote(founder)
+        both.promote(4711)
+        both.update(4711, "http://127.0.0.1:7")
+        both.update(founder, "http://127.0.0.1:5")  # the learner's
+        both.update(founder, "http://127.0.0.1:9", "http://127.0.0.1:8")  # kept in this order
+        both.remove(4711)
+        both.remove(founder)  # the only voter
+        both.remove(learner.id)
+        both.remove(learner.id)
+        assert both.add_learner("http://127.0.0.1:4") is not None
+    members, removed = both.cluster.members, both.cluster.removed
+    assert len(members) == 2 and removed == [learner.id]
+    file = (tmp_path / "etcd" / "member" / "snap" / "db").read_bytes()
+    for member in [both.founder, members[0] if members[1].id == founder else members[1]]:
+        # This version stores neither client URLs nor the update of peer URLs.
+        row = encode_member(replace(member, client_urls=()))
+        assert b"%x%b" % (member.id, row) in file
+    assert b"%xremoved" % learner.id in file
+    state = ConfState((founder,), tuple(each.id for each in members if each.is_learner))
+    assert b"confState" + encode_conf_state(state) in file
+
+
+def test_an_added_member_has_the_id_of_its_second(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "etcd") as etcd:
+        date = http_date(etcd)
+        answer = ask(etcd, "add", peerURLs=["http://h:2", "http://h:1"], isLearner=True)
+        assert isinstance(answer, dict)
+        added, until = int(answer["member"]["ID"]), http_date(etcd)
+    urls = ["http://h:1", "http://h:2"]
+    assert added in [member_id(urls, "", second) for second in range(date - 1, until + 2)]
+
+
+def http_date(etcd: Etcd) -> int:
+    """Ask etcd for the time of its machine, in seconds."""
+    connection = http.client.HTTPConnection(etcd.address, timeout=20)
+    try:
+        connection.request("GET", "/version")
+        response = connection.getresponse()
+        response.read()
+        return int(parsedate_to_datetime(response.headers["Date"]).timestamp())
+    finally:
+        connection.close()
+
+
+URLS = [
+    ["http://h:1"],
+    [" http://h:1 "],
+    ["HTTP://h:1"],
+    ["http://H:1"],
+    ["https://[::1]:1", "http://10.0.0.1:1"],
+    ["http://h:"],
+    ["http://:1"],
+    ["http://h"],
+    ["http://h:1/"],
+    ["http://h:1/path"],
+    ["http://h:x"],
+    ["http://h:1:2"],
+    ["http://::1:1"],
+    ["http://user@h:1"],
+    ["http://h:1?query"],
+    ["http://a b:1"],
+    ["http://h:1\n"],
+    ["http://h\n:1"],
+    ["ftp://h:1"],
+    ["h:1"],
+    ["//h:1"],
+    [""],
+    [],
+    ["http://h:1", "x"],
+    ["unix://h:1"],
+    ["unixs://h:1"],
+]
+
+
+def test_the_same_urls_are_accepted(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "etcd") as etcd:
+        for number, texts in enumerate(URLS, 10):
+            # An id depends on the second and the URLs, and no id comes back.
+            urls = [text.replace(":1", f":{number}") for text in texts]
+            theirs = ask(etcd, "add", peerURLs=urls, isLearner=True)
+            try:
+                ours = checked_urls(urls)
+            except UrlError:
+                assert theirs == (int(MEMBER_BAD_URLS.code), MEMBER_BAD_URLS.text), urls
+                continue
+            assert isinstance(theirs, dict), (urls, theirs)
+            added = member_of(theirs["member"])
+            assert added.peer_urls == ours
+            assert isinstance(ask(etcd, "remove", ID=added.id), dict)
+
+
+@pytest.mark.parametrize("url", ["unix://name", "unix:///a/path.sock", "unixs://name"])
+def test_files_need_no_port(url: str) -> None:
+    assert checked_urls([url]) == (url,)
+
+
+def test_etcd_starts_from_our_snapshot_data(tmp_path: Path) -> None:
+    directory = tmp_path / "etcd"
+    with running_etcd(directory, "--snapshot-count=5") as etcd:
+        added = ask(etcd, "add", peerURLs=["http://127.0.0.1:4"], isLearner=True)
+        assert isinstance(added, dict)
+        gone = int(added["member"]["ID"])
+        ask(etcd, "remove", ID=gone)
+        ask(etcd, "add", peerURLs=["http://127.0.0.1:5"], isLearner=True)
+        for number in range(20):
+            etcd.put(b"key", b"%d" % number)
+        members = members_of(etcd)
+    # The same members in a cluster of ours, whose data takes the place of etcd's.
+    cluster = Cluster(Database().backend, 5, 1)
+    gone_context = encode_member(Member(gone))
+    cluster.apply(ConfChange(ChangeType.ADD_NODE, gone, gone_context))
+    cluster.apply(ConfChange(ChangeType.REMOVE_NODE, gone))
+    for member in members:
+        kind = ChangeType.ADD_LEARNER_NODE if member.is_learner else ChangeType.ADD_NODE
+        assert cluster.apply(ConfChange(kind, member.id, encode_member(member))) is None
+    cluster.set_version(Version(3, 5))
+    snap = directory / "member" / "snap"
+    valid = {(each.index, each.term) for each in valid_snapshots(FILES, str(snap.parent / "wal"))}
+    newest, _ = load_newest(FILES, str(snap), valid)
+    assert newest is not None and newest.conf_state.learners
+    # A name that only our data has shows that etcd reads it.
+    (learner,) = cluster.learners
+    cluster.set_attributes(learner.id, "renamed", ("http://renamed:1",))
+    data = snapshot_data(cluster)
+    ours = Snapshot(newest.index, newest.term, newest.conf_state, data)
+    for path in snap.glob("*.snap"):
+        path.unlink()
+    WriteSnap(str(snap), ours).run(FILES)
+    with running_etcd(directory) as etcd:
+        listed = {member.id: member for member in members_of(etcd)}
+        assert [each.id for each in cluster.members] == sorted(listed)
+        for member in cluster.members:
+            assert listed[member.id].peer_urls == member.peer_urls
+            assert listed[member.id].is_learner == member.is_learner
+        assert listed[learner.id].name == "renamed"
+        assert isinstance(ask(etcd, "remove", ID=gone), tuple)
