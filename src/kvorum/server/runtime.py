@@ -9,7 +9,9 @@ say; ticks come first in every turn, so that long work never silences a leader.
 import asyncio
 import gc
 import time
+from enum import Enum
 
+from kvorum.api.errors import STOPPED
 from kvorum.edge import Edge, Event, EventKind
 from kvorum.gateway.http import HttpFront
 from kvorum.member.member import Member
@@ -25,7 +27,19 @@ INLINE_CALLS_MAX = 4
 """With more requests at once, the log is written beside the loop, which gathers the next batch."""
 CLOSE_SECONDS_MAX = 10.0
 
+DRAIN_SECONDS_MAX = 1.0
+CLOSE_LOOK_SECONDS = 0.01
+
 clock = time.monotonic
+
+
+class Phase(Enum):
+    """How far a runtime is on its way to its end."""
+
+    SERVING = "takes calls"
+    DRAINING = "finishes the calls in flight"
+    FLUSHING = "brings to the disk what is applied"
+    CLOSING = "closes the files; the member takes no turn any more"
 
 
 class Runtime:
@@ -55,8 +69,9 @@ class Runtime:
         self._timer_at = float("inf")
         self._is_scheduled = False
         self._is_idle = True
-        self._drain_until: float | None = None
-        self._is_closing = False
+        self._phase = Phase.SERVING
+        self._phase_until = 0.0
+        self._drained_by = 0.0
 
     # Life.
 
@@ -67,8 +82,8 @@ class Runtime:
 
     def drain(self) -> None:
         """Take no new calls, finish those in flight, then end."""
-        if self._drain_until is None:
-            self._drain_until = clock() + self._member.config.request_seconds_max
+        if self._phase is Phase.SERVING:
+            self._enter(Phase.DRAINING, clock() + self._member.config.request_seconds_max)
             self._edge.drain()
             self.wake()
 
@@ -91,13 +106,17 @@ class Runtime:
             return
         try:
             now = clock()
+            if self._phase is Phase.CLOSING:
+                if not self._close(now):
+                    self._sleep_until(now + CLOSE_LOOK_SECONDS)
+                return
             is_busy = self._take_turn(now)
-            if self._drain_until is not None:
-                self._end_when_drained(now)
+            if self._phase is not Phase.SERVING:
+                self._advance_end(now)
             if is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
                 self.wake()
             else:
-                self._sleep()
+                self._sleep_until(min(self._next_tick, self._member.wake_at(clock())))
         except Exception as error:
             # Nothing goes on after an error that nobody foresaw.
             self._fail(error)
@@ -107,11 +126,7 @@ class Runtime:
         edge.awake()
         if now >= self._next_tick:
             self._tick(now)
-        for job, result, error in self.jobs.take_ended():
-            if error is None:
-                member.completed(job, result)
-            else:
-                member.failed(job, error)
+        self._take_ended()
         requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
         if events:
             events = self._serve_http(events)
@@ -133,17 +148,21 @@ class Runtime:
         is_busy = False
         while True:
             runner.submit(member.out.take_jobs(), may_write=may_write)
-            ended = runner.take_ended()
-            if not ended:
+            if not self._take_ended():
                 return is_busy
-            for job, result, error in ended:
-                if error is None:
-                    member.completed(job, result)
-                else:
-                    member.failed(job, error)
             is_busy = member.turn(now, clock() + TURN_SECONDS_MAX)
             if not member.out.jobs:
                 return is_busy
+
+    def _take_ended(self) -> bool:
+        """Give the member the jobs that have ended; return whether there were any."""
+        member, ended = self._member, self.jobs.take_ended()
+        for job, result, error in ended:
+            if error is None:
+                member.completed(job, result)
+            else:
+                member.failed(job, error)
+        return bool(ended)
 
     def _serve_http(self, events: list[Event]) -> list[Event]:
         """Take out what concerns plain HTTP."""
@@ -175,9 +194,8 @@ class Runtime:
             gc.freeze()
         self._is_idle = True
 
-    def _sleep(self) -> None:
-        """Be woken at the next tick, or before if the member has something to do by itself."""
-        moment = min(self._next_tick, self._member.wake_at(clock()))
+    def _sleep_until(self, moment: float) -> None:
+        """Be woken by then, if nothing happens before."""
         if self._timer is not None:
             if moment >= self._timer_at:
                 return
@@ -191,18 +209,39 @@ class Runtime:
 
     # The end.
 
-    def _end_when_drained(self, now: float) -> None:
-        assert self._drain_until is not None
-        if self._is_closing:
-            if not self.jobs.under_way or now > self._drain_until:
-                self._loop.remove_reader(self._edge.fileno())
-                self.ended.set_result(None)
-            return
-        in_flight = len(self.counts.unary) + len(self.front.open)
-        if not in_flight or now > self._drain_until:
+    def _advance_end(self, now: float) -> None:
+        """Go on with a clean end: finish calls, flush the database, close the files."""
+        if self._phase is Phase.DRAINING:
+            in_flight = len(self.counts.unary) + len(self.front.open)
+            if in_flight and now < self._phase_until:
+                return
             if in_flight:
                 self._logger.warning("calls in flight are cut off", calls=in_flight)
-            self._is_closing = True
-            self._drain_until = now + CLOSE_SECONDS_MAX
-            self._member.close()
+            for call in list(self.counts.streams):
+                self.counts.finish(call, STOPPED)
+            self._enter(Phase.FLUSHING, now + CLOSE_SECONDS_MAX)
+            self._drained_by = now + DRAIN_SECONDS_MAX
+            self._member.flush_soon()
             self.wake()
+        elif self._phase is Phase.FLUSHING:
+            is_flushing = self._member.backend.is_flushing or self.jobs.under_way
+            # Clients take their last answers meanwhile; one that does not is not waited for long.
+            is_draining = not self._edge.is_drained() and now < self._drained_by
+            if (is_flushing or is_draining) and now < self._phase_until:
+                return
+            self._enter(Phase.CLOSING, now + CLOSE_SECONDS_MAX)
+            self._member.close()
+            self.jobs.submit(self._member.out.take_jobs(), may_write=False)
+            self.wake()
+
+    def _close(self, now: float) -> bool:
+        """Wait for the last jobs; the member takes no turn any more."""
+        self._take_ended()
+        if self.jobs.under_way and now < self._phase_until:
+            return False
+        self._loop.remove_reader(self._edge.fileno())
+        self.ended.set_result(None)
+        return True
+
+    def _enter(self, phase: Phase, until: float) -> None:
+        self._phase, self._phase_until = phase, until

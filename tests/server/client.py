@@ -1,0 +1,68 @@
+"""The few calls that tests of the process make, over a plain gRPC channel."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from kvorum.api.pb.etcdserverpb import (
+    PutRequest,
+    PutResponse,
+    RangeRequest,
+    RangeResponse,
+    WatchRequest,
+    WatchResponse,
+)
+
+WAIT_SECONDS = 30
+
+
+class Client:
+    """A client of one server."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._put = channel.unary_unary(
+            "/etcdserverpb.KV/Put", PutRequest.SerializeToString, PutResponse.FromString
+        )
+        self._range = channel.unary_unary(
+            "/etcdserverpb.KV/Range", RangeRequest.SerializeToString, RangeResponse.FromString
+        )
+        self._watch = channel.stream_stream(
+            "/etcdserverpb.Watch/Watch", WatchRequest.SerializeToString, WatchResponse.FromString
+        )
+
+    def put(self, key: bytes, value: bytes) -> int:
+        """Put a key; return the revision."""
+        answer = self._put(PutRequest(key=key, value=value), timeout=WAIT_SECONDS)
+        return int(answer.header.revision)
+
+    def put_later(self, key: bytes, value: bytes) -> Any:
+        """Begin to put a key; return grpc's future of the response."""
+        return self._put.future(PutRequest(key=key, value=value), timeout=WAIT_SECONDS)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        kvs = self._range(RangeRequest(key=key), timeout=WAIT_SECONDS).kvs
+        return bytes(kvs[0].value) if kvs else None
+
+    def everything(self) -> RangeResponse:
+        """Return all keys."""
+        request = RangeRequest(key=b"\0", range_end=b"\0")
+        return self._range(request, timeout=WAIT_SECONDS)  # type: ignore[no-any-return]
+
+    def watch(self, requests: Iterator[WatchRequest]) -> Any:
+        """Open a watch stream."""
+        return self._watch(requests, timeout=WAIT_SECONDS)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Client]:
+    """A client for as long as the block takes."""
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 10),
+        ("grpc.max_receive_message_length", -1),
+    ]
+    with grpc.insecure_channel(address, options) as channel:
+        yield Client(channel)

@@ -1,0 +1,132 @@
+"""Starts servers quickly: a process that has imported everything and forks one server per start.
+
+Each server is a process of its own with its own descriptors and threads, as `kvorum` makes it;
+only the second of imports is shared. Its log goes to a named pipe that the test reads.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tests.kvorum import READY, command
+
+
+class Child:
+    """A server that was started by a nursery."""
+
+    def __init__(self, pid: int, address: str, log: IO[str], nursery: "Nursery") -> None:
+        self.pid = pid
+        self.address = address
+        self._log = log
+        self._nursery = nursery
+        self.lines: list[str] = []
+
+    def wait_ready(self) -> None:
+        for line in self._log:
+            self.lines.append(line)
+            if READY in line:
+                return
+        raise AssertionError(f"the server ended with {self.wait()}:\n{''.join(self.lines)}")
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL
+
+    def terminate(self) -> int:
+        os.kill(self.pid, signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return how the process ended: its code, or the signal below 0."""
+        self.lines += self._log
+        self._log.close()
+        return self._nursery.wait(self.pid)
+
+
+class Nursery:
+    """The test's end of the process that forks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.server.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._count = 0
+
+    def _ask(self, *question: object) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def start(self, data: Path, *flags: str) -> Child:
+        """Start a server on a data directory; it may not be ready yet."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._count += 1
+        pipe = self._directory / f"log{self._count}"
+        os.mkfifo(pipe)
+        pid = self._ask("start", str(pipe), command(data, address, *flags)[1:])
+        return Child(pid, address, pipe.open(), self)
+
+    def wait(self, pid: int) -> int:
+        return self._ask("wait", pid)
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@contextmanager
+def nursery(directory: Path) -> Iterator[Nursery]:
+    made = Nursery(directory)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def main() -> None:
+    from kvorum.server.main import run
+
+    children: set[int] = set()
+    for line in sys.stdin:
+        action, *rest = json.loads(line)
+        if action == "start":
+            pipe, arguments = rest
+            pid = os.fork()
+            if pid == 0:
+                log = os.open(pipe, os.O_WRONLY)
+                os.dup2(log, 2)
+                os.close(log)
+                # As a service manager starts it: nothing to read, and no descriptor below 3 free.
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(2, 1)
+                os._exit(run(arguments))
+            children.add(pid)
+            answer = pid
+        else:
+            _, status = os.waitpid(rest[0], 0)
+            children.discard(rest[0])
+            answer = os.waitstatus_to_exitcode(status)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

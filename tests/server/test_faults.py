@@ -1,0 +1,204 @@
+"""Disks that fail, fill up and rot: the member stops loudly, and loses nothing acknowledged."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+
+from kvorum.wal import SEGMENT_BYTES
+from tests.etcd import running_etcd
+from tests.kvorum import Kvorum, command, running_kvorum
+from tests.server.client import Client, connected
+
+SOURCE = Path(__file__).with_name("faults.c")
+WAIT_SECONDS = 60
+KEYS = [f"key{number}".encode() for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shim") / "faults.so"
+    if shutil.which("gcc") is None:
+        pytest.skip("no C compiler for the disk that fails")
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", path, SOURCE, "-ldl"], check=True, timeout=60
+    )
+    return path
+
+
+def refused(directory: Path, *flags: str) -> str:
+    """Start a server that must refuse; return the reason it gives."""
+    done = subprocess.run(
+        command(directory, "127.0.0.1:0", *flags),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert last["level"] == "fatal"
+    return str(last["error"])
+
+
+def fatal_lines(server: Kvorum) -> list[str]:
+    return [line for line in server.lines if '"level":"fatal"' in line]
+
+
+def put_until_refused(client: Client, revisions: dict[bytes, int]) -> None:
+    for number in range(100_000):
+        key = f"later{number}".encode()
+        revisions[key] = client.put(key, key)
+
+
+@pytest.mark.parametrize(
+    ("edge", "call", "path", "reason"),
+    [
+        ("", "sync", ".wal", "Input/output error"),
+        ("python", "sync", ".wal", "Input/output error"),
+        ("", "write", ".wal", "No space left on device"),
+        ("", "sync", "/backend.", "Input/output error"),
+    ],
+    ids=["sync of the log", "the same, python", "full disk", "sync of the database"],
+)
+def test_a_disk_that_fails_stops_the_member_and_loses_nothing(
+    shim: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    edge: str,
+    call: str,
+    path: str,
+    reason: str,
+) -> None:
+    trigger = tmp_path / "trigger"
+    faults = {"LD_PRELOAD": str(shim), "FAULT_TRIGGER": str(trigger)}
+    faults |= {"FAULT_PATH": path, "FAULT_CALL": call}
+    with monkeypatch.context() as patch:
+        for name, value in faults.items():
+            patch.setenv(name, value)
+        if edge:
+            patch.setenv("KVORUM_EDGE", edge)
+        with (
+            running_kvorum(tmp_path / "data") as server,
+            connected(server.address) as client,
+        ):
+            revisions = {key: client.put(key, key) for key in KEYS}
+            trigger.touch()
+            with pytest.raises(grpc.RpcError):
+                put_until_refused(client, revisions)
+            assert server.process.wait(WAIT_SECONDS) == 1
+        assert reason in fatal_lines(server)[-1]
+        trigger.unlink()
+    with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
+        found = {kv.key: kv.mod_revision for kv in client.everything().kvs}
+        assert revisions.items() <= found.items()
+
+
+def test_a_log_that_rotted_is_refused_with_the_place(tmp_path: Path) -> None:
+    with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
+        for key in KEYS:
+            client.put(key, key)
+    (segment,) = (tmp_path / "data" / "member" / "wal").glob("*.wal")
+    content = bytearray(segment.read_bytes())
+    place = content.index(b"key7key7") if b"key7key7" in content else content.index(b"key7")
+    content[place] ^= 1
+    segment.write_bytes(content)
+    reason = refused(tmp_path / "data")
+    assert str(segment) in reason and "offset" in reason
+
+
+def test_a_database_of_a_newer_kind_is_refused(tmp_path: Path) -> None:
+    with running_kvorum(tmp_path / "data"):
+        pass
+    current = tmp_path / "data" / "member" / "backend" / "CURRENT"
+    current.write_text(current.read_text().replace("format 1", "format 99"))
+    assert "format 99" in (reason := refused(tmp_path / "data"))
+    assert "newer" in reason
+
+
+def test_the_directory_of_an_etcd_is_refused(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "data"):
+        pass
+    before = sorted(tmp_path.rglob("*"))
+    reason = refused(tmp_path / "data")
+    assert "is the data directory of an etcd" in reason and "make-mirror" in reason
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
+        client.put(b"key", b"value")
+        assert "another process serves" in refused(tmp_path / "data")
+        assert client.get(b"key") == b"value"
+
+
+def test_an_address_in_use_is_refused_and_named(tmp_path: Path) -> None:
+    with running_kvorum(tmp_path / "data") as server:
+        url = f"http://{server.address}"
+        flags = (f"--listen-client-urls={url}", f"--advertise-client-urls={url}")
+        reason = refused(tmp_path / "other", *flags)
+        assert reason == f"cannot listen at {server.address}: Address already in use"
+
+
+def test_a_disk_without_room_for_a_segment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvorum.files.real import RealFiles
+    from kvorum.server.config import make_config
+    from kvorum.server.directory import DirectoryRefusedError, prepare_directory
+    from kvorum.server.logs import Logger
+
+    system = os.statvfs(tmp_path)
+    config = make_config({"data-dir": str(tmp_path / "data")})
+    prepare_directory(config, RealFiles(), Logger([]))
+    little = SEGMENT_BYTES // system.f_frsize - 1
+
+    class Small:
+        f_bavail, f_frsize = little, system.f_frsize
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Small)
+    config = make_config({"data-dir": str(tmp_path / "other")})
+    with pytest.raises(DirectoryRefusedError, match=f"{little * system.f_frsize} bytes left"):
+        prepare_directory(config, RealFiles(), Logger([]))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--name=other",),
+        ("--initial-advertise-peer-urls=http://127.0.0.1:3",),
+        ("--initial-cluster=",),
+        ("--initial-cluster=default=http://127.0.0.1:2,default=ftp://x",),
+        ("--auto-compaction-retention=soon",),
+        ("--data-dir=/dev/null",),
+        ("--data-dir=/proc/none",),
+    ],
+    ids=" ".join,
+)
+def test_a_start_that_etcd_refuses_is_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        command(tmp_path / "data", "127.0.0.1:0", *flags),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    with (
+        pytest.raises(AssertionError, match="etcd ended with 1"),
+        running_etcd(tmp_path / "etcd", *flags),
+    ):
+        pass
+
+
+def test_signals_end_the_process_as_they_end_etcd(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with running_kvorum(tmp_path / "data") as server:
+            server.process.send_signal(number)
+            assert server.process.wait(WAIT_SECONDS) == -number
+        assert any("closed etcd server" in line for line in server.lines)
