@@ -270,7 +270,8 @@ class Backend:
             return True
         return self._first_write is not None and (
             active.writes >= self._limits.flush_writes
-            or now - self._first_write >= self._limits.flush_seconds
+            # The same sum as in `due_at`: a difference may be rounded to just below the limit.
+            or now >= self._first_write + self._limits.flush_seconds
         )
 
     @property
