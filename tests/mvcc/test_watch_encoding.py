@@ -1,5 +1,7 @@
 """Responses by concatenation are what protobuf would have written."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,7 +104,7 @@ def test_fragments(sizes: list[int], limit: int, watch_id: int) -> None:
     if whole.ByteSize() < limit or len(events) < 2:
         assert len(found) == 1
     else:
-        for response, following in zip(decoded, decoded[1:], strict=False):
+        for response, following in pairwise(decoded):
             # Below the limit, unless one event alone is not; and no event more would fit.
             assert response.ByteSize() < limit or len(response.events) == 1
             response.events.append(following.events[0])

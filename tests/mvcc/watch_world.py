@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.pb.etcdserverpb import WatchResponse
@@ -298,29 +299,17 @@ class Client:
 class NoLeases:
     """No key has a lease here."""
 
-    def attach(self, lease: int, key: bytes) -> None:
+    def attach(self, *_: Any, **__: Any) -> None:
         raise AssertionError
 
-    def detach(self, lease: int, key: bytes) -> None:
+    def detach(self, *_: Any, **__: Any) -> None:
         raise AssertionError
 
-    def reattach(self, lease: int, key: bytes) -> bool:
+    def reattach(self, *_: Any, **__: Any) -> bool:
         raise AssertionError
 
-    def lease_of(self, _key: bytes) -> int:
+    def lease_of(self, key: bytes) -> int:  # noqa: ARG002
         return 0
-
-
-class Deaf:
-    """Nobody watches."""
-
-    is_watched = False
-
-    def publish(self, main: int, changes: object) -> None:
-        raise AssertionError
-
-    def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
-        raise AssertionError
 
 
 class World:
@@ -338,14 +327,17 @@ class World:
         self.files = files
         self.environments = MemoryEnvironments(files)
         self.backend = open_backend(files, self.environments, "/database")
-        self.hub = WatchHub(
+        self.hub = self._new_hub(seed)
+        self.store = restore_store(self.backend, NoLeases(), self.hub)
+        self.hub.history = self.store
+
+    def _new_hub(self, seed: int) -> WatchHub:
+        return WatchHub(
             HeaderEncoder(1 << 63, 77, 5),
             random.Random(seed),
             request_bytes_max=self.fragment_bytes,
             progress_seconds=PROGRESS_SECONDS,
         )
-        self.store = restore_store(self.backend, NoLeases(), self.hub)
-        self.hub.history = self.store
 
     # Writing.
 
@@ -388,7 +380,7 @@ class World:
     def restore(self, batches: list[list[Operation]], compacted: int) -> None:
         """Exchange the store for one that is further: a snapshot was received."""
         self.flush()
-        ahead = restore_store(self.backend, NoLeases(), Deaf())
+        ahead = restore_store(self.backend, NoLeases(), self._new_hub(0))
         for operations in batches:
             self._write(ahead, operations)
         if self.model.compacted < compacted <= self.model.revision:
