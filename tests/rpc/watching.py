@@ -1,0 +1,139 @@
+"""Watch streams to both servers: the same requests, what came back, and how it is compared."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import grpc
+from hypothesis import strategies as st
+
+from kvorum.api.pb import etcdserverpb as pb
+from tests.rpc.calls import At, Call, compact_calls, ends, flags, kv_calls, lease_calls
+from tests.rpc.harness import Harness
+from tests.rpc.oracle import Oracle
+
+WAIT_SECONDS_MAX = 10.0
+
+
+class Watching(NamedTuple):
+    """One request on the stream, its revision relative to the moment."""
+
+    kind: str
+    fields: dict[str, Any]
+
+    def request(self, revision: int) -> pb.WatchRequest:
+        fields = dict(self.fields)
+        if isinstance(fields.get("start_revision"), At):
+            fields["start_revision"] = max(1, revision + fields["start_revision"].offset)
+        if self.kind == "create":
+            return pb.WatchRequest(create_request=pb.WatchCreateRequest(**fields))
+        if self.kind == "cancel":
+            return pb.WatchRequest(cancel_request=pb.WatchCancelRequest(**fields))
+        if self.kind == "progress":
+            return pb.WatchRequest(progress_request=pb.WatchProgressRequest())
+        return pb.WatchRequest()
+
+
+creates = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from([b"", b"a", b"b", b"c", b"d"]),
+        "range_end": ends,
+        "start_revision": st.one_of(
+            st.sampled_from([0, 0, 0, 1]), st.integers(-6, 3).map(At), st.just(-2)
+        ),
+        "progress_notify": flags,
+        "filters": st.sampled_from([[], [], [0], [1], [0, 1], [9]]),
+        "prev_kv": flags,
+        "watch_id": st.sampled_from([0, 0, 0, 1, 5, -7]),
+        "fragment": flags,
+    }
+).map(lambda fields: Watching("create", fields))
+cancels = st.sampled_from([0, 1, 2, 5, -7]).map(lambda each: Watching("cancel", {"watch_id": each}))
+others = st.sampled_from([Watching("progress", {}), Watching("nothing", {})])
+requests = st.one_of(creates, creates, creates, cancels, others)
+steps: st.SearchStrategy[Call | Watching] = st.one_of(
+    requests, kv_calls, kv_calls, lease_calls, compact_calls
+)
+
+
+class Seen:
+    """What a stream has sent, by watcher; what asks for nothing in particular is kept apart."""
+
+    def __init__(self) -> None:
+        self.responses: dict[int, list[pb.WatchResponse]] = {}
+        self.progress: list[pb.WatchResponse] = []
+
+    def add(self, response: pb.WatchResponse) -> None:
+        is_control = response.created or response.canceled
+        if response.watch_id == -1 and not is_control and not response.events:
+            self.progress.append(response)
+        else:
+            self.responses.setdefault(response.watch_id, []).append(response)
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Return how many control responses and events each watcher has had."""
+        return {
+            watch_id: (
+                sum(1 for each in found if not each.events),
+                sum(len(each.events) for each in found),
+            )
+            for watch_id, found in self.responses.items()
+        }
+
+
+class OracleStream:
+    """A watch stream to a real server, read by a thread."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._requests: queue.SimpleQueue[pb.WatchRequest | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self.seen = Seen()
+        self._call = oracle.stream("Watch/Watch", self._sent())
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _sent(self) -> Iterator[pb.WatchRequest]:
+        while (request := self._requests.get()) is not None:
+            yield request
+
+    def _read(self) -> None:
+        try:
+            for response in self._call:
+                with self._changed:
+                    self.seen.add(response)
+                    self._changed.notify_all()
+        except grpc.RpcError:
+            pass
+
+    def send(self, request: pb.WatchRequest) -> None:
+        self._requests.put(request)
+
+    def wait(self, condition: Callable[[Seen], bool]) -> bool:
+        """Wait until what was seen is enough; False if it does not become so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: condition(self.seen), WAIT_SECONDS_MAX)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+        self._thread.join()
+
+
+class OwnStream:
+    """A watch stream to our services."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._stream = harness.open("Watch/Watch")
+        self.seen = Seen()
+
+    def send(self, request: pb.WatchRequest) -> None:
+        self._stream.send(request)
+        self.look()
+
+    def look(self) -> None:
+        for response in self._stream.received():
+            self.seen.add(response)
+
+    def close(self) -> None:
+        self._stream.cancel()
