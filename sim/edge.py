@@ -1,0 +1,151 @@
+"""A member's network front as the simulator has it: calls of clients, delayed and broken off.
+
+It keeps the part of `kvorum.edge.interface.Edge` that services use. Bytes go in and out; a
+connection may break before a request arrives or before its answer does, and breaks when the
+member crashes. The client then knows nothing of what became of its request.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from kvorum.api.errors import Status
+from kvorum.edge.interface import Headers
+from sim.faults import Faults
+from sim.world import World
+
+CLIENT_DELAY = (0.0001, 0.002)
+STREAM_TAKEN_BYTES = 64 * 1024
+
+Lost = None
+"""What a client is told in place of an answer when its connection broke."""
+
+Answered = Callable[[bytes | Status | None], None]
+
+
+class _Call(NamedTuple):
+    answered: Answered
+    """Takes the end of the call; Lost if the connection broke."""
+    message: Callable[[bytes], None] | None
+    """Takes a message of the stream; None for a unary call."""
+
+
+class SimulatedEdge:
+    """The calls that clients have open with one member."""
+
+    __slots__ = ("_broken", "_calls", "_last", "_random", "_stalled", "_world", "faults", "pending")
+
+    def __init__(self, world: World, name: str, faults: Faults) -> None:
+        self._world = world
+        self._random: Random = world.stream(f"{name}/edge")
+        self.faults = faults
+        self._calls: dict[int, _Call] = {}
+        # When the last message of a stream arrives: its order is kept.
+        self._last: dict[int, float] = {}
+        # Streams whose client takes nothing for now, and what waits for it.
+        self._stalled: dict[int, list[bytes]] = {}
+        self.pending: dict[int, int] = {}
+        self._broken = 0
+
+    def register(self, call: int, answered: Answered) -> None:
+        """Note a unary call whose request has arrived."""
+        self._calls[call] = _Call(answered, None)
+
+    def register_stream(
+        self, call: int, answered: Answered, message: Callable[[bytes], None]
+    ) -> None:
+        """Note a streaming call."""
+        self._calls[call] = _Call(answered, message)
+        self.pending[call] = 0
+
+    def is_open(self, call: int) -> bool:
+        """Return whether a call has not ended."""
+        return call in self._calls
+
+    def is_stream(self, call: int) -> bool:
+        """Return whether a call is an open stream."""
+        return call in self._calls and self._calls[call].message is not None
+
+    def forget(self, call: int) -> bool:
+        """Forget a call whose client is gone; return whether it was open."""
+        self._last.pop(call, None)
+        self._stalled.pop(call, None)
+        self.pending.pop(call, None)
+        return self._calls.pop(call, None) is not None
+
+    def crash(self) -> None:
+        """Break all connections."""
+        calls, self._calls = self._calls, {}
+        self._last.clear()
+        self._stalled.clear()
+        self.pending.clear()
+        for call in calls.values():
+            self._world.after(self._random.uniform(*CLIENT_DELAY), call.answered, Lost)
+
+    def stall(self, call: int) -> None:
+        """Let a stream's client take nothing for a while."""
+        if call in self._calls:
+            self._stalled.setdefault(call, [])
+
+    def unstall(self, call: int) -> bool:
+        """Let it take what waits; return whether it was said to be full."""
+        waiting = self._stalled.pop(call, [])
+        was_full = self.pending.get(call, 0) >= STREAM_TAKEN_BYTES
+        if call in self._calls:
+            self.pending[call] = 0
+            for data in waiting:
+                self._carry(call, self._calls[call], data)
+        return was_full and call in self._calls
+
+    # What services call.
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls."""
+        for call, result in batch:
+            known = self._calls.pop(call, None)
+            if known is None:
+                continue
+            random = self._random
+            if random.random() < self.faults.connection_chance:
+                self._broken += 1
+                self._world.after(random.uniform(*CLIENT_DELAY), known.answered, Lost)
+            else:
+                self._world.after(random.uniform(*CLIENT_DELAY), known.answered, result)
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages on streams, in order."""
+        for call, data in batch:
+            known = self._calls.get(call)
+            if known is None:
+                continue
+            waiting = self._stalled.get(call)
+            if waiting is None:
+                self._carry(call, known, data)
+            else:
+                waiting.append(data)
+                self.pending[call] += len(data)
+
+    def _carry(self, call: int, known: _Call, data: bytes) -> None:
+        assert known.message is not None, f"a message on call {call}, which is no stream"
+        world = self._world
+        arrival = max(
+            world.now + self._random.uniform(*CLIENT_DELAY), self._last.get(call, world.now)
+        )
+        self._last[call] = arrival
+        world.after(arrival - world.now, known.message, data)
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
+        """End a stream after what was sent."""
+        known = self._calls.get(call)
+        if known is not None:
+            world = self._world
+            arrival = max(world.now + CLIENT_DELAY[1], self._last.get(call, world.now))
+            self.forget(call)
+            world.after(arrival - world.now, known.answered, status)
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes of a stream its client has not taken."""
+        return self.pending.get(call, 0)
+
+    def mark_waiting(self, call: int) -> None:
+        """Ask to be told if a unary call ends before its reply: clients here only give up."""

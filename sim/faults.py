@@ -1,0 +1,119 @@
+"""What may go wrong in a run. Every seed draws its own subset and its own rates.
+
+A run in which everything fails all the time explores little: members never get far enough to
+have something to lose. So each fault is there or not by a coin, and if it is, at a rate of its
+own. Times are in virtual seconds, chances between 0 and 1.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+Span = tuple[float, float]
+"""The least and the most."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Faults:
+    """The rates of one run."""
+
+    link_delay: Span
+    """How long a message between members takes."""
+    delay_chance: float
+    """That a message takes up to ten election timeouts instead: it arrives out of order."""
+    drop_chance: float
+    """That a message between members is lost."""
+    duplicate_chance: float
+    """That a message between members arrives twice."""
+    partition_gap: float
+    """About the time between two partitions; 0: there is none."""
+    partition_time: Span
+    """How long a partition lasts."""
+    one_way_chance: float
+    """That a partition stops one direction only."""
+    crash_gap: float
+    """About the time between two crashes; 0: there is none."""
+    down_time: Span
+    """How long a crashed member stays down."""
+    power_cut_chance: float
+    """That a crash loses what was not synced; otherwise only the process dies."""
+    amid_chance: float
+    """That a crash hits between two calls to the disk or between two outputs of a turn."""
+    all_crash_chance: float
+    """That a crash takes every member at once."""
+    pause_gap: float
+    """About the time between two pauses of a process; 0: there is none."""
+    pause_time: Span
+    """How long a process stands still."""
+    log_time: Span
+    """How long a write to the log takes, with its sync."""
+    flush_time: Span
+    """How long a job of the flusher takes."""
+    helper_time: Span
+    """How long any other job takes."""
+    turn_budget: Span
+    """The time a turn may take, by the member's clock."""
+    clock_step: float
+    """About what the member's clock advances whenever it is asked within a turn."""
+    tick_drift: float
+    """How far a member's ticks may be off, as a part of their distance."""
+    connection_chance: float
+    """That a client's connection breaks before its request arrives, or before its answer does."""
+
+
+def draw(random: Random) -> Faults:
+    """Return the faults of a run."""
+
+    def sometimes(chance: float, low: float, high: float) -> float:
+        return random.uniform(low, high) if random.random() < chance else 0.0
+
+    slow_disk = random.random() < 0.25
+    return Faults(
+        link_delay=random.choice([(0.0002, 0.001), (0.001, 0.02), (0.001, 0.08)]),
+        delay_chance=sometimes(0.4, 0.001, 0.05),
+        drop_chance=sometimes(0.5, 0.005, 0.15),
+        duplicate_chance=sometimes(0.5, 0.005, 0.1),
+        partition_gap=sometimes(0.6, 1.5, 6.0),
+        partition_time=random.choice([(0.2, 1.5), (1.0, 5.0)]),
+        one_way_chance=sometimes(0.4, 0.1, 0.6),
+        crash_gap=sometimes(0.7, 0.7, 6.0),
+        down_time=random.choice([(0.02, 0.5), (0.2, 4.0)]),
+        power_cut_chance=random.choice([0.5, 0.9, 1.0]),
+        amid_chance=sometimes(0.8, 0.3, 0.9),
+        all_crash_chance=sometimes(0.3, 0.1, 0.5),
+        pause_gap=sometimes(0.3, 2.0, 8.0),
+        pause_time=random.choice([(0.1, 1.0), (1.0, 5.0)]),
+        log_time=(0.005, 0.2) if slow_disk else random.choice([(0.0001, 0.001), (0.001, 0.01)]),
+        flush_time=(0.05, 0.6) if slow_disk else random.choice([(0.0005, 0.005), (0.01, 0.1)]),
+        helper_time=random.choice([(0.001, 0.01), (0.05, 0.5)]),
+        turn_budget=random.choice([(0.005, 0.005), (0.0, 0.005), (0.0, 0.0003)]),
+        clock_step=random.choice([0.00001, 0.0001, 0.001]),
+        tick_drift=sometimes(0.4, 0.01, 0.2),
+        connection_chance=sometimes(0.6, 0.005, 0.05),
+    )
+
+
+def without_faults() -> Faults:
+    """Return a world in which nothing goes wrong: what a run ends with."""
+    return Faults(
+        link_delay=(0.0005, 0.002),
+        delay_chance=0.0,
+        drop_chance=0.0,
+        duplicate_chance=0.0,
+        partition_gap=0.0,
+        partition_time=(0.0, 0.0),
+        one_way_chance=0.0,
+        crash_gap=0.0,
+        down_time=(0.01, 0.02),
+        power_cut_chance=1.0,
+        amid_chance=0.0,
+        all_crash_chance=0.0,
+        pause_gap=0.0,
+        pause_time=(0.0, 0.0),
+        log_time=(0.0001, 0.001),
+        flush_time=(0.0005, 0.005),
+        helper_time=(0.001, 0.01),
+        turn_budget=(0.005, 0.005),
+        clock_step=0.00001,
+        tick_drift=0.0,
+        connection_chance=0.0,
+    )

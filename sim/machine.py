@@ -1,0 +1,598 @@
+"""One machine of the cluster: its disk, its databases, and the process that runs there.
+
+The production member runs here as in the server: what arrives is handed in, turns are run, and
+what it has to say is taken out. The only difference is who decides when. Jobs are the production
+functions, run at a moment of the seed's choice. A crash takes the process at any point: before
+a turn, between two outputs of a turn, before, after or between two calls of a job to the disk,
+or during the start. Whether a process dies or the power goes decides what is left of the disk.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import Event, EventKind, Request
+from kvorum.files.interface import read_file
+from kvorum.files.memory import Call, MemoryFiles
+from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.errors import MemberStopped
+from kvorum.member.jobs import Job, Place
+from kvorum.member.member import Member
+from kvorum.member.outbox import SnapshotTransfer
+from kvorum.member.recovery import open_member
+from kvorum.mvcc.hashes import HashKV
+from kvorum.raft.messages import Message
+from kvorum.raft.wire import decode_message
+from kvorum.snap import ReceivedDatabase
+from sim.edge import Answered, SimulatedEdge
+from sim.environments import SimulatedEnvironments
+from sim.faults import Faults
+from sim.logs import CollectedLogs
+from sim.trace import describe
+from sim.violation import Violation
+from sim.world import World
+
+UNIX_SECONDS = 1_700_000_000.0
+_WAKE_DELAY = (0.0, 0.0002)
+_AMID_CALLS_MAX = 40
+_AMID_OUTPUTS_MAX = 20
+_TURNS_AT_ONCE_MAX = 1000
+"""Turns at one moment; more of them are a loop that gets nowhere."""
+
+
+class PowerCut(BaseException):
+    """The process ends here. No production code may catch it."""
+
+
+class Front(Protocol):
+    """What stands between the edge and the member."""
+
+    def serve(self, requests: Sequence[Request], events: Sequence[Event]) -> None:
+        """Take what arrived."""
+
+    def deliver(self, now: float) -> None:
+        """Give the edge what there is to say, after a turn."""
+
+
+class Cluster(Protocol):
+    """What a machine asks of the world around it."""
+
+    def carry(self, sender: int, message: Message) -> None:
+        """Bring a raft message to the member it is for, if it can be."""
+
+    def carry_snapshot(self, sender: int, transfer: SnapshotTransfer, image: bytes) -> None:
+        """Bring a snapshot and its file to the member it is for, if it can be."""
+
+    def ask(self, sender: int, number: int, peer: int, path: str, body: bytes) -> None:
+        """Ask another member something that is no raft message."""
+
+    def turned(self, machine: "Machine") -> None:
+        """Look at a member after its turn."""
+
+
+class Machine:
+    """A disk that stays, and a process that comes and goes."""
+
+    __slots__ = (
+        "_busy_until",
+        "_calls_left",
+        "_clock_now",
+        "_cluster",
+        "_directory",
+        "_in_turn",
+        "_incarnation",
+        "_jobs",
+        "_make_front",
+        "_numbers",
+        "_outputs_left",
+        "_random",
+        "_last_turn",
+        "_turn_at",
+        "_turns_now",
+        "_world",
+        "config",
+        "crashes",
+        "edge",
+        "environments",
+        "faults",
+        "files",
+        "front",
+        "is_dead",
+        "logs",
+        "member",
+        "name",
+        "number",
+        "paused_until",
+        "seen_revision",
+        "seen_term",
+        "starts",
+        "tick_seconds",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        number: int,
+        config: MemberConfig,
+        faults: Faults,
+        directory: str,
+        make_front: Callable[[Member, SimulatedEdge], Front],
+    ) -> None:
+        self.number = number
+        self.name = f"m{number}"
+        self.config = config
+        self.faults = faults
+        self.files = MemoryFiles()
+        self.environments = SimulatedEnvironments(self.files, directory, self._next_number)
+        self.edge = SimulatedEdge(world, self.name, faults)
+        self.logs = CollectedLogs(world, self.name)
+        self.member: Member | None = None
+        self.front: Front | None = None
+        self.is_dead = True
+        self.paused_until = 0.0
+        self.seen_revision = 0
+        self.seen_term = 0
+        self.crashes = 0
+        self.starts = 0
+        self._world = world
+        self._cluster = cluster
+        self._directory = directory
+        self._make_front = make_front
+        self._random: Random = world.stream(self.name)
+        self.tick_seconds = config.heartbeat_seconds
+        self._numbers = 0
+        self._incarnation = 0
+        self._jobs: dict[Place, deque[Job]] = {}
+        self._turn_at: float | None = None
+        self._last_turn = 0.0
+        self._turns_now = 0
+        self._clock_now = 0.0
+        self._in_turn = False
+        self._busy_until = 0.0
+        # How many calls or outputs until the process ends amid something; None: it does not.
+        self._calls_left: int | None = None
+        self._outputs_left: int | None = None
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _line(self, what: str) -> None:
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, self.name, what)
+
+    # The life of a process.
+
+    def start(self) -> None:
+        """Start the process on what is on the disk; it may crash at once."""
+        assert self.is_dead
+        self.is_dead = False
+        self._incarnation += 1
+        self.starts += 1
+        self._jobs = {place: deque() for place in Place}
+        self._turn_at = None
+        self.files.before = self._before
+        self._line("start")
+        drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
+        self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
+        self._guarded(self._open)
+
+    def _open(self) -> None:
+        seams = Seams(
+            files=self.files,
+            environments=self.environments,
+            logger=self.logs,
+            clock=self._clock,
+            random_below=self._random.randrange,
+            unix_seconds=UNIX_SECONDS + self._world.now,
+        )
+        member = open_member(self.config, seams)
+        self.member = member
+        self.front = self._make_front(member, self.edge)
+        self.seen_revision = 0
+        self.seen_term = 0
+        self._line(f"up applied {member.applied} revision {member.store.revision}")
+        world = self._world
+        world.after(self._random.uniform(0.0, self.tick_seconds), self._tick, self._incarnation)
+        self._cluster.turned(self)
+        self._request_turn()
+
+    def crash(self, *, power_cut: bool) -> None:
+        """End the process now; jobs on their way are done, not done, or half done."""
+        if self.is_dead:
+            return
+        random = self._random
+        for jobs in self._jobs.values():
+            if jobs and random.random() < 0.67:
+                # Half of these end somewhere on the way, at a call of the seed's choice.
+                self._calls_left = random.randint(0, 3) if random.random() < 0.5 else None
+                try:
+                    jobs[0].run(self.files, self.environments)
+                except PowerCut:
+                    power_cut = True
+                    break
+        self._die(power_cut=power_cut)
+
+    def crash_amid(self) -> None:
+        """Let the process end between two calls to the disk, or two outputs, soon."""
+        if self.is_dead:
+            return
+        if self._random.random() < 0.6:
+            self._calls_left = self._random.randint(0, _AMID_CALLS_MAX)
+        else:
+            self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
+
+    def _die(self, *, power_cut: bool) -> None:
+        self.is_dead = True
+        self.crashes += 1
+        self._incarnation += 1
+        self._calls_left = self._outputs_left = None
+        self._line("power cut" if power_cut else "killed")
+        self.member = None
+        self.front = None
+        self._jobs = {}
+        self.paused_until = 0.0
+        self.environments.crash(self._survives)
+        self.files.before = None
+        if power_cut:
+            self.files = self.files.after_power_cut(self._survives)
+        else:
+            self.files.kill()
+        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.edge.crash()
+
+    def _survives(self) -> bool:
+        return self._random.random() < 0.5
+
+    def _before(self, call: Call) -> None:
+        """Stand before every call that changes the disk."""
+        if self._calls_left is not None:
+            self._calls_left -= 1
+            if self._calls_left < 0:
+                # Whatever the code does while it is being ended does not reach the disk.
+                self.files = self.files.after_power_cut(self._survives)
+                self._line(f"cut off before {call.name} of {call.path}")
+                raise PowerCut
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """Run code of the member; a crash ends the process, anything else is a finding."""
+        try:
+            call()
+        except PowerCut:
+            self._die(power_cut=True)
+        except Violation:
+            raise
+        except MemberStopped as error:
+            raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
+        except Exception as error:
+            if self._calls_left is not None and self._calls_left < 0:
+                self._die(power_cut=True)
+                return
+            raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+
+    def end(self) -> None:
+        """End the process for good, and give its files back."""
+        self._incarnation += 1
+        self.member = self.front = None
+        self.environments.crash(lambda: False)
+
+    def hash_kv(self) -> tuple[int, int, int]:
+        """Return the member's own hash of its keys: value, revision, compacted revision."""
+        member = self.member
+        assert member is not None
+        job = member.store.hash_kv(0)
+        if isinstance(job, HashKV):
+            return job
+        try:
+            return job.run(self.files, self.environments), job.revision, job.compact_revision
+        finally:
+            member.store.hash_ended(job)
+
+    def disarm(self) -> None:
+        """Let the process live and run."""
+        self._calls_left = self._outputs_left = None
+        self.paused_until = 0.0
+
+    def pause(self, seconds: float) -> None:
+        """Let the process stand still for a while."""
+        if not self.is_dead:
+            self._line(f"paused for {seconds:.3f}")
+            self.paused_until = self._world.now + seconds
+
+    def _later(self, call: Callable[..., None], *arguments: object) -> bool:
+        """Put something off while the process stands still; return whether it was."""
+        if self.paused_until <= self._world.now:
+            return False
+        self._world.after(self.paused_until - self._world.now, call, *arguments)
+        return True
+
+    # Turns.
+
+    def _clock(self) -> float:
+        if self._in_turn:
+            self._clock_now += self._random.expovariate(1.0) * self.faults.clock_step
+            return self._clock_now
+        return max(self._world.now, self._clock_now)
+
+    def _request_turn(self, moment: float | None = None) -> None:
+        """Let a turn be run soon, or at a moment."""
+        world = self._world
+        if moment is None:
+            moment = world.now + self._random.uniform(*_WAKE_DELAY)
+        moment = max(moment, self._busy_until, world.now)
+        if self._turn_at is None or moment < self._turn_at:
+            self._turn_at = moment
+            world.after(moment - world.now, self._turn, self._incarnation, moment)
+
+    def _turn(self, incarnation: int, moment: float) -> None:
+        if incarnation != self._incarnation or moment != self._turn_at:
+            return
+        if self._later(self._turn, incarnation, moment):
+            return
+        self._turn_at = None
+        self._turns_now = self._turns_now + 1 if moment == self._last_turn else 0
+        self._last_turn = moment
+        if self._turns_now > _TURNS_AT_ONCE_MAX:
+            raise Violation("turns get somewhere", f"{self.name} is woken at {moment} for nothing")
+        self._guarded(self._run_turn)
+
+    def _run_turn(self) -> None:
+        member, now = self.member, self._world.now
+        assert member is not None and self.front is not None
+        self._clock_now = max(now, self._clock_now)
+        self._in_turn = True
+        more = member.turn(now, now + self._random.uniform(*self.faults.turn_budget))
+        self._in_turn = False
+        # What the clock said is what the turn took.
+        self._busy_until = self._clock_now
+        self._cluster.turned(self)
+        self._take(member)
+        if more:
+            self._request_turn(self._busy_until)
+        else:
+            self._request_turn(max(member.wake_at(now), now))
+
+    def _output(self) -> None:
+        if self._outputs_left is not None:
+            self._outputs_left -= 1
+            if self._outputs_left < 0:
+                self._line("cut off between outputs")
+                raise PowerCut
+
+    def _take(self, member: Member) -> None:
+        """Take what the member has to say, in an order of the seed's choice."""
+        assert self.front is not None
+        out = member.out
+        parts = [self._take_messages, self._take_jobs, self._take_answers]
+        if self._random.random() < 0.5:
+            self._random.shuffle(parts)
+        for part in parts:
+            part(member)
+        for transfer in out.take_snapshots():
+            self._output()
+            image = read_file(self.files, transfer.path)
+            self._cluster.carry_snapshot(self.number, transfer, image)
+        for question in out.take_questions():
+            self._output()
+            self._cluster.ask(
+                self.number, question.number, question.peer, question.path, question.body
+            )
+
+    def _take_messages(self, member: Member) -> None:
+        for message in member.out.take_messages():
+            self._output()
+            self._cluster.carry(self.number, message)
+
+    def _take_answers(self, member: Member) -> None:
+        assert self.front is not None
+        if member.out.replies or member.out.sends:
+            self._output()
+        self.front.deliver(self._world.now)
+
+    def _take_jobs(self, member: Member) -> None:
+        for job in member.out.take_jobs():
+            self._output()
+            if job.is_awaited:
+                self._finish_job(job)
+                continue
+            jobs = self._jobs[job.place]
+            jobs.append(job)
+            if len(jobs) == 1:
+                self._begin_job(job.place)
+
+    # Jobs.
+
+    def _begin_job(self, place: Place) -> None:
+        faults = self.faults
+        span = {Place.LOG: faults.log_time, Place.FLUSHER: faults.flush_time}.get(
+            place, faults.helper_time
+        )
+        self._world.after(self._random.uniform(*span), self._end_job, self._incarnation, place)
+
+    def _end_job(self, incarnation: int, place: Place) -> None:
+        if incarnation != self._incarnation or self._later(self._end_job, incarnation, place):
+            return
+
+        def end() -> None:
+            jobs = self._jobs[place]
+            self._finish_job(jobs[0])
+            jobs.popleft()
+            if jobs:
+                self._begin_job(place)
+            self._request_turn()
+
+        self._guarded(end)
+
+    def _finish_job(self, job: Job) -> None:
+        member = self.member
+        assert member is not None
+        try:
+            result = job.run(self.files, self.environments)
+        except Exception as error:
+            self._line(f"{type(job.work).__name__} failed: {error}")
+            member.failed(job, error)
+            return
+        if self._world.trace is not None:
+            self._line(f"did {type(job.work).__name__}")
+        member.completed(job, result)
+
+    # What arrives.
+
+    def _tick(self, incarnation: int) -> None:
+        if incarnation != self._incarnation or self._later(self._tick, incarnation):
+            return
+        member = self.member
+        assert member is not None
+        self._world.after(self.tick_seconds, self._tick, incarnation)
+
+        def tick() -> None:
+            member.tick(self._world.now)
+            self._request_turn()
+
+        self._guarded(tick)
+
+    def receive(self, sender: int, frame: bytes) -> None:
+        """Take a frame from another member."""
+        if self.is_dead or self._later(self.receive, sender, frame):
+            return
+        message = decode_message(frame)
+        if self._world.trace is not None:
+            self._line(f"< m{sender} {describe(message)}")
+        member = self.member
+        assert member is not None
+
+        def receive() -> None:
+            member.receive(message)
+            self._request_turn()
+
+        self._guarded(receive)
+
+    def receive_snapshot(self, sender: int, frame: bytes, image: bytes) -> bool:
+        """Take a snapshot and its file; return whether it arrived."""
+        if self.is_dead:
+            return False
+        message = decode_message(frame)
+        snapshot = message.snapshot
+        assert snapshot is not None
+        self._line(f"< m{sender} {describe(message)} with {len(image)} bytes")
+        member = self.member
+        assert member is not None
+
+        def receive() -> None:
+            received = ReceivedDatabase(self.files, f"{self.config.directory}/snap", snapshot.index)
+            received.write(image)
+            received.finish()
+            member.receive(message)
+            self._request_turn()
+
+        self._guarded(receive)
+        return not self.is_dead
+
+    def serve(
+        self,
+        call: int,
+        method: int,
+        payload: bytes,
+        answered: Answered,
+    ) -> None:
+        """Take a unary request; a machine that is down refuses the connection."""
+        if self.is_dead:
+            answered(REFUSED)
+            return
+        if self._later(self.serve, call, method, payload, answered):
+            return
+        self.edge.register(call, answered)
+        front = self.front
+        assert front is not None
+
+        def serve() -> None:
+            front.serve([(call, method, payload, None)], [])
+            self._request_turn()
+
+        self._guarded(serve)
+
+    def open_stream(
+        self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
+    ) -> None:
+        """Open a stream; a machine that is down refuses the connection."""
+        if self.is_dead:
+            answered(REFUSED)
+            return
+        self.edge.register_stream(call, answered, message)
+        self.stream_event(EventKind.OPENED, call, (method, None))
+
+    def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
+        """Tell what happened to a stream."""
+        if self.is_dead or not self.edge.is_open(call):
+            return
+        if self._later(self.stream_event, kind, call, detail):
+            return
+        front = self.front
+        assert front is not None
+        if kind == EventKind.ENDED:
+            self.edge.forget(call)
+
+        def serve() -> None:
+            front.serve([], [(kind, call, detail)])
+            self._request_turn()
+
+        self._guarded(serve)
+
+    def hang_up(self, call: int) -> None:
+        """Note that a client is gone: the end of a stream is told, an answer is not taken."""
+        if self.edge.is_stream(call):
+            self.stream_event(EventKind.ENDED, call, None)
+        else:
+            self.edge.forget(call)
+
+    def unstall(self, call: int) -> None:
+        """Let the client of a stream take what waits for it."""
+        if self.edge.unstall(call):
+            self.stream_event(EventKind.WRITABLE, call, None)
+
+    def snapshot_sent(self, incarnation: int, transfer: SnapshotTransfer, *, failed: bool) -> None:
+        """Tell the member what became of a snapshot it sent."""
+        member = self.member
+        if incarnation == self._incarnation and member is not None:
+
+            def tell() -> None:
+                member.snapshot_sent(transfer, failed=failed)
+                self._request_turn()
+
+            self._guarded(tell)
+
+    def asked(self, path: str, body: bytes, answer: Callable[[object], None]) -> None:
+        """Take a question from another member; the answer is given at once or never."""
+        member = self.member
+        if member is None or self.paused_until > self._world.now:
+            answer(None)
+            return
+
+        def serve() -> None:
+            answer(None)
+            self._request_turn()
+
+        self._guarded(serve)
+
+    def told(self, incarnation: int, number: int, answer: object) -> None:
+        """Tell the member the answer to a question of its own."""
+        member = self.member
+        if incarnation == self._incarnation and member is not None:
+
+            def tell() -> None:
+                member.told(number, answer)  # type: ignore[arg-type]
+                self._request_turn()
+
+            self._guarded(tell)
+
+    @property
+    def incarnation(self) -> int:
+        """A number that changes with every start and every end of the process."""
+        return self._incarnation
+
+
+REFUSED = Status(Code.UNAVAILABLE, "connection refused")
+"""The request was not even sent."""

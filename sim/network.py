@@ -1,0 +1,91 @@
+"""The network between members: frames that are late, lost, doubled and cut off.
+
+Frames are bytes; nothing else passes from one member to another. What is cut off is cut off
+when it is sent and when it would arrive.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from kvorum.raft.messages import Message
+from kvorum.raft.wire import encode_message
+from sim.faults import Faults
+from sim.trace import describe
+from sim.world import World
+
+_LATE_SECONDS_MAX = 10.0
+
+Deliver = Callable[[int, int, bytes], None]
+"""Takes sender, receiver and frame."""
+
+
+class Network:
+    """Carries raft messages between the numbered members, and delivers them."""
+
+    __slots__ = ("_cut", "_deliver", "_random", "_world", "dropped", "faults", "sent")
+
+    def __init__(self, world: World, faults: Faults, deliver: Deliver) -> None:
+        self.faults = faults
+        self.sent = 0
+        self.dropped = 0
+        self._world = world
+        self._random: Random = world.stream("network")
+        self._deliver = deliver
+        # (sender, receiver) pairs between which nothing passes.
+        self._cut: set[tuple[int, int]] = set()
+
+    def send(self, sender: int, to: int, message: Message) -> None:
+        """Send a message; it may not arrive."""
+        frame = encode_message(message)
+        self.sent += 1
+        faults, random, world = self.faults, self._random, self._world
+        if (sender, to) in self._cut or random.random() < faults.drop_chance:
+            self.dropped += 1
+            if world.trace is not None:
+                world.trace.line(world.now, f"m{sender}", f"x m{to} {describe(message)}")
+            return
+        if world.trace is not None:
+            world.trace.line(world.now, f"m{sender}", f"> m{to} {describe(message)}")
+        world.after(self._delay(), self._arrive, sender, to, frame)
+        if random.random() < faults.duplicate_chance:
+            world.after(self._delay(), self._arrive, sender, to, frame)
+
+    def _delay(self) -> float:
+        random, faults = self._random, self.faults
+        if random.random() < faults.delay_chance:
+            return random.uniform(0.0, _LATE_SECONDS_MAX)
+        return random.uniform(*faults.link_delay)
+
+    def _arrive(self, sender: int, to: int, frame: bytes) -> None:
+        if (sender, to) in self._cut:
+            self.dropped += 1
+        else:
+            self._deliver(sender, to, frame)
+
+    def is_cut(self, sender: int, to: int) -> bool:
+        """Return whether nothing passes from one member to another now."""
+        return (sender, to) in self._cut
+
+    def partition(self, members: list[int], random: Random) -> None:
+        """Cut some members off from the others, in one or both directions."""
+        side = sorted(random.sample(members, random.randint(1, max(1, len(members) // 2))))
+        others = [member for member in members if member not in side]
+        ways = 2
+        if random.random() < self.faults.one_way_chance:
+            ways = random.randint(0, 1)
+        for one in side:
+            for other in others:
+                if ways != 0:
+                    self._cut.add((one, other))
+                if ways != 1:
+                    self._cut.add((other, one))
+        if self._world.trace is not None:
+            arrow = ("<-x-", "-x->", "-x-")[ways]
+            names = " ".join(f"m{member}" for member in side)
+            self._world.trace.line(self._world.now, "net", f"cut {names} {arrow} others")
+
+    def heal(self) -> None:
+        """Let everything pass again."""
+        if self._cut and self._world.trace is not None:
+            self._world.trace.line(self._world.now, "net", "healed")
+        self._cut.clear()
