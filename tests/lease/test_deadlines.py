@@ -62,8 +62,25 @@ def test_stale_entries_are_bounded() -> None:
         deadlines.arm(moment % 7, float(moment))
         deadlines.arm(-moment, 0.5)
         deadlines.disarm(-moment)
-        assert len(deadlines._heap) <= 2 * len(deadlines) + 64
+        assert deadlines.entry_count <= 3 * len(deadlines) + 64
     assert len(deadlines) == 7
+
+
+def test_ids_that_go_take_their_entries_with_them() -> None:
+    deadlines, random = Deadlines(), Random(1)
+    moments = {identity: random.random() for identity in range(3000)}
+    for identity, moment in moments.items():
+        deadlines.arm(identity, moment)
+    left = sorted(moments, key=moments.__getitem__)
+    while left:
+        # The first by time, or any: a heap in retirement is asked as any other.
+        if random.random() < 0.3:
+            assert deadlines.take(2.0) == left.pop(0)
+        else:
+            deadlines.disarm(left.pop(random.randrange(len(left))))
+        assert len(deadlines) == len(left)
+        assert deadlines.entry_count <= 3 * len(left) + 64
+    assert deadlines.take(2.0) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, SLICE - 1, SLICE, SLICE + 1, 4 * SLICE + 7])

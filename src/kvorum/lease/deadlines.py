@@ -1,28 +1,32 @@
-"""Whom to look at next: a heap of moments with one that counts per id.
+"""Whom to look at next: heaps of moments, with one moment that counts per id.
 
 A deadline that moves later costs nothing: the entry fires too early, and whoever looks sets it
-again. One that moves earlier, or an id that goes away, leaves a stale entry behind, which is
-dropped when it comes up. There are never more stale entries than others, plus a few.
+again. One that moves earlier, or an id that goes away, leaves a stale entry behind. When those
+are the majority the heap retires: every later change takes a few entries from its end, which
+leaves it a heap, and moves those that count to a new one. So there are few stale entries at
+any time, and no call has to look at all.
 """
 
 from collections.abc import Generator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 
 from kvorum.lease.slices import SLICE
 
 _STALE_MIN = 64
+_MOVED_PER_CHANGE = 8
 
 
 class Deadlines:
     """Ids, each with the moment at which it wants to be looked at."""
 
-    __slots__ = ("_heap", "_moments")
+    __slots__ = ("_heap", "_moments", "_retiring")
 
     def __init__(self) -> None:
         self._moments: dict[int, float] = {}
-        # Every (moment, id) of `_moments`, and stale ones.
+        # Together they have every (moment, id) of `_moments`, and stale ones.
         self._heap: list[tuple[float, int]] = []
+        self._retiring: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         return len(self._moments)
@@ -30,7 +34,13 @@ class Deadlines:
     @property
     def first(self) -> float:
         """The earliest moment at which there may be something to do; infinity if there is none."""
-        return self._heap[0][0] if self._heap else inf
+        heap = self._first_heap()
+        return heap[0][0] if heap else inf
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries there are, stale ones included."""
+        return len(self._heap) + len(self._retiring)
 
     def arm(self, identity: int, moment: float) -> None:
         """Have the id come up at this moment or before."""
@@ -38,17 +48,17 @@ class Deadlines:
         if armed is None or moment < armed:
             self._moments[identity] = moment
             heappush(self._heap, (moment, identity))
-            self._bound_stale()
+            self._tidy()
 
     def disarm(self, identity: int) -> None:
         """Forget the id, if it is there."""
         if self._moments.pop(identity, None) is not None:
-            self._bound_stale()
+            self._tidy()
 
     def take(self, now: float) -> int | None:
         """Take the id whose moment has come first; None if there is none. It is disarmed."""
-        while self._heap and self._heap[0][0] <= now:
-            moment, identity = heappop(self._heap)
+        while (heap := self._first_heap()) and heap[0][0] <= now:
+            moment, identity = heappop(heap)
             if self._moments.get(identity) == moment:
                 del self._moments[identity]
                 return identity
@@ -64,11 +74,20 @@ class Deadlines:
             yield
         assert len(moments) == len(entries), "an id has one deadline"
         # A sorted list is a heap.
-        self._heap = list(entries)
+        self._heap, self._retiring = list(entries), []
         self._moments = moments
 
-    def _bound_stale(self) -> None:
-        if len(self._heap) > 2 * len(self._moments) + _STALE_MIN:
-            moments = self._moments
-            self._heap = [entry for entry in self._heap if moments.get(entry[1]) == entry[0]]
-            heapify(self._heap)
+    def _first_heap(self) -> list[tuple[float, int]]:
+        heap, retiring = self._heap, self._retiring
+        return retiring if retiring and (not heap or retiring[0] < heap[0]) else heap
+
+    def _tidy(self) -> None:
+        if not self._retiring:
+            if len(self._heap) <= 2 * len(self._moments) + _STALE_MIN:
+                return
+            self._heap, self._retiring = [], self._heap
+        retiring, moments = self._retiring, self._moments
+        for _ in range(min(_MOVED_PER_CHANGE, len(retiring))):
+            entry = retiring.pop()
+            if moments.get(entry[1]) == entry[0]:
+                heappush(self._heap, entry)
