@@ -19,7 +19,7 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-wal mutate-raft proto clean h2load clients
+.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-storage bench-wal mutate-raft proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -57,7 +57,7 @@ ifeq ($(EDGE),native)
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-server bench-edge bench-raft bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+bench: bench-server bench-edge bench-raft bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
 
 bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
@@ -67,6 +67,9 @@ bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft
+
+bench-storage: setup ## Measure index, store and LMDB; memory beside etcd's
+	$(BIN)/python -m bench.storage
 
 bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 	$(BIN)/python -m bench.wal

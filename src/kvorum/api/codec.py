@@ -115,15 +115,36 @@ def key_value(
     """Encode the `KeyValue` of a put. These bytes are what is stored, hashed and sent."""
     # A zero would have to be left out, and a key that was put has none of these as zero.
     assert key and create_revision and mod_revision and version, (key, mod_revision)
+    mod = varint(mod_revision)
+    create = mod if create_revision == mod_revision else varint(create_revision)
+    key_length, value_length = len(key), len(value)
+    if key_length < 0x4000 and 0 < value_length < 0x4000 and version < 0x4000 and not lease:
+        # The usual put: the small numbers are looked up here, which saves a third of the time.
+        return b"".join(
+            (
+                b"\x0a",
+                _FINAL[key_length],
+                key,
+                b"\x10",
+                create,
+                b"\x18",
+                mod,
+                b"\x20",
+                _FINAL[version],
+                b"\x2a",
+                _FINAL[value_length],
+                value,
+            )
+        )
     encoded = b"\x0a%b%b\x10%b\x18%b\x20%b" % (
-        varint(len(key)),
+        varint(key_length),
         key,
-        varint(create_revision),
-        varint(mod_revision),
+        create,
+        mod,
         varint(version),
     )
     if value:
-        encoded += b"\x2a" + varint(len(value)) + value
+        encoded += b"\x2a" + varint(value_length) + value
     return encoded + b"\x30" + varint(lease) if lease else encoded
 
 

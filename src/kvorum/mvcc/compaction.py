@@ -60,6 +60,7 @@ class Compactor:
         "_queue",
         "_walked",
         "finished_revision",
+        "removed",
     )
 
     def __init__(self, backend: Backend, index: Index, pins: Pins) -> None:
@@ -67,6 +68,8 @@ class Compactor:
         self._index = index
         self._pins = pins
         self._queue: deque[Compaction] = deque()
+        self.removed = 0
+        """Revisions that were removed since the start; for metrics."""
         self._hashes: dict[int, HashKV] = {}  # by revision, oldest first
         self._is_hashing = False
         self._walked: bool | None = None  # None: not begun; else whether every key was visited
@@ -154,6 +157,7 @@ class Compactor:
         self._dropped_offset = start + ROWS_PER_STEP * RECORD_BYTES
         for revision in unpacked(self._dropped[start : self._dropped_offset]):
             self._backend.delete_row(revision)
+            self.removed += 1
 
     def _finish(self, compaction: Compaction) -> None:
         self._backend.put(META, FINISHED_COMPACT_REVISION, row_key(compaction.revision << 32))

@@ -94,11 +94,10 @@ class Index:
 
     def newest_of(self, keys: list[bytes]) -> list[int]:
         """Return the newest revisions of live keys."""
-        entries = self._entries
         from_bytes, record = int.from_bytes, -history.RECORD_BYTES
         return [
             entry if isinstance(entry, int) else from_bytes(entry[record:], "big")
-            for entry in [entries[key] for key in keys]
+            for entry in map(self._entries.__getitem__, keys)
         ]
 
     def run(self, first: bytes, end: bytes | None, limit: int) -> list[bytes]:

@@ -96,9 +96,9 @@ class RangeResult:
 
 def reply_body(result: RangeResult) -> bytes:
     """Encode a RangeResponse but for its header."""
-    parts: list[bytes] = []
-    for kv in result.kvs:
-        parts += (b"\x12", varint(len(kv)), kv)
+    # Many are of the same length: what precedes them is made once.
+    heads = {length: b"\x12" + varint(length) for length in set(map(len, result.kvs))}
+    parts = [part for kv in result.kvs for part in (heads[len(kv)], kv)]
     if result.more:
         parts.append(b"\x18\x01")
     if result.count:

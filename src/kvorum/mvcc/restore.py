@@ -42,7 +42,7 @@ def restore_store(
         lessor.reattach(lease, key)
     store = Store(backend, lessor, hub, index)
     finished, scheduled = stored_revisions(backend)
-    store.revision = max(1, newest >> 32, finished, scheduled)
+    store.revision = store.first_revision = max(1, newest >> 32, finished, scheduled)
     store.compacted_revision = max(finished, scheduled)
     store.compaction.resume(finished, scheduled)
     backend.end_turn()

@@ -10,8 +10,9 @@ The rules of this module:
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
-CHUNK_MAX = 2000
+CHUNK_MAX = 1000
 FEW = 8  # keys of a run that go in or out of a chunk one by one
 
 
@@ -211,12 +212,8 @@ class SortedKeys:
 
     def _build(self) -> list[int]:
         # Node i holds the sum of the lengths of the chunks (i & i + 1) .. i.
-        tree = list(map(len, self._chunks))
-        for node in range(len(tree)):
-            above = node | (node + 1)
-            if above < len(tree):
-                tree[above] += tree[node]
-        return tree
+        below = list(accumulate(map(len, self._chunks), initial=0))
+        return [below[node + 1] - below[node & node + 1] for node in range(len(self._chunks))]
 
     def _shift(self, at: int, change: int) -> None:
         tree = self._tree

@@ -40,10 +40,15 @@ class Store:
         "_pins",
         "_put_row",
         "backend",
+        "changes_in_transactions",
         "compacted_revision",
         "compaction",
+        "deletes",
+        "first_revision",
         "is_writing",
         "revision",
+        "transactions",
+        "transactions_of_many",
     )
 
     def __init__(self, backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> None:
@@ -59,6 +64,23 @@ class Store:
         self.revision = 1
         self.compacted_revision = -1
         self.is_writing = False  # whether a transaction is open; no seal, no other write then
+        # For metrics: what was done since the start. Plain puts cost nothing to count.
+        self.first_revision = 1
+        self.transactions = 0
+        self.transactions_of_many = 0
+        self.changes_in_transactions = 0
+        self.deletes = 0
+
+    @property
+    def puts(self) -> int:
+        """How many puts there were: every revision that no transaction took is one."""
+        plain = self.revision - self.first_revision - self.transactions
+        return plain + self.changes_in_transactions - self.deletes
+
+    @property
+    def key_count(self) -> int:
+        """How many keys exist."""
+        return len(self._index.live)
 
     # Writing.
 

@@ -118,6 +118,9 @@ class WriteTransaction:
         store.is_writing = False
         if self._changes:
             store.revision = self._main
+            store.transactions += 1
+            store.transactions_of_many += len(self._changes) > 1
+            store.changes_in_transactions += len(self._changes)
             if self._hub.is_watched:
                 self._hub.publish(self._main, self._changes)
         return store.revision
@@ -131,6 +134,7 @@ class WriteTransaction:
         if not keys:
             return
         revision = self._next | 1
+        self._store.deletes += len(keys)
         before = self._index.delete_run(keys, revision)
         put_row, lease_of = self._backend.put_row, self._lessor.lease_of
         for key, previous in zip(keys, before, strict=True):

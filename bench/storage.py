@@ -1,0 +1,320 @@
+"""What the storage costs: index, buffer, watch hub and LMDB, without network, Raft and log.
+
+Rates are counted in processor time, so that neighbours on the machine do not count, and given as
+best and median of some rounds. Memory is what no file backs, in a process of its own, beside an
+etcd 3.5.1 that took the same keys by single puts. Run as `make bench-storage`; `--keys` says how
+many keys the large store has, `--no-etcd` leaves etcd out (it takes minutes).
+"""
+
+import argparse
+import gc
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from bench.servers import running
+from kvorum.api.codec import HeaderEncoder
+from kvorum.api.pb.etcdserverpb import PutRequest
+from kvorum.backend import Limits, open_backend
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from kvorum.lease import Lessor
+from kvorum.mvcc.ranges import RangeOptions, reply_body
+from kvorum.mvcc.restore import restore_store
+from kvorum.mvcc.slices import Slices
+from kvorum.mvcc.store import Store
+from kvorum.mvcc.watch import WatchHub
+
+VALUE = b"v" * 256
+ROUNDS = 7
+PUTS = 30_000
+WATCHERS = 100_000
+RANGE_KEYS = 1_000
+FLUSH_ROWS = 10_000
+PUTS_IN_FLIGHT = 500
+EVERYTHING = RangeOptions(b"\0", b"\0")
+
+
+class Storage:
+    """A store over LMDB with everything the apply path touches, and its flushes."""
+
+    def __init__(self, directory: str, limits: Limits | None = None) -> None:
+        self._files = RealFiles()
+        self._environments = LmdbEnvironments()
+        self.backend = open_backend(
+            self._files, self._environments, directory, quota_bytes=8 << 30, limits=limits
+        )
+        self.lessor = Lessor(self.backend)
+        self.lessor.restore()
+        self.hub = WatchHub(HeaderEncoder(1, 2, 3), random.Random(1))
+        self.store: Store = restore_store(self.backend, self.lessor, self.hub)
+        self.hub.history = self.store
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        stage = self.backend.seal()
+        if stage is not None:
+            commit = self.backend.staged(stage.run(self._files, self._environments))
+            self.backend.committed(commit.run(self._files, self._environments))
+
+    def put_all(self, keys: list[bytes]) -> None:
+        """Put each key, as a busy member does: one transaction each, flushed now and then."""
+        for start in range(0, len(keys), FLUSH_ROWS):
+            put = self.store.put
+            for key in keys[start : start + FLUSH_ROWS]:
+                put(key, VALUE, 0)
+            self.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.backend.close()
+
+
+@contextmanager
+def storage(limits: Limits | None = None) -> Iterator[Storage]:
+    """Make a store in a directory of its own."""
+    with tempfile.TemporaryDirectory(dir=".") as directory:
+        made = Storage(directory, limits)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def key_of(number: int) -> bytes:
+    """Return a key as long as those of a usual cluster."""
+    return b"/registry/pods/default/%010d" % number
+
+
+def shuffled(count: int) -> list[bytes]:
+    """Return keys in an order that is no order."""
+    keys = [key_of(number) for number in range(count)]
+    random.Random(7).shuffle(keys)
+    return keys
+
+
+def say(what: str, figure: str, goal: str = "") -> None:
+    """Print a line of the table."""
+    print(f"{what:58} {figure:>28}   {goal}", flush=True)
+
+
+def rates(count: int, work: Callable[[int], None], rounds: int = ROUNDS) -> list[float]:
+    """Return how often a second something was done, one figure a round, best first."""
+    found = []
+    for number in range(rounds):
+        start = time.process_time()
+        work(number)
+        found.append(count / (time.process_time() - start))
+    return sorted(found, reverse=True)
+
+
+def shown(found: list[float]) -> str:
+    """Return best and median."""
+    return f"{found[0]:,.0f}/s, median {statistics.median(found):,.0f}/s"
+
+
+def apply_path() -> None:
+    """Measure puts: index, buffer and hub."""
+    goal = "goal 150,000/s"
+    with storage() as made:
+        keys = shuffled(PUTS * ROUNDS)
+
+        def put_new(number: int) -> None:
+            put = made.store.put
+            for key in keys[number * PUTS : (number + 1) * PUTS]:
+                put(key, VALUE, 0)
+            flushes.append(number)
+
+        def put_again(_: int) -> None:
+            put = made.store.put
+            for key in keys[:PUTS]:
+                put(key, VALUE, 0)
+
+        flushes: list[int] = []
+        say("put of a new key, no watcher", shown(rates(PUTS, put_new)), goal)
+        made.flush()
+        made.store.compact(made.store.revision)
+        while made.store.compaction.is_pending:
+            job = made.store.compaction.step()
+            if job is not None:
+                made.store.compaction.hashed(job, None)
+        made.flush()
+        without = rates(PUTS, put_again)
+        say("put of a key that exists, no watcher", shown(without), goal)
+        made.flush()
+        stream = made.hub.open_stream(1)
+        for number in range(WATCHERS):
+            stream.create(b"/watched/%010d" % number)
+        made.hub.take_outgoing()
+        watched = rates(PUTS, put_again)
+        ratio = statistics.median(watched) / statistics.median(without)
+        say(f"  with {WATCHERS:,} watchers of other keys", shown(watched), goal)
+        say("  ratio of the medians", f"{ratio:.2f}", "goal 0.90")
+
+
+def ranges() -> None:
+    """Measure ranges of a thousand keys, as reply bytes."""
+    for name, cache_bytes, goal in (("LMDB", 0, 400), ("the cache", 64 << 20, 1_500)):
+        with storage(Limits(cache_bytes_max=cache_bytes)) as made:
+            made.put_all(shuffled(20 * RANGE_KEYS))
+            first, end = key_of(5 * RANGE_KEYS), key_of(6 * RANGE_KEYS)
+            options = RangeOptions(first, end)
+
+            def read(_: int, made: Storage = made, options: RangeOptions = options) -> None:
+                for _ in range(20):
+                    reply_body(made.store.range(options))
+                    made.backend.end_turn()
+
+            read(0)
+            what = f"range of {RANGE_KEYS:,} keys from {name}, reply bytes"
+            say(what, shown(rates(20, read)), f"goal {goal:,}/s")
+
+
+def anonymous_bytes() -> int:
+    """Return the memory of this process that no file backs."""
+    found = re.search(
+        r"^Anonymous:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE
+    )
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def load(directory: str, count: int) -> None:
+    """Fill a store by single puts; print the memory that took."""
+    gc.disable()  # as in the server
+    made = Storage(directory)
+    made.put_all(shuffled(count))
+    print(anonymous_bytes())
+    made.close()
+
+
+def restore(directory: str, count: int) -> None:
+    """Open a filled store; print how long that took, the memory, and how long long work holds."""
+    gc.disable()
+    start, start_cpu = time.perf_counter(), time.process_time()
+    made = Storage(directory)
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
+    say(
+        f"restore of {count:,} keys",
+        f"{seconds:.2f} s, processor {cpu_seconds:.2f} s",
+        "goal 4 s for 1,000,000",
+    )
+    say("  memory after it, not backed by a file", f"{anonymous_bytes() >> 20:,} MiB")
+    store = made.store
+    half = RangeOptions(key_of(count // 4), key_of(3 * count // 4), count_only=True)
+    counts = rates(100, lambda _: [store.range(half) for _ in range(100)].clear())
+    say(f"count of {count // 2:,} keys", f"{1e3 / counts[0]:.4f} ms", "goal 0.1 ms")
+    touched = rates(
+        100,
+        lambda _: [(store.put(key_of(1), VALUE, 0), store.range(half)) for _ in range(100)].clear(),
+    )
+    say("  and a put before each", f"{1e3 / touched[0]:.4f} ms", "goal 0.1 ms")
+    goal = "goal 5 ms"
+    whole = RangeOptions(key_of(count // 4), key_of(3 * count // 4))
+    say(f"range of {count // 2:,} keys, longest slice", longest(store.range_slices(whole)), goal)
+    by_value = whole._replace(sort_target=4, keys_only=True)
+    say("  in the order of values", longest(store.range_slices(by_value)), goal)
+    transaction = store.begin()
+    slices = transaction.delete_range_slices(whole.key, whole.range_end)
+    say(f"delete of {count // 2:,} keys, longest slice", longest(slices), goal)
+    start = time.perf_counter()
+    transaction.commit()
+    say("  its commit", f"{(time.perf_counter() - start) * 1e3:.2f} ms", goal)
+    made.flush()
+    store.compact(store.revision)
+    say(f"compaction of {count:,} revisions, longest step", longest(compaction(store)), goal)
+    made.close()
+
+
+def compaction(store: Store) -> Slices[None]:
+    """Do a compaction's steps."""
+    while store.compaction.is_pending:
+        job = store.compaction.step()
+        if job is not None:
+            store.compaction.hashed(job, None)
+        yield
+
+
+def longest(slices: Slices[object]) -> str:
+    """Drive slices to their end; return the processor time of the longest, and of all."""
+    worst = total = 0.0
+    while True:
+        start = time.thread_time()
+        try:
+            next(slices)
+        except StopIteration:
+            return f"{worst * 1e3:.2f} ms of {total:.2f} s"
+        finally:
+            taken = time.thread_time() - start
+            worst, total = max(worst, taken), total + taken
+
+
+def etcd_bytes(count: int) -> int:
+    """Return the memory of an etcd that took the keys by single puts."""
+    with tempfile.TemporaryDirectory(dir=".") as directory:
+        with running("etcd", Path(directory), "--unsafe-no-fsync", "--log-level=error") as etcd:
+            channel = grpc.insecure_channel(etcd.address)
+            put = channel.unary_unary("/etcdserverpb.KV/Put")
+            flying: deque[grpc.Future] = deque()
+            for key in shuffled(count):
+                if len(flying) >= PUTS_IN_FLIGHT:
+                    flying.popleft().result()
+                flying.append(put.future(PutRequest(key=key, value=VALUE).SerializeToString()))
+            for each in flying:
+                each.result()
+            channel.close()
+            return etcd.anonymous_bytes()
+
+
+def child(part: str, directory: str, count: int) -> str:
+    """Run a part in a process of its own; return what it printed."""
+    command = [sys.executable, "-m", "bench.storage", "--part", part, directory]
+    command += ["--keys", str(count)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def large(count: int, *, with_etcd: bool) -> None:
+    """Measure a large store."""
+    with tempfile.TemporaryDirectory(dir=".") as directory:
+        ours = int(child("load", directory, count))
+        print(child("restore", directory, count), end="", flush=True)
+    say(f"memory after {count:,} single puts, kvorum", f"{ours >> 20:,} MiB")
+    if with_etcd:
+        theirs = etcd_bytes(count)
+        say("  etcd 3.5.1", f"{theirs >> 20:,} MiB")
+        say("  ratio", f"{ours / theirs:.2f}", "goal 1.00")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys of the large store")
+    parser.add_argument("--no-etcd", action="store_true", help="do not measure etcd's memory")
+    parser.add_argument("--only", choices=("apply", "ranges", "large"))
+    parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part is not None:
+        part, directory = arguments.part
+        {"load": load, "restore": restore}[part](directory, arguments.keys)
+        return
+    gc.disable()
+    if arguments.only in (None, "apply"):
+        apply_path()
+    if arguments.only in (None, "ranges"):
+        ranges()
+    if arguments.only in (None, "large"):
+        large(arguments.keys, with_etcd=not arguments.no_etcd)
+
+
+if __name__ == "__main__":
+    main()
