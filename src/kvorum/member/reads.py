@@ -38,11 +38,12 @@ class _Round:
 class Reads:
     """Reads that wait for a round, for its answer, or for what the answer tells to be applied."""
 
-    __slots__ = ("_next_id", "_round", "confirmed", "waiting")
+    __slots__ = ("_next_id", "_round", "confirmed", "failed_rounds", "waiting")
 
     def __init__(self, next_id: Callable[[], int]) -> None:
         self._next_id = next_id
         self.waiting: list[Read] = []
+        self.failed_rounds = 0
         self._round: _Round | None = None
         # (index to be applied, reads), in order of their rounds.
         self.confirmed: deque[tuple[int, list[Read]]] = deque()
@@ -84,7 +85,10 @@ class Reads:
     def fail_round(self) -> list[Read]:
         """Give up the round that runs; return its reads."""
         current, self._round = self._round, None
-        return [] if current is None else current.reads
+        if current is None:
+            return []
+        self.failed_rounds += 1
+        return current.reads
 
     def expire(self, started_before: float) -> list[Read]:
         """Give up the round if it began before a moment; return its reads."""

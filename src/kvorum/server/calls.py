@@ -4,12 +4,31 @@ A unary call is remembered from its arrival to its answer, which also tells what
 when the server stops. Everything else about a call is added up when metrics are asked for.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
-from kvorum.api.errors import Code, Status
+from kvorum.api.errors import (
+    CONTEXT_DEADLINE_EXCEEDED,
+    PROPOSAL_DROPPED,
+    REQUEST_TOO_MANY_REQUESTS,
+    TIMEOUT,
+    TIMEOUT_DUE_TO_CONNECTION_LOST,
+    TIMEOUT_DUE_TO_LEADER_FAIL,
+    Code,
+    Status,
+)
 from kvorum.edge import Edge, Event, EventKind, Headers, Request
 
+PROPOSAL_FAILURES = frozenset(
+    {
+        CONTEXT_DEADLINE_EXCEEDED,
+        PROPOSAL_DROPPED,
+        REQUEST_TOO_MANY_REQUESTS,
+        TIMEOUT,
+        TIMEOUT_DUE_TO_CONNECTION_LOST,
+        TIMEOUT_DUE_TO_LEADER_FAIL,
+    }
+)
 UNKNOWN_VERSION = "unknown"
 VERSIONS_MAX = 100
 """Client versions that are told apart; a client could invent any number of them."""
@@ -20,10 +39,13 @@ class CallCounts:
 
     __slots__ = (
         "_edge",
+        "_marks",
         "_ok",
+        "_slow",
         "failed",
         "messages_received",
         "messages_sent",
+        "proposals_failed",
         "streams",
         "unary",
         "versions",
@@ -39,6 +61,10 @@ class CallCounts:
         self.failed: Counter[tuple[int, Code]] = Counter()
         self.messages_received = [0] * methods
         self.messages_sent = [0] * methods
+        self.proposals_failed = 0
+        # Calls in flight at the last ticks, and those that were slow at the last one.
+        self._marks: deque[list[int]] = deque()
+        self._slow: set[int] = set()
         self.versions: Counter[tuple[str, str]] = Counter()
         """Calls whose client told its version, by their type and that version."""
 
@@ -96,6 +122,7 @@ class CallCounts:
                     ok[method] += 1
                 else:
                     self.failed[method, result.code] += 1  # type: ignore[union-attr]
+                    self.proposals_failed += result in PROPOSAL_FAILURES
         self._edge.reply(batch)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
@@ -118,6 +145,18 @@ class CallCounts:
     def mark_waiting(self, call: int) -> None:
         """Ask to be told if a unary call ends before its reply."""
         self._edge.mark_waiting(call)
+
+    def slow_calls(self, ticks: int) -> list[tuple[int, int]]:
+        """Return calls and methods that are in flight since so many ticks; called once a tick.
+
+        Each call is returned once. Nothing is noted per call for this.
+        """
+        self._marks.append(list(self.unary))
+        if len(self._marks) <= ticks:
+            return []
+        known = self._slow
+        self._slow = {call for call in self._marks.popleft() if call in self.unary}
+        return [(call, self.unary[call]) for call in sorted(self._slow - known)]
 
     # What metrics show.
 

@@ -26,6 +26,7 @@ from kvorum.server.config import Config
 from kvorum.server.exposition import Family, Histogram, Sample
 from kvorum.server.gates import GATES
 from kvorum.server.jobs import JobRunner
+from kvorum.server.runtime import Runtime
 from kvorum.snap import WriteSnap
 from kvorum.wal import AppendLog
 
@@ -52,6 +53,7 @@ class Sources(NamedTuple):
     health: Health
     config: Config
     methods: tuple[tuple[str, bool], ...]
+    runtime: Runtime
 
 
 def metrics_text(sources: Sources) -> bytes:
@@ -109,6 +111,27 @@ def _server(sources: Sources) -> Iterator[Family]:
     yield gauge("etcd_server_proposals_pending", pending, "Proposals that wait.")
     quota = max(0, config.quota_bytes)
     yield gauge("etcd_server_quota_backend_bytes", quota, "The quota of the database.")
+    yield counter(
+        "etcd_server_leader_changes_seen_total", sources.runtime.leader_changes, "New leaders."
+    )
+    yield counter(
+        "etcd_server_proposals_failed_total",
+        sources.counts.proposals_failed,
+        "Proposals that failed.",
+    )
+    yield counter(
+        "etcd_server_read_indexes_failed_total",
+        member.reads.failed_rounds,
+        "Rounds of linearizable reads that failed.",
+    )
+    yield counter(
+        "etcd_server_slow_apply_total", sources.runtime.slow_applies, "Entries applied slowly."
+    )
+    yield counter(
+        "etcd_server_heartbeat_send_failures_total",
+        sources.runtime.heartbeats_late,
+        "Ticks that came too late to send heartbeats in time.",
+    )
     yield counter("etcd_server_health_success", health.successes, "Health checks that succeeded.")
     yield counter("etcd_server_health_failures", health.failures, "Health checks that failed.")
     yield Family(
@@ -193,6 +216,19 @@ def _mvcc(sources: Sources) -> Iterator[Family]:
         backend.size_in_use_bytes,
         "Size of the database without free pages.",
     )
+    yield counter("etcd_mvcc_put_total", store.puts, "Puts.")
+    yield counter("etcd_mvcc_delete_total", store.deletes, "Keys deleted.")
+    yield counter(
+        "etcd_mvcc_txn_total", store.transactions_of_many, "Transactions of several changes."
+    )
+    ranges = sources.counts.succeeded()[_number(sources, "/etcdserverpb.KV/Range")]
+    yield counter("etcd_mvcc_range_total", ranges, "Range calls served.")
+    yield gauge("etcd_debugging_mvcc_keys_total", store.key_count, "Keys.")
+    yield counter(
+        "etcd_debugging_mvcc_db_compaction_keys_total",
+        store.compaction.removed,
+        "Revisions that compactions removed.",
+    )
     yield histogram(
         "etcd_mvcc_hash_rev_duration_seconds",
         sources.jobs.durations[HashRows],
@@ -204,6 +240,10 @@ def _mvcc(sources: Sources) -> Iterator[Family]:
     yield gauge("etcd_debugging_mvcc_watch_stream_total", hub.streams_open, "Watch streams.")
     yield gauge("etcd_debugging_mvcc_watcher_total", hub.watchers_open, "Watchers.")
     yield gauge("etcd_debugging_mvcc_slow_watcher_total", hub.watchers_behind, "Watchers behind.")
+
+
+def _number(sources: Sources, path: str) -> int:
+    return sources.methods.index((path, False))
 
 
 def _leases(sources: Sources) -> Iterator[Family]:

@@ -10,11 +10,13 @@ import asyncio
 import gc
 import time
 from enum import Enum
+from math import ceil
 
 from kvorum.api.errors import STOPPED
 from kvorum.edge import Edge, Event, EventKind
 from kvorum.gateway.http import HttpFront
 from kvorum.member.member import Member
+from kvorum.raft.entries import Entry
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts
 from kvorum.server.jobs import JobRunner
@@ -29,6 +31,8 @@ CLOSE_SECONDS_MAX = 10.0
 
 DRAIN_SECONDS_MAX = 1.0
 CLOSE_LOOK_SECONDS = 0.01
+WAITING_CALLS = frozenset({"/v3lockpb.Lock/Lock", "/v3electionpb.Election/Campaign"})
+"""Calls that wait for others by their nature."""
 
 clock = time.monotonic
 
@@ -51,6 +55,9 @@ class Runtime:
         edge: Edge,
         member: Member,
         logger: Logger,
+        *,
+        slow_apply_seconds: float,
+        slow_request_seconds: float,
     ) -> None:
         self._loop = loop
         self._edge = edge
@@ -63,6 +70,14 @@ class Runtime:
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when the server has ended; with the error that ended it."""
         self.heartbeats_late = 0
+        self.leader_changes = 0
+        self.slow_applies = 0
+        self._leader = 0
+        # The entry that is being applied in several turns, and since when.
+        self._long_entry: Entry | None = None
+        self._long_since = 0.0
+        self._slow_apply_seconds = slow_apply_seconds
+        self._slow_request_ticks = ceil(slow_request_seconds / member.config.heartbeat_seconds)
         self._tick_seconds = member.config.heartbeat_seconds
         self._next_tick = clock()
         self._timer: asyncio.TimerHandle | None = None
@@ -140,6 +155,8 @@ class Runtime:
         if member.out.jobs:
             is_busy = self._run_jobs(now, len(requests) <= INLINE_CALLS_MAX)
         self.services.deliver(now)
+        if member.apply_queue.entry is not self._long_entry:
+            self._watch_long_entry(now)
         return is_busy
 
     def _run_jobs(self, now: float, may_write: bool) -> bool:
@@ -188,11 +205,34 @@ class Runtime:
         if not member.leader and list(member.conf_state.voters) == [member.id]:
             # Nobody else could lead, so there is nothing to wait for.
             member.node.campaign()
+        if member.leader != self._leader:
+            self._leader = member.leader
+            self.leader_changes += bool(member.leader)
+        for call, method in self.counts.slow_calls(self._slow_request_ticks):
+            path, _ = self.services.METHODS[method]
+            if path not in WAITING_CALLS:
+                self._logger.warning(
+                    "slow request is still in flight", method=path, remote=self._edge.peer(call)
+                )
         if self._is_idle:
             # What survives is not looked at again.
             gc.collect(0)
             gc.freeze()
         self._is_idle = True
+
+    def _watch_long_entry(self, now: float) -> None:
+        """Warn of entries that took long to apply; only those go on over several turns."""
+        entry, took = self._long_entry, now - self._long_since
+        if entry is not None and took > self._slow_apply_seconds:
+            self.slow_applies += 1
+            self._logger.warning(
+                "apply request took too long",
+                took=f"{took * 1000:.3f}ms",
+                expected_duration=f"{self._slow_apply_seconds * 1000:g}ms",
+                index=entry.index,
+                size=len(entry.data),
+            )
+        self._long_entry, self._long_since = self._member.apply_queue.entry, now
 
     def _sleep_until(self, moment: float) -> None:
         """Be woken by then, if nothing happens before."""

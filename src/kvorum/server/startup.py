@@ -172,7 +172,14 @@ class Server:
         member = self._recover(settings, files, environments)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
-        runtime = Runtime(loop, edge, member, logger)
+        runtime = Runtime(
+            loop,
+            edge,
+            member,
+            logger,
+            slow_apply_seconds=config.slow_apply_seconds,
+            slow_request_seconds=config.slow_request_seconds,
+        )
         jobs = JobRunner(
             loop,
             edge,
@@ -246,7 +253,7 @@ class Server:
             strict_reconfig=config.strict_reconfig_check,
         )
         sources = Sources(
-            member, edge, counts, jobs, Health(front, member), config, Services.METHODS
+            member, edge, counts, jobs, Health(front, member), config, Services.METHODS, runtime
         )
         Endpoints(
             front,
