@@ -75,7 +75,7 @@ def _prepare_segment(member: Member, _now: float) -> None:
     member.writer.prepare_segment()
 
 
-def _agree_on_version(member: Member, _now: float) -> None:
+def agree_on_version(member: Member, _now: float) -> None:
     """As the leader, propose the version that all members can live with."""
     cluster = member.cluster
     storage = decide_storage_version(cluster.storage_version, cluster.version)
@@ -100,7 +100,7 @@ DUTIES = (
     Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
     Duty("compact", 0.01, _compact),
     Duty("tell watchers of progress", WATCH_SECONDS, _watch),
-    Duty("agree on a cluster version", VERSION_SECONDS, _agree_on_version),
+    Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
     Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
     Duty("purge old files", PURGE_SECONDS, _purge),
     Duty("forget dead readers", READERS_SECONDS, _check_readers),

@@ -127,6 +127,7 @@ class Member:
         self._alarm_proposed_at = -inf
         self._room = 0
         self._request_bytes_max = config.request_bytes_max
+        self._has_campaigned = False
 
         # What fronts may look at.
         self.leader = NONE
@@ -389,10 +390,18 @@ class Member:
                 break
         log = self.node.raft.log
         self.is_behind = log.committed - log.applied > self.config.unapplied_entries_max
+        if not self._has_campaigned and log.applied == log.committed:
+            self._campaign_if_alone()
         self._watch(deadline)
         self._flush(now)
         self.backend.end_turn()
         return self._has_work() or self.hub.has_work
+
+    def _campaign_if_alone(self) -> None:
+        """After the start, do not wait for an election that nobody else could win."""
+        self._has_campaigned = True
+        if self.conf_state.voters == (self.id,) and self.leader == NONE:
+            self.node.campaign()
 
     def _has_work(self) -> bool:
         return bool(

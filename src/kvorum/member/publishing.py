@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import Status
 from kvorum.api.pb.membershippb import Attributes, ClusterMemberAttrSetRequest
 from kvorum.member import requests
+from kvorum.member.duties import agree_on_version
 from kvorum.member.waits import Propose, Until
 
 if TYPE_CHECKING:
@@ -31,5 +32,7 @@ def publish(member: Member) -> Steps:
             answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
             if not isinstance(answer, Status):
                 member.is_published = True
+                # Clients ask for the cluster's version first of all; the duty's time is far off.
+                agree_on_version(member, member.now)
                 return None
         yield Until(member.now + RETRY_SECONDS)

@@ -222,7 +222,4 @@ def _member(
     member = Member(config, seams, node, storage, log, state, snapshot_index)
     member.writer.prepare_segment()
     member.start(None, publish(member))
-    if list(member.conf_state.voters) == [member.id]:
-        # Nobody else could be elected, so there is nothing to wait for.
-        member.node.campaign()
     return member
