@@ -32,7 +32,7 @@ from kvorum.backend.defragment import (
 )
 from kvorum.backend.environment import Environment
 from kvorum.backend.errors import BackendError
-from kvorum.backend.flush import CommitFlush, Flushed, Staged, StageFlush
+from kvorum.backend.flush import CommitFlush, Staged, StageFlush
 from kvorum.backend.view import View
 from kvorum.files import Files
 
@@ -306,25 +306,26 @@ class Backend:
         assert self._sealed is not None, "no batch is on its way"
         return CommitFlush(staged)
 
-    def committed(self, flushed: Flushed) -> RemoveDatabase | None:
+    def committed(self, environment: Environment) -> RemoveDatabase | None:
         """Take the result of CommitFlush: the batch is durable.
 
         If a defragmentation has ended with it, return the job that removes the old file.
         """
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
-        self._sizes = flushed.sizes
         self._cache.add_all(sealed.rows, sealed.byte_count)
         for revision in self._active.deleted:
             self._cache.discard(revision)
         self.durable_index = sealed.index
         self._sealed = None
         self.end_turn()
+        # Not in the job: each of its calls would wait for the interpreter's lock.
+        self._sizes = environment.sizes()
         old = self._environment
-        if flushed.environment is old:
+        if environment is old:
             return None
         assert self._defragmentation is not None, "nothing else changes the database"
-        self._environment = flushed.environment
+        self._environment = environment
         self._defragmentation = None
         return RemoveDatabase(old.path, old)
 

@@ -76,6 +76,7 @@ class CopyDatabase:
             descriptor = files.open(self.target, Opening.CREATE)
             try:
                 environments.copy(source, self.target, descriptor)
+                # Here, so that the flush that switches has little left to sync.
                 files.fdatasync(descriptor)
             finally:
                 files.close(descriptor)

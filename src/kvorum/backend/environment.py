@@ -59,8 +59,8 @@ class WriteTransaction(Protocol):
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
 
-    def commit(self) -> Sizes:
-        """Return when everything is durable; say how large the file is then."""
+    def commit(self) -> None:
+        """Return when everything is durable."""
 
     def abort(self) -> None:
         """Forget everything."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvorum.backend.batch import Batch
 from kvorum.backend.defragment import Switch
 from kvorum.backend.directory import Current, database_path, write_current
-from kvorum.backend.environment import Environment, Environments, Sizes, WriteTransaction
+from kvorum.backend.environment import Environment, Environments, WriteTransaction
 from kvorum.backend.view import View
 from kvorum.files import Files
 
@@ -22,14 +22,6 @@ class Staged:
     environment: Environment
     transaction: WriteTransaction
     switch: Switch | None
-
-
-@dataclass(slots=True, frozen=True)
-class Flushed:
-    """The database that a batch was committed to, and how large it is now."""
-
-    environment: Environment
-    sizes: Sizes
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,10 +55,10 @@ class CommitFlush:
 
     staged: Staged
 
-    def run(self, files: Files, environments: Environments) -> Flushed:  # noqa: ARG002
-        """Return when the batch is durable in the database that counts."""
-        sizes = self.staged.transaction.commit()
+    def run(self, files: Files, environments: Environments) -> Environment:  # noqa: ARG002
+        """Return the database that counts, in which the batch is durable."""
+        self.staged.transaction.commit()
         switch = self.staged.switch
         if switch is not None:
             write_current(files, switch.directory, Current(switch.number))
-        return Flushed(self.staged.environment, sizes)
+        return self.staged.environment

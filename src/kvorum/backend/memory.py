@@ -160,20 +160,21 @@ class MemoryWrite:
         put = max((key for key, value in changes.items() if value is not None), default=None)
         return put if kept is None or (put is not None and put > kept) else kept
 
-    def commit(self) -> Sizes:
-        """Return when everything is durable; say how large the file is then."""
+    def commit(self) -> None:
+        """Return when everything is durable."""
         environment = self._environment
         environment.content.committing = self
         environment.ask("commit")
         self.take_effect()
         environment.is_writing = False
-        return environment.sizes()
 
     def take_effect(self) -> None:
         """Let the commit have happened."""
-        self._environment.content.change(self._changes)
-        self._environment.content.committing = None
-        self._environment.content.is_copy = False
+        content = self._environment.content
+        content.change(self._changes)
+        content.committing = None
+        # Any commit syncs the whole file, but one without changes is none.
+        content.is_copy = content.is_copy and not any(self._changes.values())
 
     def abort(self) -> None:
         """Forget everything."""

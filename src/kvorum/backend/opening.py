@@ -1,7 +1,7 @@
 """Opening the database of a member, to serve from it or to look at it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from kvorum.backend import directory as directories
 from kvorum.backend.backend import Backend, Limits
@@ -31,25 +31,25 @@ def open_backend(
     format is converted. `quota_bytes` is as configured: 0 for the default, negative for none.
     """
     map_bytes = reserved_bytes(quota_bytes)
-    lock = directories.take_lock(files, directory)
-    try:
+    with ExitStack() as undo:
+        lock = directories.take_lock(files, directory)
+        undo.callback(files.close, lock)
         current = read_current(files, directory)
         directories.remove_leftovers(files, directory, current)
-        if current is None:
-            current = Current(number=1)
-            environment = environments.open(database_path(directory, 1), map_bytes)
-            write_current(files, directory, current)
-        else:
+        if current is not None:
             _require(files, database_path(directory, current.number))
             while current.version < directories.FORMAT_VERSION:
                 current = _convert(files, environments, directory, current, map_bytes)
-            environment = environments.open(database_path(directory, current.number), map_bytes)
-        return Backend(
-            files, environment, directory, current.number, lock, map_bytes, limits or Limits()
+        number = current.number if current is not None else 1
+        environment = environments.open(database_path(directory, number), map_bytes)
+        undo.callback(environment.close)
+        if current is None:
+            write_current(files, directory, Current(number))
+        backend = Backend(
+            files, environment, directory, number, lock, map_bytes, limits or Limits()
         )
-    except BaseException:
-        files.close(lock)
-        raise
+        undo.pop_all()
+    return backend
 
 
 @contextmanager

@@ -132,13 +132,12 @@ class LmdbWrite:
         cursor = self._transaction.cursor(self._environment.databases[bucket])
         return cursor.key() if cursor.last() else None
 
-    def commit(self) -> Sizes:
-        """Return when everything is durable; say how large the file is then."""
+    def commit(self) -> None:
+        """Return when everything is durable."""
         try:
             self._transaction.commit()
         except lmdb.Error as error:
             raise _error(self._environment.path, "committing", error) from error
-        return self._environment.sizes()
 
     def abort(self) -> None:
         """Forget everything."""

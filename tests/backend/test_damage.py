@@ -1,0 +1,118 @@
+"""Flipped bits in a real file: never served, always reported with the file, the row, the remedy."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvorum.backend import Backend, BackendError, CorruptionError, open_backend
+from kvorum.backend.buckets import LEASE
+from kvorum.backend.encoding import row_key, seal_value
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+
+ROWS = {
+    revision << 32: random.Random(revision).randbytes(
+        random.Random(-revision).choice([9, 300, 7000])
+    )
+    for revision in range(2, 300)
+}
+FLIPS = 60
+
+
+def open_at(directory: Path) -> Backend:
+    return open_backend(RealFiles(), LmdbEnvironments(), str(directory))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("whole")
+    files, environments = RealFiles(), LmdbEnvironments()
+    backend = open_backend(files, environments, str(directory))
+    for revision, value in ROWS.items():
+        backend.put_row(revision, value)
+    backend.put(LEASE, b"some lease", b"some value")
+    backend.set_applied(3, 1)
+    stage = backend.seal()
+    assert stage is not None
+    backend.committed(backend.staged(stage.run(files, environments)).run(files, environments))
+    backend.close()
+    return directory
+
+
+def damaged(database: Path, directory: Path, offset: int, bit: int) -> Backend:
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(database, directory)
+    path = directory / "backend.1"
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+    return open_at(directory)
+
+
+def read_all(backend: Backend) -> None:
+    first = 0
+    while rows := backend.scan_rows(first, 1 << 96, 100):
+        for revision, value in rows:
+            assert ROWS[revision] == value
+        first = rows[-1][0] + 1
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_flipped_bit_of_a_row_is_never_served(database: Path, tmp_path: Path, part: str) -> None:
+    content = (database / "backend.1").read_bytes()
+    chance = random.Random(part)
+    for _ in range(FLIPS):
+        if part == "key":
+            # Pages above have some keys too; in a leaf the value follows, unless it is large.
+            revision = chance.choice([each for each, value in ROWS.items() if len(value) < 1000])
+            offset = content.rindex(row_key(revision) + ROWS[revision]) + chance.randrange(17)
+        else:
+            revision = chance.choice(sorted(ROWS))
+            sealed = seal_value(row_key(revision), ROWS[revision])
+            offset = content.rindex(sealed) + chance.randrange(len(sealed))
+        backend = damaged(database, tmp_path / "image", offset, chance.randrange(8))
+        number = f"revision {revision >> 32}, sub 0" if part == "value" else ""
+        expected = rf"image/backend\.1: .*{number}.*check the disk.*remove the member"
+        with pytest.raises(CorruptionError, match=expected):
+            read_all(backend)
+        with pytest.raises(CorruptionError, match=rf"revision {revision >> 32}, sub 0"):
+            backend.row(revision)
+        with pytest.raises(CorruptionError, match=rf"revision {revision >> 32}, sub 0"):
+            backend.rows(sorted(ROWS))
+        backend.close()
+
+
+def test_a_flipped_bit_of_another_bucket_is_never_served(database: Path, tmp_path: Path) -> None:
+    content = (database / "backend.1").read_bytes()
+    offset = content.rindex(b"some value")
+    backend = damaged(database, tmp_path / "image", offset, 3)
+    with pytest.raises(CorruptionError, match=r"backend\.1: entry b'some lease' of bucket lease"):
+        backend.items(LEASE)
+    with pytest.raises(CorruptionError, match="some lease"):
+        backend.get(LEASE, b"some lease")
+    backend.close()
+
+
+def test_a_damaged_consistent_index_refuses_to_open(database: Path, tmp_path: Path) -> None:
+    content = (database / "backend.1").read_bytes()
+    offset = content.rindex(b"consistent_index") + len("consistent_index") + 7
+    with pytest.raises(CorruptionError, match="consistent_index"):
+        damaged(database, tmp_path / "image", offset, 0)
+
+
+def test_a_file_of_something_else_is_refused(database: Path, tmp_path: Path) -> None:
+    shutil.copytree(database, tmp_path / "image")
+    (tmp_path / "image" / "backend.1").write_bytes(random.Random(0).randbytes(8192))
+    with pytest.raises(BackendError, match=r"backend\.1: opening.*"):
+        open_at(tmp_path / "image")
+
+
+def test_an_undamaged_file_is_served(database: Path) -> None:
+    backend = open_at(database)
+    read_all(backend)
+    assert backend.rows(list(ROWS)) == list(ROWS.values())
+    backend.close()

@@ -1,0 +1,134 @@
+"""The database in real processes and threads: killed while writing, flushed beside a busy loop."""
+
+import hashlib
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from kvorum.backend import CatchUp, CopyDatabase, Environment, open_backend, open_view
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from tests.backend.writer import models
+
+KILLS = 8
+ENTRIES_MAX = 3_000
+SATURATION_SECONDS = 10.0
+UNFLUSHED_SECONDS_MAX = 1.0
+
+
+def test_a_killed_writer_loses_nothing_it_reported(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    expected = models(0, ENTRIES_MAX)
+    command = [sys.executable, "-m", "tests.backend.writer", str(tmp_path), "--defragment", "3"]
+    command += ["--entries", str(ENTRIES_MAX), "--batch", "5"]
+    durable = 0
+    for _ in range(KILLS):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(chance.randint(1, 25)):
+                durable = int(process.stdout.readline())
+            process.kill()
+            durable = max([durable, *map(int, process.stdout.read().split())])
+        backend = open_backend(RealFiles(), LmdbEnvironments(), str(tmp_path))
+        assert backend.applied_index >= durable
+        expected[backend.applied_index].check(backend)
+        backend.close()
+
+
+def test_a_helper_process_defragments_and_looks(tmp_path: Path) -> None:
+    """Jobs of the helper travel as data, and work beside the process that has the file open."""
+    files, environments = RealFiles(), LmdbEnvironments()
+    backend = open_backend(files, environments, str(tmp_path))
+
+    def flush() -> None:
+        job = backend.seal()
+        assert job is not None
+        commit = backend.staged(job.run(files, environments))
+        removal = backend.committed(commit.run(files, environments))
+        if removal is not None:
+            removal.run(files, environments)
+
+    for revision in range(2, 3_000):
+        backend.put_row(revision << 32, b"v" * 500)
+    flush()
+    for revision in range(2, 2_900):
+        backend.delete_row(revision << 32)
+    flush()
+    large, in_use = backend.size_bytes, backend.size_in_use_bytes
+    assert in_use < large / 10
+    with ProcessPoolExecutor(1, get_context("spawn")) as helper:
+        helper.submit(run_job, backend.defragment()).result()
+        for revision in range(3_000, 15_000):
+            backend.put_row(revision << 32, b"w")
+        backend.delete_row(2_950 << 32)
+        backend.set_applied(7, 1)
+        flush()
+        catch_up = backend.copied()
+        assert catch_up is not None
+        helper.submit(run_job, catch_up).result()
+        backend.delete_row(2_951 << 32)
+        flush()
+        assert backend.copied() is None and backend.is_due(0.0)
+        flush()
+        assert not backend.is_defragmenting and backend.path.endswith("/backend.2")
+        assert backend.size_bytes < large
+        assert helper.submit(count_rows, str(tmp_path)).result() == (12_098, (7, 1))
+    assert len(backend.scan_rows(0, 1 << 96, 1 << 20)) == 12_098
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "CURRENT",
+        "LOCK",
+        "backend.2",
+        "backend.2-lock",
+    ]
+    assert backend.check_readers() == 0
+    backend.close()
+
+
+def run_job(job: CopyDatabase | CatchUp) -> None:
+    job.run(RealFiles(), LmdbEnvironments())
+
+
+def count_rows(directory: str) -> tuple[int, tuple[int, int]]:
+    with open_view(RealFiles(), LmdbEnvironments(), directory) as view:
+        return len(view.scan_rows(0, 1 << 96, 1 << 20)), view.applied()
+
+
+def test_a_saturated_loop_leaves_no_row_unflushed(tmp_path: Path) -> None:
+    files, environments = RealFiles(), LmdbEnvironments()
+    backend = open_backend(files, environments, str(tmp_path))
+    value = b"v" * 64
+    revision = 1
+    waits: list[float] = []
+    first_active = first_sealed = 0.0
+    committing: Future[Environment] | None = None
+    with ThreadPoolExecutor(1) as flusher:
+        now = time.monotonic()
+        end = now + SATURATION_SECONDS
+        while now < end or committing is not None:
+            if now < end and not backend.is_full:
+                first_active = first_active or now
+                for _ in range(50):
+                    revision += 1
+                    backend.put_row(revision << 32, value)
+                backend.set_applied(revision, 1)
+            for _ in range(200):
+                hashlib.sha256(value).digest()
+            now = time.monotonic()
+            if committing is not None and committing.done():
+                backend.committed(committing.result())
+                committing = None
+                waits.append(now - first_sealed)
+            if backend.is_due(now):
+                stage = backend.seal()
+                assert stage is not None
+                first_sealed, first_active = first_active, 0.0
+                staged = flusher.submit(stage.run, files, environments).result()
+                committing = flusher.submit(backend.staged(staged).run, files, environments)
+            backend.end_turn()
+    assert len(waits) > 10
+    assert max(waits) < UNFLUSHED_SECONDS_MAX
+    backend.close()
