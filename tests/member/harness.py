@@ -315,3 +315,9 @@ class Cluster:
         """Wait for the answer to a call."""
         self.wait(lambda: call in machine.replies, seconds)
         return machine.replies[call]
+
+    def success(self, machine: Machine, call: int, seconds: float = 30.0) -> bytes:
+        """Wait for the answer to a call that is not refused."""
+        answer = self.answer(machine, call, seconds)
+        assert isinstance(answer, bytes), answer
+        return answer

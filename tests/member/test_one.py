@@ -34,7 +34,7 @@ class PowerCutError(BaseException):
 
 
 def all_keys(cluster: Cluster, machine: Machine) -> list[tuple[bytes, bytes, int, int]]:
-    answer = cluster.answer(machine, machine.range(b"\0", b"\0"))
+    answer = cluster.success(machine, machine.range(b"\0", b"\0"))
     found = RangeResponse.FromString(answer)
     return [(kv.key, kv.value, kv.mod_revision, kv.version) for kv in found.kvs]
 
@@ -42,12 +42,12 @@ def all_keys(cluster: Cluster, machine: Machine) -> list[tuple[bytes, bytes, int
 def test_a_put_is_read_back() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
-    answer = cluster.answer(machine, machine.put(b"key", b"value"))
+    answer = cluster.success(machine, machine.put(b"key", b"value"))
     put = PutResponse.FromString(answer)
     assert put.header.revision == 2
     assert put.header.member_id == machine.running.id
     assert put.header.raft_term == machine.running.term
-    found = RangeResponse.FromString(cluster.answer(machine, machine.range(b"key")))
+    found = RangeResponse.FromString(cluster.success(machine, machine.range(b"key")))
     assert [(kv.key, kv.value, kv.mod_revision) for kv in found.kvs] == [(b"key", b"value", 2)]
     assert found.count == 1
 
@@ -307,7 +307,7 @@ def test_others_are_served_while_a_long_deletion_is_applied() -> None:
     found = dict(machine.running.out.take_replies())[call]
     assert isinstance(found, bytes) and RangeResponse.FromString(found).count == 1
     cluster.slices = 0
-    response = DeleteRangeResponse.FromString(cluster.answer(machine, deletion))
+    response = DeleteRangeResponse.FromString(cluster.success(machine, deletion))
     assert response.deleted == 2000
     assert all_keys(cluster, machine) == []
 
@@ -317,7 +317,7 @@ def test_others_are_served_while_a_long_deletion_is_applied() -> None:
 
 def grant(cluster: Cluster, machine: Machine, lease: int, ttl: int) -> int:
     body = LeaseGrantRequest(ID=lease, TTL=ttl).SerializeToString()
-    answer = cluster.answer(machine, machine.propose(requests.LEASE_GRANT, body))
+    answer = cluster.success(machine, machine.propose(requests.LEASE_GRANT, body))
     return LeaseGrantResponse.FromString(answer).TTL
 
 
@@ -436,7 +436,7 @@ def test_a_txn_answers_with_one_revision() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
     puts = [RequestOp(request_put=PutRequest(key=b"%d" % each)) for each in range(3)]
-    answer = cluster.answer(machine, machine.txn(TxnRequest(success=puts)))
+    answer = cluster.success(machine, machine.txn(TxnRequest(success=puts)))
     response = TxnResponse.FromString(answer)
     assert response.succeeded and response.header.revision == 2
     assert [each.response_put.header.revision for each in response.responses] == [2, 2, 2]

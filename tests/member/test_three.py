@@ -1,15 +1,405 @@
-"""Three members: elections, forwarding, reads, snapshots, changes of the membership."""
+"""Three members: forwarding, elections, timeouts, snapshots, leases, changes of the membership."""
 
-from kvorum.api.pb.etcdserverpb import PutResponse, RangeResponse
-from tests.member.harness import Cluster
+from random import Random
+
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, PutResponse, RangeResponse
+from kvorum.files.memory import Call
+from kvorum.member import requests
+from kvorum.member.leases import renew
+from kvorum.member.waits import ProposeChange, Steps
+from kvorum.membership.documents import Member as Listed
+from kvorum.membership.documents import encode_member, encode_promotion
+from kvorum.raft.changes import ChangeType, ConfChange
+from tests.member.harness import Cluster, Machine
+from tests.member.test_one import PowerCutError
+
+
+def keys_of(machine: Machine) -> list[bytes]:
+    store = machine.running.store
+    return [row for _, row in store.backend.scan_rows(0, 1 << 96, 10_000)]
+
+
+def equal(cluster: Cluster) -> bool:
+    """Tell whether all members hold the same."""
+    first, *others = [(machine.running.applied, keys_of(machine)) for machine in cluster]
+    return all(other == first for other in others)
 
 
 def test_a_follower_forwards_and_reads_what_it_wrote() -> None:
     cluster = Cluster(3)
     follower = cluster.follower()
-    put = PutResponse.FromString(cluster.answer(follower, follower.put(b"key", b"value")))
+    put = PutResponse.FromString(cluster.success(follower, follower.put(b"key", b"value")))
     assert put.header.member_id == follower.running.id
-    found = RangeResponse.FromString(cluster.answer(follower, follower.range(b"key")))
+    found = RangeResponse.FromString(cluster.success(follower, follower.range(b"key")))
     assert [kv.value for kv in found.kvs] == [b"value"]
     cluster.pass_time(1.0)
     assert {machine.running.store.revision for machine in cluster} == {put.header.revision}
+
+
+def test_members_tell_their_names_and_agree_on_a_version() -> None:
+    cluster = Cluster(3)
+    cluster.wait(lambda: all(machine.running.is_published for machine in cluster))
+    cluster.pass_time(5.0)
+    for machine in cluster:
+        names = {each.name: each.client_urls for each in machine.running.cluster.members}
+        assert names == {f"m{each}": (f"http://m{each}:2379",) for each in range(3)}
+        assert str(machine.running.cluster.version) == "3.0.0"
+        machine.running.peer_versions = dict.fromkeys(
+            [each.id for each in machine.running.cluster.members], "3.7.1"
+        )
+    cluster.pass_time(10.0)
+    assert {str(machine.running.cluster.version) for machine in cluster} == {"3.7.0"}
+    assert {str(each.running.cluster.storage_version) for each in cluster} == {"3.7.0"}
+
+
+def test_reads_that_wait_share_one_round() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.success(leader, leader.put(b"key", b"value"))
+    calls = [leader.range(b"key") for _ in range(50)]
+    leader.running.turn(cluster.now, cluster.deadline())
+    assert len(leader.running.node.raft.read_only.unconfirmed) == 1
+    for call in calls:
+        assert RangeResponse.FromString(cluster.success(leader, call)).count == 1
+
+
+def test_a_deposed_leader_serves_no_stale_read() -> None:
+    cluster = Cluster(3)
+    old = cluster.leader()
+    cluster.success(old, old.put(b"key", b"old"))
+    cluster.isolate(old)
+    stale = old.range(b"key")
+    cluster.settle()
+    new = cluster.wait(
+        lambda: next((each for each in cluster if each is not old and each.running.is_leader), None)
+    )
+    cluster.success(new, new.put(b"key", b"new"))
+    assert stale not in old.replies
+    cluster.heal()
+    assert cluster.answer(old, stale) in (errors.LEADER_CHANGED, errors.TIMEOUT)
+    found = RangeResponse.FromString(cluster.success(old, old.range(b"key")))
+    assert [kv.value for kv in found.kvs] == [b"new"]
+
+
+def test_a_serializable_read_needs_nobody() -> None:
+    cluster = Cluster(3)
+    machine = cluster.follower()
+    cluster.success(machine, machine.put(b"key", b"value"))
+    cluster.isolate(machine)
+    cluster.pass_time(3.0)
+    call = machine.range(b"key", serializable=True)
+    machine.turn()
+    answer = machine.replies[call]
+    assert isinstance(answer, bytes) and RangeResponse.FromString(answer).count == 1
+
+
+def test_without_a_leader_a_proposal_never_began() -> None:
+    cluster = Cluster(3)
+    machine = cluster.follower()
+    cluster.isolate(machine)
+    cluster.wait(lambda: machine.running.leader == 0)
+    began = cluster.now
+    proposal, read = machine.put(b"key"), machine.range(b"key")
+    assert cluster.answer(machine, proposal) == errors.CONTEXT_DEADLINE_EXCEEDED
+    assert 7.0 <= cluster.now - began < 7.3
+    assert cluster.answer(machine, read) == errors.TIMEOUT
+
+
+def test_a_proposal_that_waits_for_a_leader_is_taken_when_there_is_one() -> None:
+    cluster = Cluster(3)
+    machine = cluster.follower()
+    cluster.isolate(machine)
+    cluster.wait(lambda: machine.running.leader == 0)
+    call = machine.put(b"key", b"value")
+    cluster.pass_time(2.0)
+    cluster.heal()
+    cluster.success(machine, call, 5.0)
+
+
+def test_a_proposal_that_was_taken_and_lost_has_an_unknown_outcome() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.pass_time(10.0)
+    for machine in cluster:
+        for other in cluster:
+            machine.running.connected(other.running.id, 0.0)
+    cluster.isolate(leader)
+    call = leader.put(b"key")
+    answer = cluster.answer(leader, call)
+    # The leader steps down and finds no other; it was connected all the time, as far as it knows.
+    assert answer == errors.TIMEOUT
+    follower = next(machine for machine in cluster if machine is not leader)
+    follower.running.disconnected(leader.running.id)
+    call = leader.put(b"key")
+    cluster.heal()
+    assert cluster.answer(leader, call) != errors.TIMEOUT
+
+
+def test_a_lost_connection_is_named() -> None:
+    cluster = Cluster(3)
+    machine = cluster.follower()
+    cluster.pass_time(10.0)
+    # Nobody ever told the member that it is connected.
+    cluster.cut = {(machine.name, other) for other in cluster.machines}
+    call = machine.put(b"key")
+    assert cluster.answer(machine, call) == errors.TIMEOUT_DUE_TO_CONNECTION_LOST
+
+
+def test_a_lagging_follower_gets_a_snapshot_and_goes_on() -> None:
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=10, segment_bytes=4096)
+    leader = cluster.leader()
+    late = cluster.follower()
+    cluster.success(late, late.put(b"before", b"1"))
+    lease = LeaseGrantRequest(ID=7, TTL=1000).SerializeToString()
+    cluster.success(leader, leader.propose(requests.LEASE_GRANT, lease))
+    cluster.isolate(late)
+    for number in range(400):
+        leader.put(b"%d" % (number % 50), b"%d" % number, lease=7)
+        if number % 10 == 0:
+            cluster.pass_time(0.1)
+    cluster.pass_time(1.0)
+    assert leader.running.storage.first_index() > late.running.applied + 1
+    watching = late.running.hub.open_stream(1000)
+    watching.create(b"\0", b"\0", late.running.store.revision + 1)
+    reading = late.range(b"\0", b"\0", serializable=True)
+    cluster.heal()
+    cluster.wait(lambda: equal(cluster))
+    assert late.running.snapshots.index > 0
+    assert late.running.lessor.key_count(7) == 50
+    assert reading in late.replies
+    # Its watchers miss nothing, and it takes entries again.
+    cluster.success(late, late.put(b"after", b"1"))
+    cluster.pass_time(0.5)
+    assert equal(cluster)
+    events = b"".join(data for call, data in late.sends if call == 1000)
+    assert events.count(b"after") == 1
+    late.kill()
+    late.start()
+    cluster.wait(lambda: equal(cluster))
+    assert not leader.running.snapshots.transfers
+    assert not [name for name in leader.files.list("/data/member/snap") if "image" in name]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_power_cut_while_a_snapshot_is_received_harms_nothing(seed: int) -> None:
+    random = Random(seed)
+    cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5, segment_bytes=4096)
+    leader, late = cluster.leader(), cluster.follower()
+    cluster.isolate(late)
+    for number in range(100):
+        leader.put(b"%d" % (number % 20), b"%d" % number)
+        cluster.pass_time(0.02)
+    cluster.pass_time(1.0)
+    left = 0
+
+    def before(_call: Call) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerCutError
+
+    cluster.heal()
+    for _ in range(6):
+        left = random.randrange(120)
+        late.files.before = before
+        try:
+            cluster.wait(lambda: equal(cluster))
+            break
+        except PowerCutError:
+            late.lose_power(lambda: random.random() < 0.5)
+            cluster.messages.clear()
+            late.start()
+    late.files.before = None
+    cluster.wait(lambda: equal(cluster))
+    assert late.running.snapshots.index > 0
+
+
+def test_an_image_that_cannot_be_made_is_made_later() -> None:
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=10)
+    leader, late = cluster.leader(), cluster.follower()
+    cluster.isolate(late)
+    for number in range(300):
+        leader.put(b"%d" % number)
+        if number % 10 == 0:
+            cluster.pass_time(0.1)
+    cluster.pass_time(1.0)
+    failures = 0
+
+    def before(call: Call) -> None:
+        nonlocal failures
+        if "image" in call.path and failures < 3:
+            failures += 1
+            raise OSError(28, "No space left on device", call.path)
+
+    leader.files.before = before
+    cluster.heal()
+    cluster.wait(lambda: equal(cluster))
+    assert failures == 3
+
+
+# Leases.
+
+
+def test_a_new_leader_gives_every_lease_its_time_again() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    body = LeaseGrantRequest(ID=7, TTL=5).SerializeToString()
+    cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
+    cluster.success(leader, leader.put(b"leased", lease=7))
+    cluster.pass_time(3.0)
+    cluster.isolate(leader)
+    new = cluster.wait(
+        lambda: next(
+            (each for each in cluster if each is not leader and each.running.lessor.is_primary),
+            None,
+        )
+    )
+    began = cluster.now
+    cluster.pass_time(4.0)
+    assert 7 in new.running.lessor
+    # The old one, alone, may not revoke, nor count.
+    assert 7 in leader.running.lessor and not leader.running.lessor.is_primary
+    cluster.heal()
+    cluster.wait(lambda: all(7 not in each.running.lessor for each in cluster), 10.0)
+    assert 5.0 <= cluster.now - began < 8.0
+    assert equal(cluster)
+
+
+def ended(member_steps: Steps) -> Steps:
+    """Turn a number into an answer."""
+    result = yield from member_steps
+    return b"%d" % result if isinstance(result, int) else result
+
+
+def test_a_lease_is_renewed_on_the_leader_only_and_never_after_it_ran_out() -> None:
+    cluster = Cluster(3)
+    leader, follower = cluster.leader(), cluster.follower()
+    body = LeaseGrantRequest(ID=7, TTL=5).SerializeToString()
+    cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
+    for _ in range(4):
+        cluster.pass_time(3.0)
+        answer = cluster.answer(leader, leader.start_steps(ended(renew(leader.running, 7))))
+        assert answer == b"5"
+    unknown = leader.start_steps(ended(renew(leader.running, 8)))
+    assert cluster.answer(leader, unknown) == b"0"
+    # Nobody answers the follower's question here.
+    refused = follower.start_steps(ended(renew(follower.running, 7)))
+    assert cluster.answer(follower, refused) == errors.TIMEOUT
+    late = leader.start_steps(ended(renew(leader.running, 7)))
+    assert cluster.answer(leader, late) == b"0"
+
+
+# Membership.
+
+
+def change(machine: Machine, made: ConfChange) -> int:
+    def steps() -> Steps:
+        refusal = yield ProposeChange(made)
+        return b"done" if refusal is None else refusal
+
+    return machine.start_steps(steps())
+
+
+def added(identity: int, url: str, *, is_learner: bool = False) -> ConfChange:
+    kind = ChangeType.ADD_LEARNER_NODE if is_learner else ChangeType.ADD_NODE
+    return ConfChange(kind, identity, encode_member(Listed(identity, (url,), is_learner)))
+
+
+def join(cluster: Cluster, name: str, identity: int) -> Machine:
+    cluster_id = cluster[0].running.cluster.cluster_id
+    config = cluster.config(name, joins=(identity, cluster_id))
+    machine = Machine(cluster, name, config)
+    cluster.machines[name] = machine
+    machine.start()
+    return machine
+
+
+def test_a_member_joins_as_a_learner_is_promoted_and_removed() -> None:
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=10)
+    leader = cluster.leader()
+    for number in range(200):
+        leader.put(b"%d" % number)
+        cluster.pass_time(0.02)
+    learner = change(leader, added(99, "http://m9:2380", is_learner=True))
+    assert cluster.success(leader, learner) == b"done"
+    machine = join(cluster, "m9", 99)
+    cluster.wait(lambda: machine.running.is_published)
+    cluster.wait(lambda: equal(cluster))
+    assert machine.running.is_learner
+    promotion = ConfChange(ChangeType.ADD_NODE, 99, encode_promotion(99))
+    assert cluster.success(leader, change(leader, promotion)) == b"done"
+    cluster.pass_time(1.0)
+    assert not machine.running.is_learner
+    assert all(99 in each.running.conf_state.voters for each in cluster)
+    cluster.success(machine, machine.put(b"through the new one"))
+    removal = ConfChange(ChangeType.REMOVE_NODE, 99)
+    assert cluster.success(machine, change(machine, removal)) == b"done"
+    cluster.pass_time(1.0)
+    assert machine.running.is_removed
+    assert all(99 not in each.running.conf_state.voters for each in cluster)
+    del cluster.machines["m9"]
+    assert equal(cluster)
+
+
+def test_a_change_that_does_not_fit_is_refused_by_all_alike() -> None:
+    cluster = Cluster(3)
+    leader, follower = cluster.leader(), cluster.follower()
+    taken = added(99, "http://m0:2380")
+    assert cluster.answer(leader, change(leader, taken)) == errors.PEER_URL_EXIST
+    unknown = ConfChange(ChangeType.REMOVE_NODE, 98)
+    assert cluster.answer(follower, change(follower, unknown)) == errors.MEMBER_NOT_FOUND
+    cluster.pass_time(1.0)
+    assert {len(each.running.conf_state.voters) for each in cluster} == {3}
+    assert equal(cluster)
+    for machine in cluster:
+        machine.kill()
+        machine.start()
+    cluster.leader()
+    cluster.wait(lambda: equal(cluster))
+    assert {len(each.running.conf_state.voters) for each in cluster} == {3}
+
+
+def test_leadership_is_handed_over_without_losing_a_proposal() -> None:
+    cluster = Cluster(3)
+    leader, follower = cluster.leader(), cluster.follower()
+    leader.running.transfer_leadership(follower.running.id)
+    cluster.wait(lambda: follower.running.is_leader)
+    cluster.success(leader, leader.put(b"key"))
+    cluster.pass_time(1.0)
+    assert equal(cluster)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_members_that_lose_their_power_again_and_again_stay_equal(seed: int) -> None:
+    random = Random(seed)
+    cluster = Cluster(3, snapshot_entries=15, catch_up_entries=5, segment_bytes=4096)
+    acknowledged: list[bytes] = []
+    waiting: dict[tuple[str, int], bytes] = {}
+    for number in range(150):
+        key = b"%d" % number
+        running = list(cluster)
+        machine = random.choice(running)
+        waiting[machine.name, machine.put(key)] = key
+        if random.random() < 0.1 and len(running) == 3:
+            random.choice(running).lose_power(lambda: random.random() < 0.5)
+        elif random.random() < 0.3:
+            for each in cluster.machines.values():
+                if each.member is None:
+                    each.start()
+        cluster.pass_time(random.choice([0.0, 0.1, 0.5]))
+        for (name, call), each in list(waiting.items()):
+            if isinstance(cluster.machines[name].replies.get(call), bytes):
+                acknowledged.append(each)
+                del waiting[name, call]
+    for each in cluster.machines.values():
+        if each.member is None:
+            each.start()
+    cluster.leader()
+    cluster.wait(lambda: equal(cluster))
+    assert len(acknowledged) > 50
+    for machine in cluster:
+        for key in acknowledged:
+            assert machine.running.store.get(key) is not None
