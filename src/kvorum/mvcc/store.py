@@ -43,6 +43,7 @@ class Store:
         "changes_in_transactions",
         "compacted_revision",
         "compaction",
+        "delete_operations",
         "deletes",
         "first_revision",
         "is_writing",
@@ -70,6 +71,7 @@ class Store:
         self.transactions_of_many = 0
         self.changes_in_transactions = 0
         self.deletes = 0
+        self.delete_operations = 0
 
     @property
     def puts(self) -> int:

@@ -74,6 +74,7 @@ class WriteTransaction:
     def delete_range_slices(self, key: bytes, end: bytes) -> Slices[Deleted]:
         """Delete every key of a range, in order; return them with the revisions they had."""
         stop = range_end(key, end)
+        self._store.delete_operations += 1
         deleted: Deleted = []
         while keys := self._index.live.run(key, stop, KEYS_PER_SLICE):
             self._delete(keys, deleted)
@@ -84,6 +85,7 @@ class WriteTransaction:
 
     def delete_keys_slices(self, keys: list[bytes]) -> Slices[Deleted]:
         """Delete these keys, which are in order; those that do not exist are left alone."""
+        self._store.delete_operations += len(keys)
         deleted: Deleted = []
         for start in range(0, len(keys), KEYS_PER_SLICE):
             if start:

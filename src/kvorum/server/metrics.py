@@ -217,7 +217,7 @@ def _mvcc(sources: Sources) -> Iterator[Family]:
         "Size of the database without free pages.",
     )
     yield counter("etcd_mvcc_put_total", store.puts, "Puts.")
-    yield counter("etcd_mvcc_delete_total", store.deletes, "Keys deleted.")
+    yield counter("etcd_mvcc_delete_total", store.delete_operations, "Deletes.")
     yield counter(
         "etcd_mvcc_txn_total", store.transactions_of_many, "Transactions of several changes."
     )

@@ -1,0 +1,201 @@
+"""Names, types, labels and values of metrics, against the reference and against a real etcd's."""
+
+import http.client
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import Histogram as TheirHistogram
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvorum.server.exposition import Family, Histogram, Sample, exponential, text
+from tests.clients.etcdctl import run as etcdctl
+from tests.etcd import running_etcd
+from tests.kvorum import running_kvorum
+
+REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "ops-metrics.md"
+
+# What a real etcd 3.5.1 shows and this server does not, and why.
+NOT_SHOWN = {
+    r"go_.*": "there is no Go here",
+    r"promhttp_.*": "of Go's library for metrics",
+    r"process_virtual_memory_max_bytes": "a limit nobody sets",
+    r"etcd_grpc_proxy_.*": "of the proxy, 0 in every server",
+    r"etcd_debugging_store_.*": "of the v2 store, which never was here",
+    r"etcd_debugging_disk_backend_commit_.*": "phases of bbolt's commit",
+    r"etcd_debugging_mvcc_range_total": "removed in etcd 3.7",
+    r"etcd_debugging_auth_revision": "no authentication yet",
+    r"etcd_.*(apply_duration|snapshot_apply|learner_promote).*": "not kept yet",
+    r"etcd_server_slow_read_indexes_total": "not kept yet",
+    r"etcd_debugging_(mvcc_.*(pause|duration|put_size|events|compaction_last)).*": "not kept yet",
+    r"etcd_debugging_(lease_ttl_total|server_lease_expired_total|snap_save_marsh.*)": "not kept",
+    r"etcd_(snap_.*|disk_backend_snapshot_duration_seconds)": "not kept yet",
+    r"etcd_mvcc_(db_open_read_transactions|hash_duration_seconds)": "not kept yet",
+}
+
+
+def scrape(address: str) -> str:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def types(page: str) -> dict[str, str]:
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.M))
+
+
+def values(page: str) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+class Pages(NamedTuple):
+    ours: str
+    theirs: str
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """Metrics of our server and of a real etcd after the same calls."""
+    directory = tmp_path_factory.mktemp("pair")
+    with (
+        running_kvorum(directory / "ours") as kvorum,
+        running_etcd(directory / "theirs") as etcd,
+    ):
+        found = []
+        for address in (kvorum.address, etcd.address):
+            for command in (
+                ["put", "a", "1"],
+                ["put", "b", "2"],
+                ["put", "c", "3"],
+                ["get", "a"],
+                ["get", "a", "--prefix"],
+                ["del", "b"],
+                ["del", "none"],
+                ["lease", "grant", "100"],
+                ["compaction", "3"],
+            ):
+                assert etcdctl(address, *command).code == 0, command
+            put_both = 'value("a") = "1"\n\nput a 5\nput d 6\n\n\n'
+            assert etcdctl(address, "txn", text=put_both).code == 0
+            assert etcdctl(address, "lease", "revoke", "1234").code != 0
+            found.append(scrape(address))
+        yield Pages(*found)
+
+
+def test_the_text_is_what_prometheus_reads(pages: Pages) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(pages.ours)}
+    fsync = families["etcd_disk_wal_fsync_duration_seconds"]
+    assert fsync.type == "histogram"
+    assert pages.ours.endswith("\n")
+
+
+def test_every_name_and_type_is_etcds(pages: Pages) -> None:
+    ours, theirs = types(pages.ours), types(pages.theirs)
+    both = ours.keys() & theirs.keys()
+    assert {name: ours[name] for name in both} == {name: theirs[name] for name in both}
+    missing = {
+        name
+        for name in theirs.keys() - ours.keys()
+        if not any(re.fullmatch(pattern, name) for pattern in NOT_SHOWN)
+    }
+    assert missing == set()
+    useless = [
+        pattern for pattern in NOT_SHOWN if not any(re.fullmatch(pattern, n) for n in theirs)
+    ]
+    assert useless == []
+
+
+def test_names_types_and_labels_are_those_of_the_reference(pages: Pages) -> None:
+    if not REFERENCE.exists():
+        pytest.skip("no reference beside the repository")
+    rows = re.findall(r"^\| (\w+) \| (\w+) \| ([^|]*) \|", REFERENCE.read_text(), re.M)
+    known = {name: (kind, labels) for name, kind, labels in rows}
+    for series in values(pages.ours):
+        sample, _, rest = series.partition("{")
+        name = sample if sample in known else re.sub(r"_(bucket|sum|count)$", "", sample)
+        if name.startswith(("process_", "grpc_")):
+            continue
+        kind, labels = known[name]
+        assert types(pages.ours)[name] == kind
+        expected = {label.strip() for label in labels.split(",")} - {"—"}
+        assert set(re.findall(r'(\w+)="', rest)) - {"le"} == expected, name
+
+
+SAME = [
+    "etcd_mvcc_put_total",
+    "etcd_mvcc_delete_total",
+    "etcd_mvcc_txn_total",
+    "etcd_debugging_mvcc_current_revision",
+    "etcd_debugging_mvcc_compact_revision",
+    "etcd_debugging_mvcc_keys_total",
+    "etcd_debugging_mvcc_watcher_total",
+    "etcd_debugging_lease_granted_total",
+    "etcd_debugging_lease_revoked_total",
+    "etcd_server_has_leader",
+    "etcd_server_is_leader",
+    "etcd_server_is_learner",
+    "etcd_server_leader_changes_seen_total",
+    "etcd_server_proposals_failed_total",
+    "etcd_server_proposals_pending",
+    "etcd_server_quota_backend_bytes",
+    "etcd_server_read_indexes_failed_total",
+    "etcd_server_slow_apply_total",
+]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_values_are_etcds_after_the_same_calls(pages: Pages, name: str) -> None:
+    assert values(pages.ours)[name] == values(pages.theirs)[name]
+
+
+def test_calls_are_counted_as_etcd_counts_them(pages: Pages) -> None:
+    def grpc_lines(page: str) -> dict[str, float]:
+        # Services that 3.5.1 prepares and labels are equal; methods of 3.7 are ours alone.
+        wanted = re.compile(r'grpc_server_\w+\{.*grpc_service="etcdserverpb\.(KV|Lease|Watch)"')
+        return {name: value for name, value in values(page).items() if wanted.match(name)}
+
+    ours, theirs = grpc_lines(pages.ours), grpc_lines(pages.theirs)
+    assert ours.items() >= theirs.items()
+    assert all("RangeStream" in name for name in ours.keys() - theirs.keys())
+
+
+def test_buckets_are_etcds(pages: Pages) -> None:
+    ours, theirs = values(pages.ours), values(pages.theirs)
+    for name in theirs:
+        family = re.sub(r"_bucket\{.*", "", name)
+        if "_bucket{" in name and f"{family}_count" in ours and not name.startswith("grpc"):
+            assert name in ours
+
+
+observations = st.lists(st.floats(0, 100, allow_nan=False), max_size=50)
+
+
+@given(observations)
+def test_histograms_count_as_the_library_does(observed: list[float]) -> None:
+    bounds = exponential(0.001, 14)
+    registry = CollectorRegistry()
+    theirs = TheirHistogram("h", "text", buckets=bounds, registry=registry)
+    ours = Histogram(bounds)
+    for value in observed:
+        theirs.observe(value)
+        ours.observe(value)
+    page = text([Family("h", "histogram", "text", ours.samples())]).decode()
+    library = generate_latest(registry).decode()
+    expected = {name: value for name, value in values(library).items() if "_created" not in name}
+    assert values(page) == pytest.approx(expected)
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=20))
+def test_any_label_survives(label: str) -> None:
+    page = text([Family("g", "gauge", "text", [Sample(1, {"name": label})])]).decode()
+    (family,) = text_string_to_metric_families(page)
+    assert family.samples[0].labels == {"name": label}
