@@ -183,7 +183,8 @@ class Store:
         After the job, whatever became of it, `hash_ended` must be called. Raises StatusError if
         the revision is compacted, unless that compaction's hash is kept, or in the future.
         """
-        kept = self.compaction.hash_of(revision)
+        # A compaction at revision 0 is one too, but 0 is asked for to mean the current one.
+        kept = self.compaction.hash_of(revision) if revision else None
         if kept is not None:
             return kept
         main = self.readable(revision)
