@@ -54,8 +54,8 @@ MISTAKES = [
     Mistake(
         "a watcher on a full stream stays synced",
         hub.WatchHub._tell,
-        "self._leave_synced(watcher)",
-        "return",
+        "self._leave_synced(watcher)\n        watcher",
+        "return\n        watcher",
     ),
     Mistake(
         "a paused stream gets events",
@@ -182,6 +182,18 @@ MISTAKES = [
         batch.Match._body,
         "if selection & PREV_KV:",
         "if selection:",
+    ),
+    Mistake(
+        "a watcher that is left out for want of memory forgets the transaction",
+        hub.WatchHub._tell,
+        "self._enqueue(watcher, main)",
+        "self._enqueue(watcher, main + 1)",
+    ),
+    Mistake(
+        "a watcher that is left out for want of memory waits for ever",
+        hub.WatchHub._catch_up_some,
+        "unserved.append(watcher)",
+        "pass",
     ),
     Mistake(
         "held watchers are forgotten when the stream goes on",

@@ -7,7 +7,8 @@ Rules:
   the watcher has been told everything.
 * A watcher becomes synced in the same call that told it everything up to the current revision,
   so nothing is committed in between. It falls behind where its stream takes no more: paused,
-  or more bytes sent in this turn than its share. Then it keeps only the next revision it needs.
+  or more bytes sent in this turn than its share; or where all streams together were sent more
+  than is good for the memory. Then it keeps only the next revision it needs.
 * A transaction with many changes, or one that very many watch, is published in steps. Until
   that is finished no progress is told, and the next transaction should wait; if it does not,
   the rest is published at once.
@@ -46,7 +47,7 @@ STREAM_UNSENT_BYTES_MAX = 1024 * 1024
 """What one stream may be sent between two calls of `take_outgoing` before it counts as full."""
 
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
-"""The same over all streams: above it, every stream counts as full."""
+"""The same over all streams: above it, whoever is left to be told falls behind."""
 
 
 class Random(Protocol):
@@ -116,8 +117,7 @@ class WatchHub:
         self._turn += 1
         full, self._full = self._full, {}
         for stream in full:
-            if not stream.is_paused:
-                self.release(stream)
+            self.release(stream)
         return outgoing
 
     @property
@@ -188,14 +188,16 @@ class WatchHub:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do."""
-        return bool(self._publication is not None or self._catch_up or self._behind)
+        """Whether `step` has something to do, before the outgoing list is taken."""
+        if self._publication is not None:
+            return True
+        return self._unsent_bytes < UNSENT_BYTES_MAX and bool(self._catch_up or self._behind)
 
     def step(self) -> bool:
         """Do a bounded piece of what is left; return whether there is more."""
         if self._publication is not None:
             self._publish_some()
-        else:
+        elif self.has_work:
             self._catch_up_some()
         return self.has_work
 
@@ -246,10 +248,14 @@ class WatchHub:
         watcher.place = Place.CLOSED
 
     def release(self, stream: WatchStream) -> None:
-        """Let a stream's held watchers catch up."""
-        for watcher in stream.held:
+        """Let a stream's held watchers catch up, unless it is paused; a number at a time."""
+        if stream.is_paused:
+            return
+        for watcher in tuple(islice(stream.held, CATCH_UP_WATCHERS_MAX)):
+            del stream.held[watcher]
             self._enqueue(watcher, watcher.next_revision)
-        stream.held.clear()
+        if stream.held:
+            self._full[stream] = None
 
     def forget_stream(self, stream: WatchStream) -> None:
         """Forget a stream without watchers."""
@@ -300,10 +306,8 @@ class WatchHub:
             self._full[stream] = None
 
     def _is_full(self, stream: WatchStream) -> bool:
-        return (
-            stream.is_paused
-            or (stream.turn == self._turn and stream.unsent_bytes >= STREAM_UNSENT_BYTES_MAX)
-            or self._unsent_bytes >= UNSENT_BYTES_MAX
+        return stream.is_paused or (
+            stream.unsent_bytes >= STREAM_UNSENT_BYTES_MAX and stream.turn == self._turn
         )
 
     def _send_events(self, watcher: Watcher, match: Match, header: bytes) -> None:
@@ -341,6 +345,9 @@ class WatchHub:
             self._leave_synced(watcher)
             watcher.next_revision = main
             self._hold(watcher)
+        elif self._unsent_bytes >= UNSENT_BYTES_MAX:
+            self._leave_synced(watcher)
+            self._enqueue(watcher, main)
         else:
             self._send_events(watcher, match, header)
             watcher.next_revision = main + 1
@@ -364,12 +371,12 @@ class WatchHub:
         served = catch_up.served_revision
         self._sweep_revision = served + 1
         header = self.header.field(served)
-        ahead = []
+        unserved = []
         for watcher, match in catch_up.matches():
             if watcher.place is not Place.BEHIND:
                 continue
-            if watcher.next_revision > served:
-                ahead.append(watcher)
+            if watcher.next_revision > served or self._unsent_bytes >= UNSENT_BYTES_MAX:
+                unserved.append(watcher)
             elif self._is_full(watcher.stream):
                 self._hold(watcher)
             else:
@@ -380,7 +387,7 @@ class WatchHub:
                     self._join_synced(watcher)
                 else:
                     self._behind.append(watcher)
-        self._behind.extendleft(reversed(ahead))
+        self._behind.extendleft(reversed(unserved))
 
     def _begin_catch_up(self) -> None:
         """Choose watchers: the first in the queue, and a place where some of them go on."""
