@@ -50,7 +50,8 @@ from kvorum.raft.states import Role, SoftState
 
 if TYPE_CHECKING:
     from kvorum.backend import Backend
-    from kvorum.backend.flush import Flushed, Staged
+    from kvorum.backend.environment import Environment
+    from kvorum.backend.flush import Staged
     from kvorum.lease.lessor import Lessor
     from kvorum.member.alarms import Alarms
     from kvorum.member.config import MemberConfig, Seams
@@ -533,7 +534,7 @@ class Member:
         work = self.backend.staged(staged)
         self.out.jobs.append(Job(Place.FLUSHER, work, self._committed))
 
-    def _committed(self, flushed: Flushed) -> None:
+    def _committed(self, flushed: Environment) -> None:
         removal = self.backend.committed(flushed)
         if removal is not None:
             self.out.jobs.append(Job(Place.FLUSHER, removal, _nothing))
