@@ -150,7 +150,7 @@ class DefragmentForgetsDeletions(Backend):
 class CurrentBeforeTheCommit(Backend):
     def staged(self, staged: Staged) -> Any:
         if staged.switch is not None:
-            write_current(self._files, self._directory, Current(staged.switch.number))
+            write_current(self._files, self.directory, Current(staged.switch.number))
         return super().staged(staged)
 
 

@@ -55,7 +55,6 @@ class Backend:
         "_active",
         "_cache",
         "_defragmentation",
-        "_directory",
         "_environment",
         "_files",
         "_first_write",
@@ -68,6 +67,7 @@ class Backend:
         "_view",
         "applied_index",
         "applied_term",
+        "directory",
         "durable_index",
     )
 
@@ -83,7 +83,8 @@ class Backend:
     ) -> None:
         self._files = files
         self._environment = environment
-        self._directory = directory
+        # Where the database is, whichever file it is at the moment; jobs that look take this.
+        self.directory = directory
         self._number = number  # the greatest that a database was given
         self._lock = lock
         self._map_bytes = map_bytes
@@ -347,7 +348,7 @@ class Backend:
         # A number is not used again: what removes an abandoned file may not have run yet.
         self._number += 1
         self._defragmentation = Defragmentation(
-            self._directory, self.path, self._number, self._map_bytes
+            self.directory, self.path, self._number, self._map_bytes
         )
         if self._sealed is not None:
             # The helper may look before this batch is committed.

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from google_crc32c import extend
 
-from kvorum.backend import Backend, View
+from kvorum.backend import Backend, View, open_view
 from kvorum.backend.buckets import BUCKETS, CONSISTENT_INDEX, KEY, META, STORAGE_VERSION, TERM
 from kvorum.backend.encoding import row_key
 from kvorum.backend.environment import Environments
@@ -39,7 +39,7 @@ class HashKV(NamedTuple):
 class HashRows:
     """A job: hash the rows up to a revision as they are after a compaction."""
 
-    path: str
+    directory: str  # not the file: a defragmentation may replace that before the job runs
     pending: dict[int, bytes | None]  # rows that wait for the disk; None deletes
     revision: int
     compact_revision: int
@@ -49,25 +49,18 @@ class HashRows:
     def of_revision(cls, backend: Backend, revision: int, compact_revision: int) -> Self:
         """Make the job behind HashKV."""
         pending = backend.pending_rows(bound(revision))
-        return cls(backend.path, pending, revision, compact_revision, is_compaction=False)
+        return cls(backend.directory, pending, revision, compact_revision, is_compaction=False)
 
     @classmethod
     def of_compaction(cls, backend: Backend, revision: int, previous: int) -> Self:
         """Make the job that runs before a compaction's rows are deleted."""
         pending = backend.pending_rows(bound(revision))
-        return cls(backend.path, pending, revision, previous, is_compaction=True)
+        return cls(backend.directory, pending, revision, previous, is_compaction=True)
 
-    def run(self, files: Files, environments: Environments) -> int:  # noqa: ARG002
+    def run(self, files: Files, environments: Environments) -> int:
         """Return the hash."""
-        environment = environments.open_reader(self.path)
-        try:
-            view = View(environment)
-            try:
-                return self._hash(view)
-            finally:
-                view.end()
-        finally:
-            environment.close()
+        with open_view(files, environments, self.directory) as view:
+            return self._hash(view)
 
     def _hash(self, view: View) -> int:
         compacted = bound(self.compact_revision)
@@ -105,19 +98,12 @@ class HashRows:
 class HashDatabase:
     """A job: hash every bucket as it is on the disk. Flush first."""
 
-    path: str
+    directory: str
 
-    def run(self, files: Files, environments: Environments) -> int:  # noqa: ARG002
+    def run(self, files: Files, environments: Environments) -> int:
         """Return the hash."""
-        environment = environments.open_reader(self.path)
-        try:
-            view = View(environment)
-            try:
-                return hash_database(view)
-            finally:
-                view.end()
-        finally:
-            environment.close()
+        with open_view(files, environments, self.directory) as view:
+            return hash_database(view)
 
 
 def hash_database(view: View) -> int:

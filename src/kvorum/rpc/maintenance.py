@@ -228,5 +228,5 @@ def _defragment(member: Member) -> Steps:
 def _hash(member: Member) -> Steps:
     header = member.header.field(member.store.revision)
     yield from flushed(member)
-    value = yield RunJob(Place.HELPER, HashDatabase(member.backend.path))
+    value = yield RunJob(Place.HELPER, HashDatabase(member.backend.directory))
     return header + HashResponse(hash=value).SerializeToString()
