@@ -322,3 +322,22 @@ every_call = st.one_of(
     auth_calls,
     queue_calls,
 )
+
+writes = st.one_of(
+    simple("KV/Put", pb.PutRequest, key=keys, value=values, lease=st.sampled_from([0, 0, 7, 8])),
+    simple("KV/Put", pb.PutRequest, key=keys, value=values),
+    simple(
+        "KV/DeleteRange", pb.DeleteRangeRequest, key=keys, range_end=st.sampled_from([b"", b"c"])
+    ),
+)
+grants = simple(
+    "Lease/LeaseGrant", pb.LeaseGrantRequest, ID=st.sampled_from([7, 8]), TTL=st.just(1000)
+)
+
+
+@st.composite
+def sequences(draw: st.DrawFn, calls: st.SearchStrategy[Call]) -> list[Call]:
+    """Make some leases and some history, and then anything."""
+    found = draw(st.lists(grants, max_size=2))
+    found += draw(st.lists(writes, min_size=2, max_size=6))
+    return found + draw(st.lists(calls, min_size=5, max_size=20))

@@ -1,5 +1,6 @@
 """A real etcd to ask: any call of the contract, with its answer or its error."""
 
+import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,18 @@ class Oracle:
             response_deserializer=method.response.FromString,
         )
         return open_stream(requests, timeout=CALL_SECONDS_MAX)
+
+    def wait_for_watchers(self) -> None:
+        """Wait until no watcher of the server is behind; it looks after them ten times a second."""
+        host, _, port = self.address.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=CALL_SECONDS_MAX)
+        try:
+            text = b""
+            while b"\netcd_debugging_mvcc_slow_watcher_total 0\n" not in text:
+                connection.request("GET", "/metrics")
+                text = connection.getresponse().read()
+        finally:
+            connection.close()
 
     def close(self) -> None:
         self._channel.close()

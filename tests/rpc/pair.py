@@ -41,6 +41,9 @@ class Pair:
         if refused is not None:
             assert ours == refused, call
             return
+        if isinstance(request, pb.CompactionRequest):
+            # The hashes of 3.5.1 depend on how far a compaction got.
+            request.physical = True
         theirs = self.oracle.ask(call.name, request)
         self.compare(call.name, request, ours, theirs)
 

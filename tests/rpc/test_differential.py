@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.rpc.calls import Call, alarm_calls, every_call, kv_calls
+from tests.rpc.calls import Call, alarm_calls, every_call, kv_calls, sequences
 from tests.rpc.pairs import Pairs
 
 EXAMPLES = int(os.environ.get("KVORUM_SEQUENCES", "100"))
@@ -32,19 +32,19 @@ def run(pairs: Pairs, calls: list[Call]) -> None:
         pair.reset()
 
 
-@given(calls=st.lists(kv_calls, min_size=5, max_size=25))
+@given(calls=sequences(kv_calls))
 @SEQUENCES
 def test_keys(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
 
 
-@given(calls=st.lists(every_call, min_size=5, max_size=25))
+@given(calls=sequences(every_call))
 @SEQUENCES
 def test_every_call(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
 
 
-@given(calls=st.lists(st.one_of(alarm_calls, kv_calls), min_size=2, max_size=15))
+@given(calls=sequences(st.one_of(alarm_calls, kv_calls)))
 @SEQUENCES
 def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)

@@ -9,7 +9,16 @@ import grpc
 from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb as pb
-from tests.rpc.calls import At, Call, compact_calls, ends, flags, kv_calls, lease_calls
+from tests.rpc.calls import (
+    At,
+    Call,
+    compact_calls,
+    flags,
+    grants,
+    lease_calls,
+    txn_calls,
+    writes,
+)
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle
 
@@ -37,8 +46,8 @@ class Watching(NamedTuple):
 
 creates = st.fixed_dictionaries(
     {
-        "key": st.sampled_from([b"", b"a", b"b", b"c", b"d"]),
-        "range_end": ends,
+        "key": st.sampled_from([b"", b"a", b"a", b"b", b"c"]),
+        "range_end": st.sampled_from([b"", b"\0", b"\0", b"c", b"\xff", b"a"]),
         "start_revision": st.one_of(
             st.sampled_from([0, 0, 0, 1]), st.integers(-6, 3).map(At), st.just(-2)
         ),
@@ -53,8 +62,18 @@ cancels = st.sampled_from([0, 1, 2, 5, -7]).map(lambda each: Watching("cancel", 
 others = st.sampled_from([Watching("progress", {}), Watching("nothing", {})])
 requests = st.one_of(creates, creates, creates, cancels, others)
 steps: st.SearchStrategy[Call | Watching] = st.one_of(
-    requests, kv_calls, kv_calls, lease_calls, compact_calls
+    requests, writes, writes, writes, txn_calls, lease_calls, compact_calls
 )
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[Call | Watching]:
+    """Make some history, some watchers, and then anything."""
+    found: list[Call | Watching] = []
+    found += draw(st.lists(grants, max_size=1))
+    found += draw(st.lists(writes, min_size=2, max_size=6))
+    found += draw(st.lists(creates, min_size=1, max_size=3))
+    return found + draw(st.lists(steps, min_size=10, max_size=25))
 
 
 class Seen:
