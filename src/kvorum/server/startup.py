@@ -28,6 +28,7 @@ from kvorum.member.recovery import open_member
 from kvorum.membership.bootstrap import check_initial_cluster, parse_initial_cluster
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts
+from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.server.directory import prepare_directory
 from kvorum.server.endpoints import Endpoints
@@ -170,6 +171,7 @@ class Server:
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments()
         member = self._recover(settings, files, environments)
+        start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
         runtime = Runtime(

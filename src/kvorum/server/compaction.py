@@ -1,0 +1,78 @@
+"""Auto compaction: proposing to forget history, by age or by number of revisions.
+
+Both are procedures of the member and run on every one; only the leader proposes. By age, a
+revision is sampled ten times an interval, which is the retention but an hour at most; the first
+compaction comes after the whole retention, the next ones after an interval each. A compaction
+that failed is tried again at the next sample.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+from kvorum.api.codec import varint
+from kvorum.api.errors import COMPACTED, Status
+from kvorum.member.member import Member
+from kvorum.member.requests import COMPACTION
+from kvorum.member.waits import Propose, Steps, Until, Wait
+from kvorum.server.config import Config
+from kvorum.server.values import SECOND
+
+INTERVAL_SECONDS_MAX = 3600.0
+SAMPLES_PER_INTERVAL = 10
+REVISION_SECONDS = 300.0
+
+
+def start_auto_compaction(member: Member, config: Config) -> None:
+    """Begin what the flags ask for."""
+    if not config.compaction_retention:
+        return
+    if config.compaction_mode == "periodic":
+        member.start(None, by_age(member, config.compaction_retention / SECOND))
+    else:
+        member.start(None, by_revision(member, config.compaction_retention))
+
+
+def by_age(member: Member, retention_seconds: float) -> Steps:
+    """Keep the history of the last so many seconds."""
+    interval = min(retention_seconds, INTERVAL_SECONDS_MAX)
+    sample = interval / SAMPLES_PER_INTERVAL
+    # One more than fit into the retention, so that the oldest is at least that old.
+    revisions: deque[int] = deque(maxlen=int(retention_seconds / sample + 1e-9) + 1)
+    compacted, succeeded, pause = 0, member.now, retention_seconds
+    while True:
+        revisions.append(member.store.revision)
+        yield Until(member.now + sample)
+        revision = revisions[0]
+        # Moments are sums of fractions; what is missing of them is no reason to wait.
+        is_early = member.now - succeeded < pause - sample / 100
+        if is_early or revision == compacted or not member.is_leader:
+            continue
+        pause = interval
+        if (yield from _compact(member, revision)):
+            compacted, succeeded = revision, member.now
+
+
+def by_revision(member: Member, retention: int) -> Steps:
+    """Keep the last so many revisions."""
+    compacted = 0
+    while True:
+        yield Until(member.now + REVISION_SECONDS)
+        revision = member.store.revision - retention
+        if (
+            revision > 0
+            and revision != compacted
+            and member.is_leader
+            and (yield from _compact(member, revision))
+        ):
+            compacted = revision
+
+
+def _compact(member: Member, revision: int) -> Generator[Wait | None, Any, bool]:
+    """Propose a compaction; return whether history up to there is gone."""
+    answer = yield Propose(COMPACTION, b"\x08" + varint(revision))
+    if isinstance(answer, Status) and answer != COMPACTED:
+        member.logger.warning(f"auto compaction of revision {revision} failed: {answer.text}")
+        return False
+    member.logger.info(f"completed auto compaction of revision {revision}")
+    return True
