@@ -138,13 +138,13 @@ def test_a_key_written_often_is_not_copied_each_time() -> None:
     index = Index()
     for main in range(2, 300):
         index.put(b"k", main << 32)
-    entry = index._entries[b"k"]
+    entry = index.entries[b"k"]
     index.put(b"k", 300 << 32)
     assert isinstance(entry, bytearray)
-    assert index._entries[b"k"] is entry
+    assert index.entries[b"k"] is entry
     index.delete_run([b"k"], 301 << 32 | 1)
     index.put(b"k", 302 << 32)
-    assert index._entries[b"k"] is entry
+    assert index.entries[b"k"] is entry
 
 
 def test_a_key_is_one_object_however_often_it_comes_back() -> None:
@@ -152,5 +152,5 @@ def test_a_key_is_one_object_however_often_it_comes_back() -> None:
     index.put(bytes([107]), 2 << 32)
     index.delete_run(index.live.run(b"", None, 9), 3 << 32 | 1)
     index.put(b"k" + b"", 4 << 32)
-    (held,) = index._entries
+    (held,) = index.entries
     assert index.live.run(b"", None, 9)[0] is held

@@ -28,8 +28,8 @@ from kvorum.mvcc.index import Index
 from kvorum.mvcc.pins import Pins
 from kvorum.mvcc.slices import KEYS_PER_SLICE
 
-KEYS_PER_STEP = 4 * KEYS_PER_SLICE  # most keys have nothing to forget
-ROWS_PER_STEP = 4 * KEYS_PER_SLICE
+KEYS_PER_STEP = 2 * KEYS_PER_SLICE  # most keys have nothing to forget
+ROWS_PER_STEP = 2 * KEYS_PER_SLICE
 HASHES_KEPT = 10
 
 

@@ -2,7 +2,7 @@
 
 The rules of this module:
 
-- Every key that has a revision is in `_entries`, and in exactly one of two sorted sets: `live`
+- Every key that has a revision is in `entries`, and in exactly one of two sorted sets: `live`
   if its newest revision is a put, `ended` if it is a tombstone that is not compacted yet.
 - The index may be ahead of what readers may see: a write that is not committed is in it already.
   Who asks for the newest state uses the sets alone; who asks for the state at a revision goes
@@ -27,16 +27,16 @@ def range_end(key: bytes, end: bytes) -> bytes | None:
 class Index:
     """Keys, their revisions, and their order."""
 
-    __slots__ = ("_entries", "ended", "live", "newest_revision")
+    __slots__ = ("ended", "entries", "live", "newest_revision")
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, Entry] = {}
         self.live = SortedKeys()
         self.ended = SortedKeys()
         self.newest_revision = 0  # of all keys, seen by readers or not
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def put(self, key: bytes, revision: int) -> tuple[int, int, int]:
         """Note a put; return create revision, version and the revision before it, or 0.
@@ -44,12 +44,12 @@ class Index:
         The revision before may be a tombstone.
         """
         self.newest_revision = revision
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         if entry is None:
-            self._entries[key] = revision
+            self.entries[key] = revision
             self.live.add(key)
             return revision >> 32, 1, 0
-        self._entries[key], create, version, previous = history.appended(entry, revision)
+        self.entries[key], create, version, previous = history.appended(entry, revision)
         if previous & 1:
             self.live.add(self.ended.remove(key))
         return create, version, previous
@@ -60,7 +60,7 @@ class Index:
         The first key gets the revision `first`, which is a tombstone's, and each next one the
         next sub revision.
         """
-        entries = self._entries
+        entries = self.entries
         before = []
         assert keys, "nothing to delete"
         for key in keys:
@@ -74,7 +74,7 @@ class Index:
 
     def newest(self, key: bytes) -> int:
         """Return the newest revision of a key; 0 if it has none or it is a tombstone."""
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         if isinstance(entry, int):
             return 0 if entry & 1 else entry
         if entry is None:
@@ -84,12 +84,12 @@ class Index:
 
     def at(self, key: bytes, limit: int) -> int:
         """Return the newest revision of a key up to a limit; 0 if it has none or was deleted."""
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         return 0 if entry is None else history.at(entry, limit)
 
     def facts(self, key: bytes, limit: int) -> Facts | None:
         """Return what is known of a key's newest revision up to a limit, if that is a put."""
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         return None if entry is None else history.facts(entry, limit)
 
     def newest_of(self, keys: list[bytes]) -> list[int]:
@@ -97,7 +97,7 @@ class Index:
         from_bytes, record = int.from_bytes, -history.RECORD_BYTES
         return [
             entry if isinstance(entry, int) else from_bytes(entry[record:], "big")
-            for entry in map(self._entries.__getitem__, keys)
+            for entry in map(self.entries.__getitem__, keys)
         ]
 
     def run(self, first: bytes, end: bytes | None, limit: int) -> list[bytes]:
@@ -110,7 +110,7 @@ class Index:
 
     def compact_run(self, keys: list[bytes], main: int) -> bytes:
         """Forget what a compaction drops of these keys; return the dropped records."""
-        entries = self._entries
+        entries = self.entries
         dropped = []
         gone = []
         for key in keys:
@@ -134,22 +134,17 @@ class Index:
 
         Create revision and version are looked at for the oldest revision of a key only.
         """
-        self.newest_revision = revision
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         if entry is None:
-            self._entries[key] = history.first_entry(revision, create, version)
+            self.entries[key] = history.first_entry(revision, create, version)
         else:
-            self._entries[key] = history.appended(entry, revision)[0]
-
-    def is_known(self, key: bytes) -> bool:
-        """Tell whether a key has any revision."""
-        return key in self._entries
+            self.entries[key] = history.appended(entry, revision)[0]
 
     def restored(self) -> None:
         """Put the keys in order after the last revision was read."""
         live: list[bytes] = []
         ended: list[bytes] = []
-        for key, entry in self._entries.items():
+        for key, entry in self.entries.items():
             (ended if history.newest(entry) & 1 else live).append(key)
         live.sort()
         ended.sort()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kvorum.api.codec import read_varint
 
-_KEY, _CREATE, _MOD, _VERSION, _VALUE, _LEASE = 0x0A, 0x10, 0x18, 0x20, 0x2A, 0x30
+_CREATE, _MOD, _VERSION, _VALUE, _LEASE = 0x10, 0x18, 0x20, 0x2A, 0x30
 
 
 class KeyValueFields(NamedTuple):

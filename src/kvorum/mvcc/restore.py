@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+from kvorum.api.codec import varint
 from kvorum.backend import Backend
 from kvorum.mvcc.compaction import stored_revisions
 from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index
-from kvorum.mvcc.keyvalue import fields_of, key_of, lease_of
+from kvorum.mvcc.keyvalue import fields_of
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.store import Store
 
@@ -32,7 +33,7 @@ def restore_store(
     first = 0
     while rows := backend.scan_rows(first, _LAST_REVISION, ROWS_PER_SCAN):
         _read(index, rows, leases)
-        newest = rows[-1][0]
+        newest = index.newest_revision = rows[-1][0]
         first = newest + 1
         count += len(rows)
         if progress is not None:
@@ -50,21 +51,32 @@ def restore_store(
 
 
 def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int]) -> None:
+    """Note rows in the index, and the lease of the newest value of each key."""
+    entries = index.entries
     for revision, kv in rows:
         if not kv:
             continue  # a mark that raises the revision, left by a restored snapshot
-        key = key_of(kv)
-        if revision & 1:
-            index.restore(key, revision, 0, 0)
-            leases.pop(key, None)
-            continue
-        if index.is_known(key):
-            index.restore(key, revision, 0, 0)
-        else:
-            fields = fields_of(kv)
-            index.restore(key, revision, fields.create_revision, fields.version)
-        lease = lease_of(kv)
-        if lease:
-            leases[key] = lease
-        else:
-            leases.pop(key, None)
+        length = kv[1]
+        if length < 0x80 and not revision & 1:
+            # Most rows created their key, with a value and no lease. Such a row is recognised
+            # as a whole, which takes a fifth of the time of parsing its fields.
+            offset = 2 + length
+            key = kv[2:offset]
+            mod = varint(revision >> 32)
+            created = b"\x10%b\x18%b\x20\x01\x2a" % (mod, mod)
+            if kv.startswith(created, offset) and key not in entries:
+                offset += len(created)
+                length = kv[offset]
+                if length < 0x80:
+                    end = offset + 1 + length
+                else:
+                    end = offset + 2 + (length & 0x7F | kv[offset + 1] << 7)
+                if end == len(kv):
+                    entries[key] = revision
+                    continue
+        fields = fields_of(kv)
+        index.restore(fields.key, revision, fields.create_revision, fields.version)
+        if fields.lease:
+            leases[fields.key] = fields.lease
+        elif leases:
+            leases.pop(fields.key, None)
