@@ -76,7 +76,6 @@ def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
     """Start a member that has no log yet."""
     if config.joins is not None:
         member_id, cluster_id = config.joins
-        members = []
     else:
         check_initial_cluster(config.initial_cluster, config.name)
         members = initial_members(config.initial_cluster, config.initial_cluster_token)
@@ -91,9 +90,17 @@ def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
         )
     metadata = Metadata(NodeID=member_id, ClusterID=cluster_id).SerializeToString()
     log = create_log(seams.files, wal_directory, metadata, config.segment_bytes)
+    return _bootstrapped(config, seams, member_id, log, state)
+
+
+def _bootstrapped(
+    config: MemberConfig, seams: Seams, member_id: int, log: Log, state: State
+) -> Member:
+    """Make a member whose log holds nothing yet, or a torn part of how the cluster begins."""
     storage = _Storage(ConfState())
     node = RawNode(_raft_config(config, seams, member_id, storage, 0))
-    if members:
+    if config.joins is None:
+        members = initial_members(config.initial_cluster, config.initial_cluster_token)
         node.bootstrap([(each.node_id, each.context) for each in bootstrap_changes(members)])
     return _member(config, seams, node, storage, log, state, 0)
 
@@ -118,6 +125,9 @@ def _restart(
             f"log in {wal_directory} ends at {last}: the log has lost entries. Remove the member "
             f"from the cluster and add it anew with an empty directory"
         )
+    if not (start or applied or content.state.term):
+        # The power failed before the first batch was whole: nothing was promised to anyone.
+        return _bootstrapped(config, seams, member_id, log, state)
     storage = _Storage(state.conf_state())
     if snapshot is not None:
         storage.apply_snapshot(snapshot)
