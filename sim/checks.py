@@ -212,6 +212,7 @@ def _unclaimed_deletions(history: History) -> dict[bytes, list[Operation]]:
         if record.kind == "delete"
         and record.response is not None
         and not isinstance(record.response, Status)
+        and record.response.deleted
     }
     found: dict[bytes, list[Operation]] = {}
     for main, rows in history.effects.items():

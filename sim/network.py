@@ -7,7 +7,7 @@ when it is sent and when it would arrive.
 from collections.abc import Callable
 from random import Random
 
-from kvorum.raft.messages import Message
+from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from sim.faults import Faults
 from sim.trace import describe
@@ -47,7 +47,8 @@ class Network:
         if world.trace is not None:
             world.trace.line(world.now, f"m{sender}", f"> m{to} {describe(message)}")
         world.after(self._delay(), self._arrive, sender, to, frame)
-        if random.random() < faults.duplicate_chance:
+        # A transport sends a forwarded proposal once: two arrivals would be two proposals.
+        if random.random() < faults.duplicate_chance and message.type != MessageType.PROP:
             world.after(self._delay(), self._arrive, sender, to, frame)
 
     def _delay(self) -> float:
