@@ -142,23 +142,32 @@ class Backend:
 
     def _fill(self, revisions: Sequence[int], values: list[bytes | None]) -> None:
         """Find the rows that are not in the young half of the cache."""
-        active = self._active.rows.get
-        sealed = active if self._sealed is None else self._sealed.rows.get
-        cached = self._cache.get
-        places = []
-        for place, value in enumerate(values):
-            if value is None:
+        deleted, old = self._active.deleted, self._cache.old
+        tables = [self._active.rows, old]
+        if self._sealed is not None:
+            deleted = {**deleted, **self._sealed.deleted}
+            tables.append(self._sealed.rows)
+        # Usually most of these are empty, and a table less is a lookup less per row.
+        tables = [table for table in tables if table]
+        places = [place for place, value in enumerate(values) if value is None]
+        if deleted or tables:
+            left = []
+            asked_for = {}
+            for place in places:
                 revision = revisions[place]
-                value = active(revision)
-                if value is None:
-                    if self._is_deleted(revision):
-                        raise self._look().missing(revision)
-                    value = sealed(revision)
-                    if value is None:
-                        value = cached(revision)
-                        if value is None:
-                            places.append(place)
-                values[place] = value
+                if revision in deleted:
+                    raise self._look().missing(revision)
+                for table in tables:
+                    value = table.get(revision)
+                    if value is not None:
+                        values[place] = value
+                        if table is old:
+                            asked_for[revision] = value
+                        break
+                else:
+                    left.append(place)
+            places = left
+            self._cache.add_all(asked_for, sum(map(len, asked_for.values())))
         if places:
             wanted = [revisions[place] for place in places]
             found = self._look().rows(wanted)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kvorum.backend.batch import Batch, write_entries
 from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.directory import database_path, remove_database
-from kvorum.backend.encoding import parse_row_key, row_key, sealed_rows
+from kvorum.backend.encoding import parse_row_key, row_keys, sealed_rows
 from kvorum.backend.environment import Environment, Environments, WriteTransaction
 from kvorum.backend.view import View
 from kvorum.files import Files, Opening
@@ -53,7 +53,7 @@ class Changes:
             write_entries(transaction, bucket, {name: view.get(bucket, name) for name in names})
         applied = {name: view.get(META, name) for name in (CONSISTENT_INDEX, TERM)}
         write_entries(transaction, META, applied)
-        transaction.delete(KEY, [row_key(revision) for revision in self.deleted])
+        transaction.delete(KEY, row_keys(self.deleted))
         last = transaction.last(KEY)
         first = 0 if last is None else parse_row_key(last) + 1
         while rows := view.scan_rows(first, 1 << 96, _PIECE_ROWS):

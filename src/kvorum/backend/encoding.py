@@ -74,15 +74,24 @@ def is_whole(key: bytes, sealed: bytes) -> bool:
     return len(sealed) >= CHECKSUM_BYTES and bool(extend(crc32c(key), sealed) == RESIDUE)
 
 
+def row_keys(revisions: Iterable[int]) -> list[bytes]:
+    """Return the keys of rows, in the same order."""
+    # Nearly every row is the first of its main revision, and saves a call here.
+    return [
+        row_key(revision) if revision & _SUB_MASK else _pack_first_key(revision >> 32, _FIRST)
+        for revision in revisions
+    ]
+
+
 def sealed_rows(rows: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return rows as a database takes them, in the same order."""
-    # `row_key` and `seal_value` written out: a batch spends most of its staging here.
+    # `seal_value` and `row_keys` written out: a batch spends most of its staging here.
     return [
         (
             key := (
-                _pack_first_key(revision >> 32, _FIRST)
-                if not revision & _SUB_MASK
-                else row_key(revision)
+                row_key(revision)
+                if revision & _SUB_MASK
+                else _pack_first_key(revision >> 32, _FIRST)
             ),
             value + _pack_checksum(extend(crc32c(key), value)),
         )

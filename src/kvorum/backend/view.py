@@ -20,6 +20,7 @@ from kvorum.backend.encoding import (
     parse_row_key,
     parse_stored,
     row_key,
+    row_keys,
     stored_name,
 )
 from kvorum.backend.environment import Environment, ReadTransaction
@@ -79,7 +80,7 @@ class View:
 
     def rows(self, revisions: Sequence[int]) -> list[bytes]:
         """Return rows of bucket `key`, which must all be there."""
-        found = self._transaction.get_many(KEY, [row_key(revision) for revision in revisions])
+        found = self._transaction.get_many(KEY, row_keys(revisions))
         values = [
             sealed[:-CHECKSUM_BYTES]
             for key, sealed in found
