@@ -416,6 +416,8 @@ class Member:
 
     def wake_at(self, now: float) -> float:
         """Return when a turn has something to do although nothing happens until then."""
+        if self.is_installing:
+            return inf
         moments = (
             self._schedule.first,
             self.procedures.next_moment,
