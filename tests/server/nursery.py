@@ -100,6 +100,7 @@ def nursery(directory: Path) -> Iterator[Nursery]:
 
 
 def main() -> None:
+    import kvorum.server.startup  # noqa: F401 (what a start would import)
     from kvorum.server.main import run
 
     children: set[int] = set()

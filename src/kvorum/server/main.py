@@ -14,20 +14,11 @@ import traceback
 from collections.abc import Sequence
 from typing import TextIO
 
-import uvloop
-
-from kvorum.backend import BackendError
-from kvorum.member.errors import MemberStopped, StartRefused
-from kvorum.membership.bootstrap import BootstrapError
 from kvorum.server.config import Config, ConfigError, make_config, suggestions
 from kvorum.server.environment import EnvironmentRefusedError, from_environment
 from kvorum.server.flags import FlagError, parse_arguments
 from kvorum.server.help import USAGE, flags_text, version_text
 from kvorum.server.logs import Logger, open_logger, plain_logger
-from kvorum.server.startup import Server
-from kvorum.wal import WalError
-
-REFUSALS = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
 
 
 def main() -> None:
@@ -71,6 +62,16 @@ def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, L
 
 
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
+    # Imported late: a mistyped flag is answered at once.
+    import uvloop
+
+    from kvorum.backend import BackendError
+    from kvorum.member.errors import MemberStopped, StartRefused
+    from kvorum.membership.bootstrap import BootstrapError
+    from kvorum.server.startup import Server
+    from kvorum.wal import WalError
+
+    refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
     logger.info("Running: ", args=["kvorum", *arguments])
     # A look at what a hanging process does, as Go gives it.
     faulthandler.register(signal.SIGQUIT, chain=True)
@@ -81,7 +82,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     except MemberStopped as error:
         logger.critical("the member stopped", error=str(error))
         return 1
-    except REFUSALS as error:
+    except refusals as error:
         logger.warning("failed to start etcd", error=str(error))
         logger.critical("discovery failed", error=str(error))
         return 1
