@@ -40,6 +40,8 @@ limits = st.builds(
     stream_unsent_bytes=st.sampled_from([100, 1 << 20]),
     unsent_bytes=st.sampled_from([300, 16 << 20]),
     fragment_bytes=st.sampled_from([60, 500]),
+    catch_up_sent_bytes=st.sampled_from([1, 100, 4 << 20]),
+    closed_per_step=st.sampled_from([1, 2, 1000]),
 )
 
 

@@ -21,6 +21,8 @@ def random_limits(rng: random.Random) -> Limits:
         stream_unsent_bytes=rng.choice([100, 1 << 20]),
         unsent_bytes=rng.choice([300, 16 << 20]),
         fragment_bytes=rng.choice([60, 500]),
+        catch_up_sent_bytes=rng.choice([1, 100, 4 << 20]),
+        closed_per_step=rng.choice([1, 2, 1000]),
     )
 
 
@@ -30,6 +32,7 @@ class Walk:
     def __init__(self, rng: random.Random, world: World) -> None:
         self.rng = rng
         self.world = world
+        self.popular = rng.choice([*WIDE, (b"a", b"")])
         self.steps = [
             *[self.write] * 6,
             *[self.create] * 4,
@@ -38,8 +41,8 @@ class Walk:
             *[self.ask_progress] * 2,
             *[self.cancel] * 2,
             self.open_or_close,
-            self.compact,
-            self.clear_compacted,
+            *[self.compact] * 2,
+            *[self.clear_compacted] * 2,
             self.flush,
             self.tick,
             self.restore,
@@ -72,7 +75,7 @@ class Walk:
         rng = self.rng
         key = rng.choice(KEYS)
         ranges = [(key, b""), (key, prefix_end(key)), (key, rng.choice(KEYS))]
-        ranges += [rng.choice(WIDE), WIDE[0]]
+        ranges += [rng.choice(WIDE), *[self.popular] * 4]
         self.client().create(
             *rng.choice(ranges),
             rng.choice([0, self.revision()]),

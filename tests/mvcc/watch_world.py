@@ -23,6 +23,7 @@ from kvorum.mvcc.restore import restore_store
 from kvorum.mvcc.store import Store
 from kvorum.mvcc.watch import WatchHub, WatchStream, catchup, publication
 from kvorum.mvcc.watch import hub as hub_module
+from kvorum.mvcc.watch import stream as stream_module
 
 Put = tuple[bytes, bytes]
 Delete = tuple[bytes, bytes, None]
@@ -44,6 +45,8 @@ class Limits:
     stream_unsent_bytes: int = 1 << 20
     unsent_bytes: int = 16 << 20
     fragment_bytes: int = 2 << 20
+    catch_up_sent_bytes: int = 4 << 20
+    closed_per_step: int = 1000
 
 
 @contextmanager
@@ -54,6 +57,8 @@ def patched(limits: Limits) -> Iterator[None]:
         (hub_module, "STREAM_UNSENT_BYTES_MAX", limits.stream_unsent_bytes),
         (hub_module, "UNSENT_BYTES_MAX", limits.unsent_bytes),
         (hub_module, "FRAGMENT_OVERHEAD_BYTES", 0),
+        (hub_module, "CATCH_UP_BYTES_PER_STEP", limits.catch_up_sent_bytes),
+        (stream_module, "WATCHERS_PER_STEP", limits.closed_per_step),
         (publication, "CHANGES_PER_STEP", limits.changes_per_step),
         (catchup, "ROWS_MAX", limits.rows),
         (catchup, "BYTES_MAX", limits.catch_up_bytes),

@@ -6,6 +6,8 @@ rows and about 4 MiB. Where one revision is larger, reading and matching it is s
 several calls; whoever drives them gives up the piece if the store compacts or is replaced.
 """
 
+from collections.abc import Iterator
+
 from kvorum.api.codec import read_varint
 from kvorum.mvcc.watch.batch import Batch, Match
 from kvorum.mvcc.watch.history import MAIN_SHIFT, UNKNOWN, Change, History
@@ -27,21 +29,29 @@ class CatchUp:
         "_batch",
         "_changes",
         "_entries",
+        "_is_ready",
         "_matches",
         "_position",
         "_ranges",
         "_rows",
+        "_watchers",
+        "ahead",
         "first",
         "served_revision",
-        "watchers",
+        "targets",
     )
 
     def __init__(self, watchers: list[Watcher], first: int) -> None:
-        self.watchers = watchers
+        self.targets: Iterator[tuple[Watcher, Match | None]] = iter(())
+        """Watchers to be told, each with what its range has of the piece."""
+        self.ahead: list[Watcher] = []
+        """Those of them that need nothing of it."""
         self.first = first
         """The main revision the piece begins with."""
         self.served_revision = 0
         """The main revision the piece ends with; 0 until it is read."""
+        self._watchers = watchers
+        self._is_ready = False
         self._ranges: WatchedRanges[Watcher] = WatchedRanges()
         self._entries = [self._ranges.add(watcher.where, watcher) for watcher in watchers]
         self._rows: list[tuple[int, bytes]] = []
@@ -51,16 +61,23 @@ class CatchUp:
         self._position = 0
 
     def advance(self, history: History) -> bool:
-        """Read and match some more; True when the piece is ready for `matches`."""
+        """Read and match some more; True when the piece is ready to be told to `targets`."""
         if not self.served_revision and not self._read(history):
             return False
-        self._match()
-        return self._position == len(self._rows)
+        if not self._is_ready:
+            self._match()
+            if self._position < len(self._rows):
+                return False
+            found = map(self._matches.get, self._entries)
+            self.targets = iter(list(zip(self._watchers, found, strict=True)))
+            self._is_ready = True
+        return True
 
-    def matches(self) -> list[tuple[Watcher, Match | None]]:
-        """Return every watcher with what its range has of the piece."""
-        found = map(self._matches.get, self._entries)
-        return list(zip(self.watchers, found, strict=True))
+    def unserved(self) -> list[Watcher]:
+        """Return the watchers that were not told of the piece."""
+        if not self._is_ready:
+            return self._watchers
+        return self.ahead + [watcher for watcher, _ in self.targets]
 
     def _read(self, history: History) -> bool:
         """Read rows up to the end of a revision; False if that takes another call."""

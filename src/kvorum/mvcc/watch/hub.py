@@ -43,6 +43,9 @@ CATCH_UP_WATCHERS_MAX = 512
 DELIVERIES_PER_STEP = 1000
 """Watchers that one step tells of a transaction."""
 
+CATCH_UP_BYTES_PER_STEP = 4 * 1024 * 1024
+"""What one step of catching up sends before it leaves the rest to the next."""
+
 STREAM_UNSENT_BYTES_MAX = 1024 * 1024
 """What one stream may be sent between two calls of `take_outgoing` before it counts as full."""
 
@@ -92,6 +95,7 @@ class WatchHub:
         self._sweep_revision = 0
         # Streams that are full only until the outgoing list is taken.
         self._full: dict[WatchStream, None] = {}
+        self._closing: list[WatchStream] = []
         self._outgoing: list[tuple[int, bytes]] = []
         self._unsent_bytes = 0
         self._turn = 0
@@ -189,7 +193,7 @@ class WatchHub:
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do, before the outgoing list is taken."""
-        if self._publication is not None:
+        if self._publication is not None or self._closing:
             return True
         return self._unsent_bytes < UNSENT_BYTES_MAX and bool(self._catch_up or self._behind)
 
@@ -197,6 +201,9 @@ class WatchHub:
         """Do a bounded piece of what is left; return whether there is more."""
         if self._publication is not None:
             self._publish_some()
+        elif self._closing:
+            if self._closing[-1].forget_some():
+                self._closing.pop()
         elif self.has_work:
             self._catch_up_some()
         return self.has_work
@@ -257,11 +264,12 @@ class WatchHub:
         if stream.held:
             self._full[stream] = None
 
-    def forget_stream(self, stream: WatchStream) -> None:
-        """Forget a stream without watchers."""
-        assert not len(stream), f"stream {stream.call} still has watchers"
+    def close_stream(self, stream: WatchStream) -> None:
+        """Forget a stream, which is paused; if it has very many watchers, in steps."""
         del self._streams[stream.call]
         self._full.pop(stream, None)
+        if not stream.forget_some():
+            self._closing.append(stream)
 
     def is_current(self, watcher: Watcher) -> bool:
         """Whether a watcher has been told everything, and the current revision concerns it."""
@@ -367,16 +375,14 @@ class WatchHub:
         catch_up = self._catch_up
         if catch_up is None or not catch_up.advance(history):
             return
-        self._catch_up = None
         served = catch_up.served_revision
-        self._sweep_revision = served + 1
         header = self.header.field(served)
-        unserved = []
-        for watcher, match in catch_up.matches():
+        enough = min(self._unsent_bytes + CATCH_UP_BYTES_PER_STEP, UNSENT_BYTES_MAX)
+        for watcher, match in catch_up.targets:
             if watcher.place is not Place.BEHIND:
                 continue
-            if watcher.next_revision > served or self._unsent_bytes >= UNSENT_BYTES_MAX:
-                unserved.append(watcher)
+            if watcher.next_revision > served:
+                catch_up.ahead.append(watcher)
             elif self._is_full(watcher.stream):
                 self._hold(watcher)
             else:
@@ -387,7 +393,11 @@ class WatchHub:
                     self._join_synced(watcher)
                 else:
                     self._behind.append(watcher)
-        self._behind.extendleft(reversed(unserved))
+                if self._unsent_bytes >= enough:
+                    return
+        self._behind.extendleft(reversed(catch_up.ahead))
+        self._sweep_revision = served + 1
+        self._catch_up = None
 
     def _begin_catch_up(self) -> None:
         """Choose watchers: the first in the queue, and a place where some of them go on."""
@@ -414,9 +424,9 @@ class WatchHub:
         self._catch_up = CatchUp(chosen, first)
 
     def _abandon_catch_up(self) -> None:
-        if self._catch_up is not None:
-            self._behind.extendleft(reversed(self._catch_up.watchers))
-            self._catch_up = None
+        catch_up, self._catch_up = self._catch_up, None
+        if catch_up is not None:
+            self._behind.extendleft(reversed(catch_up.unserved()))
 
     def _send_progress(self, stream: WatchStream) -> None:
         header = self.header.field(self.history.revision)

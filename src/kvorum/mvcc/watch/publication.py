@@ -48,7 +48,9 @@ class Publication:
 
 
 def _targets(matches: dict[Entry[Watcher], Match]) -> Iterator[tuple[Watcher, Match]]:
-    for entry, match in matches.items():
+    for entry in tuple(matches):
+        # Given up one by one: to free a hundred thousand at the end would take long.
+        match = matches.pop(entry)
         # Telling a watcher may take it out of its entry.
         for watcher in tuple(entry.watchers):
             yield watcher, match

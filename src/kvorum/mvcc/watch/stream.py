@@ -7,6 +7,7 @@ After `close` nothing refers to the stream or its watchers.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kvorum.api.errors import COMPACTED, WATCH_ID_DUPLICATE, WATCH_RANGE_EMPTY
@@ -16,6 +17,9 @@ from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Place, Watcher
 
 if TYPE_CHECKING:
     from kvorum.mvcc.watch.hub import WatchHub
+
+WATCHERS_PER_STEP = 1000
+"""Watchers that one step forgets when their stream closes."""
 
 # `WatchCreateRequest.FilterType`; other values are ignored.
 _FILTERS = {0: NO_PUT, 1: NO_DELETE}
@@ -135,11 +139,15 @@ class WatchStream:
         self._hub.release(self)
 
     def close(self) -> None:
-        """Forget the stream and its watchers: its call has ended."""
-        for watcher in self._watchers.values():
-            self._forget(watcher)
-        self._watchers.clear()
-        self._hub.forget_stream(self)
+        """Forget the stream and its watchers: its call has ended. Nothing is sent any more."""
+        self.is_paused = True
+        self._hub.close_stream(self)
+
+    def forget_some(self) -> bool:
+        """Forget some watchers of a stream that closes, for the hub; True when all are."""
+        for watch_id in tuple(islice(self._watchers, WATCHERS_PER_STEP)):
+            self._forget(self._watchers.pop(watch_id))
+        return not self._watchers
 
     def _forget(self, watcher: Watcher) -> None:
         self._hub.remove(watcher)
