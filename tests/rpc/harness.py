@@ -192,6 +192,18 @@ class Harness:
         self.settle()
         return self._calls
 
+    def begin_all(self, path: str, payloads: list[bytes]) -> list[int]:
+        """Send many unary requests in one batch; return their numbers."""
+        first = self._calls + 1
+        self._calls += len(payloads)
+        calls = list(range(first, self._calls + 1))
+        number = NUMBERS[path]
+        self.services.serve(
+            [(call, number, payload, None) for call, payload in zip(calls, payloads, strict=True)],
+            [],
+        )
+        return calls
+
     def answer(self, call: int) -> bytes | Status:
         """Wait for the end of a unary call."""
         self.until(lambda: call in self.edge.replies)

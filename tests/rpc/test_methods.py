@@ -1,0 +1,172 @@
+"""Every method is there, answers, and answers with what its contract says."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from kvorum.api import errors
+from kvorum.api.descriptors import methods
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb import v3electionpb, v3lockpb
+from kvorum.edge.interface import EventKind
+from kvorum.rpc.services import Services
+from tests.rpc.harness import NUMBERS, Harness, by_name
+
+# They need what is not there yet: users and roles, and images of the database.
+ABSENT = {
+    "/etcdserverpb.Auth/UserAdd",
+    "/etcdserverpb.Auth/RoleAdd",
+    "/etcdserverpb.Maintenance/Snapshot",
+}
+HEALTH = {f"/grpc.health.v1.Health/{name}" for name in ("Check", "List", "Watch")}
+
+ANSWERED: list[tuple[str, Message]] = [
+    ("KV/Range", pb.RangeRequest(key=b"a")),
+    ("KV/Put", pb.PutRequest(key=b"a", value=b"2")),
+    ("KV/DeleteRange", pb.DeleteRangeRequest(key=b"a")),
+    ("KV/Txn", pb.TxnRequest()),
+    ("KV/Compact", pb.CompactionRequest(revision=2)),
+    ("Lease/LeaseGrant", pb.LeaseGrantRequest(TTL=10)),
+    ("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=7)),
+    ("Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest(ID=7, keys=True)),
+    ("Lease/LeaseLeases", pb.LeaseLeasesRequest()),
+    ("Cluster/MemberAdd", pb.MemberAddRequest(peerURLs=["http://a:1"], isLearner=True)),
+    ("Cluster/MemberUpdate", pb.MemberUpdateRequest(peerURLs=["http://b:1"])),
+    ("Cluster/MemberList", pb.MemberListRequest(linearizable=True)),
+    ("Maintenance/Alarm", pb.AlarmRequest()),
+    ("Maintenance/Status", pb.StatusRequest()),
+    ("Maintenance/Defragment", pb.DefragmentRequest()),
+    ("Maintenance/Hash", pb.HashRequest()),
+    ("Maintenance/HashKV", pb.HashKVRequest()),
+    ("Maintenance/MoveLeader", pb.MoveLeaderRequest()),
+    ("Maintenance/Downgrade", pb.DowngradeRequest(version="3.6")),
+    ("Auth/AuthStatus", pb.AuthStatusRequest()),
+    ("Auth/AuthDisable", pb.AuthDisableRequest()),
+    ("Auth/UserList", pb.AuthUserListRequest()),
+    ("Auth/RoleList", pb.AuthRoleListRequest()),
+    ("Lock/Lock", v3lockpb.LockRequest(name=b"l", lease=7)),
+    ("Lock/Unlock", v3lockpb.UnlockRequest(key=b"l/7")),
+    ("Election/Campaign", v3electionpb.CampaignRequest(name=b"e", lease=7, value=b"v")),
+    ("Election/Leader", v3electionpb.LeaderRequest(name=b"e")),
+    ("Election/Proclaim", v3electionpb.ProclaimRequest()),
+    ("Election/Resign", v3electionpb.ResignRequest()),
+]
+REFUSED: list[tuple[str, Message, Status]] = [
+    ("Cluster/MemberRemove", pb.MemberRemoveRequest(ID=5), errors.MEMBER_NOT_FOUND),
+    ("Cluster/MemberPromote", pb.MemberPromoteRequest(ID=5), errors.MEMBER_NOT_FOUND),
+    ("Auth/Authenticate", pb.AuthenticateRequest(), errors.AUTH_NOT_ENABLED),
+    ("Auth/AuthEnable", pb.AuthEnableRequest(), errors.ROOT_USER_NOT_EXIST),
+    ("Auth/UserGet", pb.AuthUserGetRequest(name="a"), errors.USER_NOT_FOUND),
+    ("Auth/UserDelete", pb.AuthUserDeleteRequest(name="a"), errors.USER_NOT_FOUND),
+    ("Auth/UserChangePassword", pb.AuthUserChangePasswordRequest(), errors.USER_NOT_FOUND),
+    ("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(), errors.USER_NOT_FOUND),
+    ("Auth/UserRevokeRole", pb.AuthUserRevokeRoleRequest(), errors.USER_NOT_FOUND),
+    ("Auth/RoleGet", pb.AuthRoleGetRequest(role="a"), errors.ROLE_NOT_FOUND),
+    ("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role="a"), errors.ROLE_NOT_FOUND),
+    ("Auth/RoleGrantPermission", pb.AuthRoleGrantPermissionRequest(), errors.PERMISSION_NOT_GIVEN),
+    ("Auth/RoleRevokePermission", pb.AuthRoleRevokePermissionRequest(), errors.ROLE_NOT_FOUND),
+]
+STREAMED: list[tuple[str, Message]] = [
+    ("Watch/Watch", pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"a"))),
+    ("Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest(ID=7)),
+    ("KV/RangeStream", pb.RangeRequest(key=b"a")),
+    ("Election/Observe", v3electionpb.LeaderRequest(name=b"e")),
+]
+# Answers without a header, or with one that has no revision.
+NO_HEADER = {"Maintenance/Defragment", "Maintenance/MoveLeader"}
+
+
+@pytest.fixture(scope="module")
+def harness() -> Harness:
+    harness = Harness()
+    harness.pass_time(10.0)
+    harness.ask("KV/Put", pb.PutRequest(key=b"a", value=b"1"))
+    return harness
+
+
+def completed(harness: Harness, name: str, request: Any) -> Any:
+    """Fill in what only the running member knows."""
+    if name == "Maintenance/MoveLeader":
+        request.targetID = harness.member.id
+    elif name == "Cluster/MemberUpdate":
+        request.ID = harness.member.id
+    elif name in ("Election/Proclaim", "Election/Resign"):
+        campaign = v3electionpb.CampaignRequest(name=b"e", lease=7, value=b"v")
+        request.leader.CopyFrom(harness.ask("Election/Campaign", campaign).leader)
+    return request
+
+
+def test_the_table_is_the_contract() -> None:
+    served = dict(Services.METHODS)
+    expected = {
+        method.path: method.client_streaming or method.server_streaming
+        for method in methods()
+        if method.path not in ABSENT
+    }
+    assert {path: is_stream for path, is_stream in served.items() if path not in HEALTH} == expected
+    assert set(served) >= HEALTH
+    assert len(served) == len(Services.METHODS)
+
+
+def test_every_method_is_tried() -> None:
+    names = [each[0] for each in ANSWERED] + [each[0] for each in REFUSED]
+    names += [each[0] for each in STREAMED]
+    tried = {by_name(name).path for name in names}
+    assert tried | HEALTH == {path for path, _ in Services.METHODS}
+
+
+@pytest.mark.parametrize(("name", "request_"), ANSWERED, ids=lambda each: str(each))
+def test_answered(harness: Harness, name: str, request_: Message) -> None:
+    harness.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=1000))
+    answer = harness.ask(name, completed(harness, name, request_))
+    assert not isinstance(answer, Status), answer
+    if name in NO_HEADER:
+        assert answer.SerializeToString() == b""
+        return
+    assert answer.header.member_id == harness.member.id
+    assert answer.header.raft_term == harness.member.applied_term
+    revision = 0 if name.startswith("Cluster/") else harness.member.store.revision
+    assert answer.header.revision == revision
+
+
+@pytest.mark.parametrize(("name", "request_", "status"), REFUSED, ids=lambda each: str(each))
+def test_refused(harness: Harness, name: str, request_: Message, status: Status) -> None:
+    assert harness.ask(name, request_) == status
+
+
+@pytest.mark.parametrize(("name", "request_"), STREAMED, ids=lambda each: str(each))
+def test_streamed(harness: Harness, name: str, request_: Message) -> None:
+    harness.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=1000))
+    harness.ask("Election/Campaign", v3electionpb.CampaignRequest(name=b"e", lease=7))
+    stream = harness.open(name)
+    stream.send(request_)
+    (answer,) = stream.received()
+    header = answer.range_response.header if name == "KV/RangeStream" else answer.header
+    assert header.revision == harness.member.store.revision
+    stream.cancel()
+
+
+def test_health(harness: Harness) -> None:
+    path = "/grpc.health.v1.Health/"
+    assert harness.ask_bytes(path + "Check", b"") == b"\x08\x01"
+    assert harness.ask_bytes(path + "Check", b"\x0a\x01x") == errors.UNKNOWN_HEALTH_SERVICE
+    broken = harness.ask_bytes(path + "Check", b"\x0a\x02\xff\xfe")
+    assert isinstance(broken, Status)
+    assert broken.code is Code.INTERNAL
+    # A map with the empty name in it.
+    assert harness.ask_bytes(path + "List", b"") == b"\x0a\x06\x0a\x00\x12\x02\x08\x01"
+
+
+@pytest.mark.parametrize(("name", "state"), [(b"", b"\x08\x01"), (b"\x0a\x01x", b"\x08\x03")])
+def test_health_is_watched(harness: Harness, name: bytes, state: bytes) -> None:
+    call = 10**9 + len(name)
+    opened = (EventKind.OPENED, call, (NUMBERS["/grpc.health.v1.Health/Watch"], None))
+    harness.happen(opened)
+    harness.happen((EventKind.MESSAGE, call, name))
+    harness.happen((EventKind.HALF_CLOSED, call, None))
+    harness.pass_time(1.0)
+    assert harness.edge.sent[call] == [state]
+    assert call not in harness.edge.finished
+    harness.happen((EventKind.ENDED, call, None))
