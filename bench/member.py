@@ -135,7 +135,7 @@ def put_body(key: bytes) -> bytes:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", choices=["put", "read", "txn"])
+    parser.add_argument("--profile", choices=["put", "single", "read", "txn"])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "member").mkdir()
@@ -159,6 +159,8 @@ def main() -> None:
             profile.enable()
             if arguments.profile == "put":
                 puts(machine, bodies, 200)
+            elif arguments.profile == "single":
+                puts(machine, bodies[:2000], 1)
             elif arguments.profile == "txn":
                 txns(machine, transactions, 200)
             else:

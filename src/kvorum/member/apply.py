@@ -84,12 +84,22 @@ def _apply_run(
     member: Member, queue: ApplyQueue, entries: Sequence[Entry], start: int, stop: int
 ) -> int:
     """Apply entries; return the position behind the last one that is applied or begun."""
+    applied, term = member.applied, entries[start].term
+    first = entries[start].index
+    if first <= applied:
+        # A snapshot has brought it.
+        return min(stop, start + applied - first + 1)
+    assert first == applied + 1, f"entry {first} follows {applied}"
+    if entries[stop - 1].term != term:
+        stop = start + 1
+    assert entries[stop - 1].index == first + stop - 1 - start, f"a gap after {first}"
+    if term != member.applied_term:
+        member.header.set_raft_term(term)
     pending_pop = member.proposals.pending.pop
     put = member.store.put
     header_field = member.header.field
     reply = member.out.replies.append
     hub = member.hub
-    applied, term = member.applied, member.applied_term
     # Puts of which nothing can be refused, the usual ones, go the short way.
     is_plain = member.accepts_plain_puts()
     normal = EntryType.NORMAL
@@ -97,14 +107,6 @@ def _apply_run(
     while position < stop:
         entry = entries[position]
         position += 1
-        index = entry.index
-        if index <= applied:
-            continue  # a snapshot has brought it
-        assert index == applied + 1, f"entry {index} follows {applied}"
-        if entry.term != term:
-            member.note_applied(applied, term)
-            term = entry.term
-            member.header.set_raft_term(term)
         data = entry.data
         kind = entry.type
         waiting = None
@@ -120,7 +122,7 @@ def _apply_run(
                     reply((waiter, field))
                 else:
                     member.answer(waiter, field)
-                applied = index
+                applied += 1
                 if hub.is_watched and hub.is_publishing:
                     break
                 continue
@@ -138,7 +140,7 @@ def _apply_run(
                 queue.entry, queue.slices, queue.waiting = entry, result[0], result[1]
                 return position
             is_plain = member.accepts_plain_puts()
-        applied = index
+        applied += 1
         if hub.is_publishing:
             break
     member.note_applied(applied, term)

@@ -67,6 +67,8 @@ def _delete_range(member: Member, request: api.DeleteRange, wanted: bool) -> Sli
 
 
 def _txn(member: Member, request: api.Txn, wanted: bool) -> Sliced:
+    if member.accepts_plain_puts():
+        return transactions.txn(member, request, wanted)
     cost = transactions.put_cost(request)
     refusal = member.alarms.refusal(requests.TXN, has_puts=cost > 0)
     if refusal is not None:

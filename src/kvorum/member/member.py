@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 FLUSHED_ENTRIES_MAX = 1000
 """Entries without an effect are noted in the backend when there are so many of them."""
 
-_PLAIN_PUT_ROOM = 4 << 20
-"""With so much room under the quota a put need not be measured."""
+_PLAIN_PUT_ROOM = 64 << 20
+"""With so much room under the quota no request need be measured."""
 
 
 class Member:
@@ -129,6 +129,7 @@ class Member:
         self._room = 0
         self._request_bytes_max = config.request_bytes_max
         self._has_campaigned = False
+        self._may_propose = True
 
         # What fronts may look at.
         self.leader = NONE
@@ -375,6 +376,8 @@ class Member:
         if self._schedule.first <= now and not self.is_installing:
             self._schedule.run(self, now)
         clock = self.clock
+        # Looked at once a turn: a little more or less does not matter.
+        self._may_propose = not self.backend.is_full
         while True:
             self._submit(now)
             self.reads.ask(self.node, now)
@@ -385,9 +388,8 @@ class Member:
             apply_entries(self, deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)
-            if not self._has_work():
-                break
-            if clock() >= deadline:
+            has_work = self._has_work()
+            if not has_work or clock() >= deadline:
                 break
         log = self.node.raft.log
         self.is_behind = log.committed - log.applied > self.config.unapplied_entries_max
@@ -396,7 +398,7 @@ class Member:
         self._watch(deadline)
         self._flush(now)
         self.backend.end_turn()
-        return self._has_work() or self.hub.has_work
+        return has_work or self.hub.has_work
 
     def _campaign_if_alone(self) -> None:
         """After the start, do not wait for an election that nobody else could win."""
@@ -411,7 +413,11 @@ class Member:
             or self.procedures.runnable
             or self._slices
             or self.reads.is_waiting
-            or (self._can_submit() and (self.proposals.is_waiting or self._changes_waiting))
+            or (
+                (self.proposals.is_waiting or self._changes_waiting)
+                and self._may_propose
+                and self.leader != NONE
+            )
         )
 
     def wake_at(self, now: float) -> float:
@@ -426,12 +432,9 @@ class Member:
         )
         return max(now, min(moment for moment in moments if moment is not None))
 
-    def _can_submit(self) -> bool:
-        return self.leader != NONE and not self.backend.is_full
-
     def _submit(self, now: float) -> None:
         """Give raft what was proposed, unless the backend is behind."""
-        if not self.backend.is_full:
+        if self._may_propose and self.proposals.is_waiting:
             for waiter, _, _ in self.proposals.submit(self.node, now):
                 self.answer(waiter, PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:

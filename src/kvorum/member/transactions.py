@@ -106,12 +106,39 @@ def revoke(member: Member, lease_id: int) -> Slices:
 
 def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
     """Apply a transaction; return its encoded response, or slices if it may be long."""
+    if _may_be_long(request):
+        return _txn(member, request, wanted)
     store = member.store
-    if not _may_be_long(request):
-        path = run_to_end(choose(store, request))
-        check_path(store, member.lessor, path)
-        return run_to_end(_run(member, path, wanted))
-    return _txn(member, request, wanted)
+    compares, success, failure = request
+    succeeded = True
+    for compare in compares:
+        if not _key_holds(store, compare):
+            succeeded = False
+            break
+    operations = success if succeeded else failure
+    if len(operations) == 1 and operations[0][0] == api.PUT:
+        return _single_put(member, cast("Put", operations[0][1]), succeeded)
+    path = Path(succeeded, operations, [None] * len(operations))
+    check_path(store, member.lessor, path)
+    return run_to_end(_run(member, path, wanted))
+
+
+def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
+    """Run what most transactions amount to, without making a transaction of it."""
+    store = member.store
+    check_put(store, member.lessor, request)
+    key, value, lease, prev_kv, ignore_value, ignore_lease = request
+    previous = store.get(key) if prev_kv or ignore_value or ignore_lease else None
+    if previous is not None:
+        value, lease = _kept(previous, request)
+    revision = store.put(key, value, lease)
+    body = _header(revision)
+    if prev_kv:
+        body += _prev_kv(previous)
+    # A ResponseOp around a PutResponse.
+    response = b"\x12" + varint(len(body)) + body
+    start = b"\x10\x01\x1a" if succeeded else b"\x1a"
+    return member.header.field(revision) + start + varint(len(response)) + response
 
 
 def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
@@ -193,14 +220,26 @@ def choose(store: Store, request: Txn, revision: int = 0) -> Generator[None, Non
 
 def _holds(store: Store, compare: Compare, revision: int) -> Generator[None, None, bool]:
     result, target, key, range_end, operand = compare
+    if not range_end and not revision:
+        return _key_holds(store, compare)
     if not range_end:
-        kv = store.get(key, revision)
-        return _compared(result, target, kv, operand)
+        return _compared(result, target, store.get(key, revision), operand)
     options = RangeOptions(key, range_end, revision=revision)
     found = yield from store.range_slices(options)
     if not found.kvs:
         return _compared(result, target, None, operand)
     return all(_compared(result, target, kv, operand) for kv in found.kvs)
+
+
+def _key_holds(store: Store, compare: Compare) -> bool:
+    """Compare one key at the current revision; the row is read only if it has to be."""
+    result, target, key, _, operand = compare
+    revision = store.revision_of(key)
+    if not revision:
+        return _compared(result, target, None, operand)
+    if target == api.MOD:
+        return _fulfils(result, revision >> 32, operand)
+    return _compared(result, target, store.row(revision), operand)
 
 
 def _compared(result: int, target: int, kv: bytes | None, operand: int | bytes) -> bool:
@@ -219,6 +258,10 @@ def _compared(result: int, target: int, kv: bytes | None, operand: int | bytes) 
     else:
         fields = fields_of(kv)
         stored = (fields.version, fields.create_revision, fields.mod_revision)[target]
+    return _fulfils(result, stored, operand)
+
+
+def _fulfils(result: int, stored: Any, operand: Any) -> bool:
     if result == api.EQUAL:
         return bool(stored == operand)
     if result == api.GREATER:
