@@ -78,8 +78,10 @@ class Workload:
 
     clients: int
     keys: int
+    requests: int
+    """How many each client makes at the most."""
     think: float
-    """About the time between an answer and the next request."""
+    """About the time between an answer and the next request; half of the time there is none."""
     patience: tuple[float, float]
     value_bytes_max: int
     weights: tuple[tuple[str, float], ...]
@@ -87,8 +89,10 @@ class Workload:
     lease_seconds: tuple[int, int]
 
 
-def draw_workload(random: Random) -> Workload:
-    """Return what the clients of a run do."""
+def draw_workload(random: Random, seconds: float) -> Workload:
+    """Return what the clients of a run do, so that it lasts about so long."""
+    clients = random.randint(2, 6)
+    requests = max(8, random.randint(40, 260) // clients)
     weights = [
         ("put", random.uniform(1.0, 4.0)),
         ("get", random.uniform(1.0, 4.0)),
@@ -101,9 +105,10 @@ def draw_workload(random: Random) -> Workload:
         ("revoke", random.uniform(0.0, 0.3)),
     ]
     return Workload(
-        clients=random.randint(2, 6),
+        clients=clients,
         keys=random.choice([1, 3, 6, 12]),
-        think=random.choice([0.0, 0.02, 0.1, 0.4]),
+        requests=requests,
+        think=2 * seconds / requests,
         patience=random.choice([(0.5, 2.0), (2.0, 9.0)]),
         value_bytes_max=random.choice([16, 16, 400, 4000]),
         weights=tuple(weights),
@@ -123,6 +128,7 @@ class Client:
         "_member",
         "_number",
         "_random",
+        "_requests",
         "_seen",
         "_values",
         "_waiting",
@@ -145,6 +151,7 @@ class Client:
         self._weights = [weight for _, weight in workload.weights]
         self._member = self._random.choice(calls.members)
         self._values = 0
+        self._requests = 0
         # Value and revision of keys as this client last saw them.
         self._seen: dict[bytes, tuple[bytes | None, int]] = {}
         self._leases: list[int] = []
@@ -157,7 +164,8 @@ class Client:
         self._world.after(self._random.uniform(0.0, 0.5), self._next)
 
     def _next(self) -> None:
-        if self.is_stopped:
+        self._requests += 1
+        if self.is_stopped or self._requests > self._workload.requests:
             return
         kind = self._random.choices(self._kinds, self._weights)[0]
         if kind == "revoke" and not self._leases:
@@ -214,7 +222,9 @@ class Client:
             )
         if failed or self._random.random() < 0.05:
             self._member = self._random.choice(self._calls.members)
-        pause = self._random.expovariate(1.0) * self._workload.think
+        pause = 0.0
+        if self._random.random() < 0.5:
+            pause = self._random.expovariate(1.0) * self._workload.think
         if failed:
             pause += 0.05
         if failed and record.kind in READS and self._random.random() < 0.5:

@@ -50,6 +50,8 @@ class Faults:
     """How long a job of the flusher takes."""
     helper_time: Span
     """How long any other job takes."""
+    wake_delay: Span
+    """How long after something happened a turn begins; what happens meanwhile is in it too."""
     turn_budget: Span
     """The time a turn may take, by the member's clock."""
     clock_step: float
@@ -85,6 +87,7 @@ def draw(random: Random) -> Faults:
         log_time=(0.005, 0.2) if slow_disk else random.choice([(0.0001, 0.001), (0.001, 0.01)]),
         flush_time=(0.05, 0.6) if slow_disk else random.choice([(0.0005, 0.005), (0.01, 0.1)]),
         helper_time=random.choice([(0.001, 0.01), (0.05, 0.5)]),
+        wake_delay=random.choice([(0.0, 0.0002), (0.0, 0.003), (0.0, 0.02)]),
         turn_budget=random.choice([(0.005, 0.005), (0.0, 0.005), (0.0, 0.0003)]),
         clock_step=random.choice([0.00001, 0.0001, 0.001]),
         tick_drift=sometimes(0.4, 0.01, 0.2),
@@ -112,6 +115,7 @@ def without_faults() -> Faults:
         log_time=(0.0001, 0.001),
         flush_time=(0.0005, 0.005),
         helper_time=(0.001, 0.01),
+        wake_delay=(0.0, 0.001),
         turn_budget=(0.005, 0.005),
         clock_step=0.00001,
         tick_drift=0.0,

@@ -35,7 +35,6 @@ from sim.violation import Violation
 from sim.world import World
 
 UNIX_SECONDS = 1_700_000_000.0
-_WAKE_DELAY = (0.0, 0.0002)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _TURNS_AT_ONCE_MAX = 1000
@@ -321,7 +320,7 @@ class Machine:
         """Let a turn be run soon, or at a moment."""
         world = self._world
         if moment is None:
-            moment = world.now + self._random.uniform(*_WAKE_DELAY)
+            moment = world.now + self._random.uniform(*self.faults.wake_delay)
         moment = max(moment, self._busy_until, world.now)
         if self._turn_at is None or moment < self._turn_at:
             self._turn_at = moment

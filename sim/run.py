@@ -50,7 +50,7 @@ class Outcome:
 def draw_options(random: Random) -> dict[str, object]:
     """Return options of the members; small limits, so that a short run reaches them."""
     return {
-        "election_ticks": random.choice([5, 10]),
+        "election_ticks": random.choice([4, 4, 10]),
         "pre_vote": random.random() < 0.8,
         "message_bytes_max": random.choice([1, 2000, 1 << 20]),
         "inflight_messages_max": random.choice([2, 16, 512]),
@@ -83,9 +83,9 @@ class Run:
         random = world.stream("run")
         self.seed = seed
         self.faults = draw(random)
-        self.workload = draw_workload(random)
+        self.fault_seconds = random.uniform(2.0, 8.0)
+        self.workload = draw_workload(random, self.fault_seconds)
         options = draw_options(random)
-        self.fault_seconds = random.uniform(3.0, 12.0)
         if trace is not None:
             trace.line(0.0, "---", f"seed {seed} members {members}")
             trace.line(0.0, "---", f"{self.faults}")
