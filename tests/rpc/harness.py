@@ -113,6 +113,9 @@ class Harness:
             files, environments = memory, MemoryEnvironments(memory)
         assert environments is not None
         self.now = 1000.0
+        self.looks_max = 0
+        """After so many looks at the clock a turn's time is over; 0: it never is."""
+        self._looks = 0
         self._files = files
         self._environments = environments
         self.edge = RecordingEdge()
@@ -129,7 +132,7 @@ class Harness:
             files=files,
             environments=environments,
             logger=logging.getLogger("member"),
-            clock=lambda: self.now,
+            clock=self._clock,
             random_below=_zero,
             unix_seconds=1_700_000_000.0,
         )
@@ -141,8 +144,13 @@ class Harness:
 
     # Time and turns.
 
+    def _clock(self) -> float:
+        self._looks += 1
+        return self.now + 1.0 if 0 < self.looks_max <= self._looks else self.now
+
     def turn(self) -> bool:
         """Let the member work once at this moment; tell whether there is more to do."""
+        self._looks = 0
         more = self.member.turn(self.now, self.now + 1.0)
         self.services.deliver(self.now)
         jobs = self.member.out.take_jobs()
