@@ -9,6 +9,7 @@ say; ticks come first in every turn, so that long work never silences a leader.
 import asyncio
 import gc
 import time
+from collections.abc import Mapping
 from enum import Enum
 from math import ceil
 
@@ -107,6 +108,12 @@ class Runtime:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
+
+    def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
+        """Take an error of a callback that is not a turn's; it ends the server as any other."""
+        error = context.get("exception")
+        message = str(context.get("message"))
+        self._fail(error if isinstance(error, Exception) else RuntimeError(message))
 
     def _fail(self, error: Exception) -> None:
         if not self.ended.done():

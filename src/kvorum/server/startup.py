@@ -195,6 +195,7 @@ class Server:
             self._connect(runtime, edge, member, jobs, arguments)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runtime, number)
+            loop.set_exception_handler(runtime.on_loop_error)
             gc.collect()
             gc.freeze()
             gc.disable()

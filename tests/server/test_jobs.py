@@ -1,0 +1,163 @@
+"""Jobs: in order at each place, whoever runs them; failures and a helper that dies are told."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import open_edge
+from kvorum.files import Files, Opening
+from kvorum.files.real import RealFiles
+from kvorum.member.jobs import Job, Place
+from kvorum.server.helper import Helper, HelperError, Outcome
+from kvorum.server.jobs import Ended, JobRunner
+from kvorum.server.logs import Logger
+from kvorum.wal import AppendLog
+
+RECORD = 8
+
+
+class Look(NamedTuple):
+    """Reads the log's file: what is there when its turn has come."""
+
+    path: str
+
+    def run(self, files: Files) -> int:
+        descriptor = files.open(self.path, Opening.READ)
+        try:
+            return files.size(descriptor) // RECORD
+        finally:
+            files.close(descriptor)
+
+
+def run_jobs(
+    edge_name: str, path: Path, shape: list[tuple[bool, bool]], patch: pytest.MonkeyPatch
+) -> None:
+    """Give jobs to a runner, some at once, and check each one's moment."""
+    patch.setenv("KVORUM_EDGE", edge_name)
+    edge = open_edge([])
+    files = RealFiles()
+    descriptor = files.open(str(path), Opening.CREATE)
+    loop = asyncio.new_event_loop()
+    woken = asyncio.Event()
+    runner = JobRunner(loop, edge, files, LmdbEnvironments(), Logger([]), woken.set, sync=False)
+    expected: list[int | None] = []
+    jobs = []
+    appended = 0
+    for is_append, _ in shape:
+        work: object
+        if is_append:
+            work = AppendLog(descriptor, appended * RECORD, appended.to_bytes(RECORD, "big"))
+            appended += 1
+            expected.append(None)
+        else:
+            work = Look(str(path))
+            expected.append(appended)
+        jobs.append(Job(Place.LOG, work, lambda _: None))
+
+    async def drive() -> list[object]:
+        loop.add_reader(edge.fileno(), woken.set)
+        ended: list[Ended] = []
+        for job, (_, may_write) in zip(jobs, shape, strict=True):
+            runner.submit([job], may_write=may_write)
+        while len(ended) < len(jobs):
+            edge.awake()
+            ended += runner.take_ended()
+            if len(ended) < len(jobs) and not runner.has_ended and edge.announce_sleep():
+                await asyncio.wait_for(woken.wait(), 30)
+                woken.clear()
+        assert [job for job, _, _ in ended] == jobs
+        assert [error for _, _, error in ended] == [None] * len(jobs)
+        loop.remove_reader(edge.fileno())
+        return [result for _, result, _ in ended]
+
+    try:
+        assert loop.run_until_complete(drive()) == expected
+        assert runner.under_way == 0
+    finally:
+        runner.stop()
+        edge.stop()
+        loop.close()
+        files.close(descriptor)
+
+
+@pytest.mark.parametrize("edge", ["native", "python"])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(shape=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12))
+def test_jobs_of_the_log_run_in_order(
+    edge: str,
+    shape: list[tuple[bool, bool]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if edge == "native":
+        pytest.importorskip("kvorum.edge._native")
+    run_jobs(edge, tmp_path_factory.mktemp("log") / "file", shape, monkeypatch)
+
+
+class Compute(NamedTuple):
+    """Work for the helper."""
+
+    what: str
+    size: int = 0
+
+    def run(self, _files: object, _environments: object) -> object:
+        if self.what == "fail":
+            raise ValueError("nothing to compute")
+        if self.what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid(), b"x" * self.size
+
+
+def with_helper(use: Callable[[Helper, "asyncio.Queue[tuple[object, Outcome]]"], object]) -> None:
+    async def drive() -> None:
+        outcomes: asyncio.Queue[tuple[object, Outcome]] = asyncio.Queue()
+        helper = Helper(
+            asyncio.get_running_loop(),
+            lambda token, outcome: outcomes.put_nowait((token, outcome)),
+        )
+        try:
+            await asyncio.wait_for(use(helper, outcomes), 60)  # type: ignore[arg-type]
+        finally:
+            helper.stop()
+
+    asyncio.run(drive())
+
+
+def test_the_helper_computes_elsewhere_and_survives_errors() -> None:
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        for token, work in enumerate(
+            [Compute("work", 10), Compute("fail"), Compute("work", 3_000_000)]
+        ):
+            helper.run(token, work)
+        first, failed, large = [await outcomes.get() for _ in range(3)]
+        assert [first[0], failed[0], large[0]] == [0, 1, 2]
+        assert isinstance(first[1][0], tuple) and first[1][0][0] != os.getpid()
+        assert isinstance(failed[1][1], HelperError)
+        assert "ValueError: nothing to compute" in str(failed[1][1])
+        assert isinstance(large[1][0], tuple) and len(large[1][0][1]) == 3_000_000
+
+    with_helper(use)
+
+
+def test_a_helper_that_dies_is_replaced() -> None:
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("dying", Compute("die"))
+        helper.run("behind", Compute("work"))
+        for expected in ("dying", "behind"):
+            assert (await outcomes.get())[0] == expected
+        helper.run("next", Compute("work", 1))
+        token, (result, error) = await outcomes.get()
+        assert (token, error) == ("next", None)
+        assert isinstance(result, tuple)
+
+    with_helper(use)
