@@ -117,6 +117,21 @@ def test_rows_behind_the_stored_ones_only(kind: str, tmp_path: Path) -> None:
     disk.crash(lambda: False)
 
 
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_buckets_of_many_entries(kind: str, tmp_path: Path) -> None:
+    disk = MemoryDisk.new() if kind == "memory" else LmdbDisk(tmp_path)
+    backend = open_backend(disk.files, disk.environments, disk.directory)
+    names = [b"%04d" % number * (1 + 129 * (number % 2)) for number in range(2_001)]
+    for name in names:
+        backend.put(AUTH_USERS, name, name)
+    stage = backend.seal()
+    assert stage is not None
+    staged = stage.run(disk.files, disk.environments)
+    backend.committed(backend.staged(staged).run(disk.files, disk.environments))
+    assert backend.items(AUTH_USERS) == [(name, name) for name in sorted(names)]
+    disk.crash(lambda: False)
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=200))
 def test_the_cache_stays_within_its_bytes(steps: list[tuple[int, int]]) -> None:
     bytes_max = 10 * (ROW_BYTES + 10)

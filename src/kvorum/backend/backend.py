@@ -107,12 +107,15 @@ class Backend:
         """Write a row; revisions ascend, and none is written twice."""
         active = self._active
         active.rows[revision] = value
-        active.byte_count += len(value)
+        active.row_bytes += len(value)
 
     def delete_row(self, revision: int) -> None:
         """Remove a row, wherever it is."""
-        self._active.rows.pop(revision, None)
-        self._active.deleted[revision] = None
+        active = self._active
+        value = active.rows.pop(revision, None)
+        if value is not None:
+            active.row_bytes -= len(value)
+        active.deleted[revision] = None
         self._cache.discard(revision)
 
     def row(self, revision: int) -> bytes:
@@ -266,7 +269,7 @@ class Backend:
         active, limits = self._active, self._limits
         return (
             active.writes >= limits.buffer_writes_max
-            or active.byte_count >= limits.buffer_bytes_max
+            or active.row_bytes + active.entry_bytes >= limits.buffer_bytes_max
         )
 
     def is_due(self, now: float) -> bool:
@@ -323,7 +326,7 @@ class Backend:
         """
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
-        self._cache.add_all(sealed.rows, sealed.byte_count)
+        self._cache.add_all(sealed.rows, sealed.row_bytes)
         for revision in self._active.deleted:
             self._cache.discard(revision)
         self.durable_index = sealed.index

@@ -22,14 +22,24 @@ class Batch:
     In `entries` None stands for a deletion.
     """
 
-    __slots__ = ("byte_count", "deleted", "entries", "entry_count", "index", "rows", "term")
+    __slots__ = (
+        "deleted",
+        "entries",
+        "entry_bytes",
+        "entry_count",
+        "index",
+        "row_bytes",
+        "rows",
+        "term",
+    )
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
         self.deleted: dict[int, None] = {}
         self.entries: dict[bytes, dict[bytes, bytes | None]] = {}
+        self.row_bytes = 0  # of the values of rows
         self.entry_count = 0
-        self.byte_count = 0  # of values and names
+        self.entry_bytes = 0  # of names and values
         self.index = 0  # 0: not known, and left as it is on the disk
         self.term = 0
 
@@ -40,7 +50,7 @@ class Batch:
         if name not in entries:
             self.entry_count += 1
         entries[name] = value
-        self.byte_count += len(name) + len(value or b"")
+        self.entry_bytes += len(name) + len(value or b"")
 
     @property
     def writes(self) -> int:
@@ -50,7 +60,7 @@ class Batch:
     @property
     def size(self) -> int:
         """About the bytes the batch takes, in memory as in the file."""
-        return self.byte_count + ENTRY_BYTES * self.writes
+        return self.row_bytes + self.entry_bytes + ENTRY_BYTES * self.writes
 
     def write_to(self, transaction: WriteTransaction) -> None:
         """Put everything into a write transaction."""

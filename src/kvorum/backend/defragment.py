@@ -16,7 +16,7 @@ from kvorum.backend.batch import Batch, write_entries
 from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.directory import database_path, remove_database
 from kvorum.backend.encoding import parse_row_key, row_keys, sealed_rows
-from kvorum.backend.environment import Environment, Environments, WriteTransaction
+from kvorum.backend.environment import Environment, Environments, WriteTransaction, writing
 from kvorum.backend.view import View
 from kvorum.files import Files, Opening
 
@@ -99,13 +99,12 @@ class CatchUp:
         try:
             target = environments.open(self.target, self.map_bytes)
             try:
-                transaction = target.begin_write()
                 view = View(source)
                 try:
-                    self.changes.bring_over(view, transaction)
+                    with writing(target) as transaction:
+                        self.changes.bring_over(view, transaction)
                 finally:
                     view.end()
-                transaction.commit()
             finally:
                 target.close()
         finally:

@@ -9,7 +9,8 @@ happened whole or not at all. Files are made, listed and removed under the same 
 Failures of the database are BackendErrors that name the file and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 LOCK_ENDING = "-lock"
@@ -87,6 +88,18 @@ class Environment(Protocol):
 
     def close(self) -> None:
         """Give the file back. No transaction is open."""
+
+
+@contextmanager
+def writing(environment: Environment) -> Iterator[WriteTransaction]:
+    """Commit what is written in the block, or nothing of it if the block fails."""
+    transaction = environment.begin_write()
+    try:
+        yield transaction
+    except BaseException:
+        transaction.abort()
+        raise
+    transaction.commit()
 
 
 class Environments(Protocol):

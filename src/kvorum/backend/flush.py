@@ -1,8 +1,9 @@
 """The jobs that bring a sealed batch to the disk. Both run in one thread, the flusher's.
 
 A write transaction belongs to the thread that began it, so staging and committing cannot be
-shared out. LMDB's Python binding takes the interpreter's lock for every row, so the loop waits
-while a batch is staged; a commit is one long call without the lock, and the loop goes on.
+shared out. Staging needs the interpreter's lock all the time and takes four times as long beside a
+busy loop, so the loop waits for it; a commit is one long call without the lock, and the loop goes
+on.
 """
 
 from dataclasses import dataclass
@@ -39,13 +40,17 @@ class StageFlush:
             path = database_path(switch.directory, switch.number)
             environment = environments.open(path, switch.map_bytes)
         transaction = environment.begin_write()
-        if switch is not None:
-            view = View(self.environment)
-            try:
-                switch.changes.bring_over(view, transaction)
-            finally:
-                view.end()
-        self.batch.write_to(transaction)
+        try:
+            if switch is not None:
+                view = View(self.environment)
+                try:
+                    switch.changes.bring_over(view, transaction)
+                finally:
+                    view.end()
+            self.batch.write_to(transaction)
+        except BaseException:
+            transaction.abort()
+            raise
         return Staged(environment, transaction, switch)
 
 

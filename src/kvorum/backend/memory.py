@@ -33,6 +33,7 @@ class _Bucket:
     def copy(self) -> "_Bucket":
         bucket = _Bucket()
         bucket.entries = dict(self.entries)
+        bucket.ordered = None if self.ordered is None else list(self.ordered)
         bucket.byte_count = self.byte_count
         return bucket
 
@@ -43,7 +44,12 @@ class _Bucket:
         if value is not None:
             self.entries[key] = value
             self.byte_count += len(key) + len(value)
-        self.ordered = None
+        if (before is None) == (value is None):
+            return
+        if self.ordered and value is not None and key > self.ordered[-1]:
+            self.ordered.append(key)
+        else:
+            self.ordered = None
 
     def keys(self) -> list[bytes]:
         if self.ordered is None:

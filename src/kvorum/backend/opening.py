@@ -7,7 +7,7 @@ from kvorum.backend import directory as directories
 from kvorum.backend.backend import Backend, Limits
 from kvorum.backend.defragment import CopyDatabase
 from kvorum.backend.directory import Current, database_path, read_current, write_current
-from kvorum.backend.environment import Environments, WriteTransaction
+from kvorum.backend.environment import Environments, WriteTransaction, writing
 from kvorum.backend.errors import BackendError
 from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
@@ -93,10 +93,11 @@ def _convert(
     CopyDatabase(source, target).run(files, environments)
     environment = environments.open(target, map_bytes)
     try:
-        transaction = environment.begin_write()
-        with open_view(files, environments, directory) as view:
+        with (
+            open_view(files, environments, directory) as view,
+            writing(environment) as transaction,
+        ):
             CONVERSIONS[current.version](view, transaction)
-        transaction.commit()
     finally:
         environment.close()
     converted = Current(current.number + 1, current.version + 1)

@@ -12,7 +12,7 @@ from kvorum.backend.batch import write_entries
 from kvorum.backend.buckets import BUCKETS, KEY
 from kvorum.backend.directory import Current, database_path, read_current, write_current
 from kvorum.backend.encoding import row_key, seal_value
-from kvorum.backend.environment import Environments, WriteTransaction
+from kvorum.backend.environment import Environments, WriteTransaction, writing
 from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files
@@ -61,9 +61,8 @@ def install(
             for bucket, entries in content:
                 rest = iter(entries)
                 while piece := list(islice(rest, _COMMIT_ENTRIES)):
-                    transaction = environment.begin_write()
-                    _write(transaction, bucket, piece)
-                    transaction.commit()
+                    with writing(environment) as transaction:
+                        _write(transaction, bucket, piece)
         finally:
             environment.close()
         write_current(files, directory, current)

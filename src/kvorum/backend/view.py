@@ -90,6 +90,7 @@ class View:
             for revision in revisions:
                 if self.row(revision) is None:
                     raise self.missing(revision)
+            raise AssertionError("rows that are all there were not found")
         return values
 
     def scan_rows(self, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
