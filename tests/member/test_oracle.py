@@ -149,8 +149,8 @@ ranges = st.builds(
     range_end=ends,
     limit=st.sampled_from([0, 0, 1, 2]),
     revision=st.sampled_from([0, 0, 0, 1, 2, 3, 9]),
-    sort_order=st.sampled_from([0, 1, 2]),  # type: ignore[arg-type]
-    sort_target=st.sampled_from([0, 1, 2, 3]),  # type: ignore[arg-type]
+    sort_order=st.sampled_from([0, 1, 2]),
+    sort_target=st.sampled_from([0, 1, 2, 3]),
     count_only=st.booleans(),
     keys_only=st.just(False),
     min_mod_revision=st.sampled_from([0, 0, 2]),
@@ -160,31 +160,31 @@ compares = st.one_of(
         Compare,
         key=keys,
         range_end=ends,
-        target=st.just(3),  # type: ignore[arg-type]
-        result=st.sampled_from([0, 1, 2, 3]),  # type: ignore[arg-type]
+        target=st.just(3),
+        result=st.sampled_from([0, 1, 2, 3]),
         value=values,
     ),
     st.builds(
         Compare,
         key=keys,
         range_end=ends,
-        target=st.just(0),  # type: ignore[arg-type]
-        result=st.sampled_from([0, 1, 2, 3]),  # type: ignore[arg-type]
+        target=st.just(0),
+        result=st.sampled_from([0, 1, 2, 3]),
         version=st.integers(0, 3),
     ),
     st.builds(
         Compare,
         key=keys,
-        target=st.just(4),  # type: ignore[arg-type]
-        result=st.sampled_from([0, 1, 2, 3, 5]),  # type: ignore[arg-type]
+        target=st.just(4),
+        result=st.sampled_from([0, 1, 2, 3, 5]),
         lease=st.sampled_from([0, LEASE]),
     ),
     st.builds(
         Compare,
         key=keys,
         range_end=ends,
-        target=st.sampled_from([1, 2]),  # type: ignore[arg-type]
-        result=st.sampled_from([0, 1, 2, 3]),  # type: ignore[arg-type]
+        target=st.sampled_from([1, 2]),
+        result=st.sampled_from([0, 1, 2, 3]),
         create_revision=st.integers(0, 4),
     ),
 )

@@ -268,10 +268,14 @@ def test_a_new_leader_gives_every_lease_its_time_again() -> None:
     assert equal(cluster)
 
 
-def ended(member_steps: Steps) -> Steps:
-    """Turn a number into an answer."""
-    result = yield from member_steps
-    return b"%d" % result if isinstance(result, int) else result
+def renewal(machine: Machine, lease: int) -> int:
+    """Begin to renew a lease; the answer is its TTL in digits."""
+
+    def steps() -> Steps:
+        result = yield from renew(machine.running, lease)
+        return b"%d" % result if isinstance(result, int) else result
+
+    return machine.start_steps(steps())
 
 
 def test_a_lease_is_renewed_on_the_leader_only_and_never_after_it_ran_out() -> None:
@@ -281,14 +285,14 @@ def test_a_lease_is_renewed_on_the_leader_only_and_never_after_it_ran_out() -> N
     cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
     for _ in range(4):
         cluster.pass_time(3.0)
-        answer = cluster.answer(leader, leader.start_steps(ended(renew(leader.running, 7))))
+        answer = cluster.answer(leader, renewal(leader, 7))
         assert answer == b"5"
-    unknown = leader.start_steps(ended(renew(leader.running, 8)))
+    unknown = renewal(leader, 8)
     assert cluster.answer(leader, unknown) == b"0"
     # Nobody answers the follower's question here.
-    refused = follower.start_steps(ended(renew(follower.running, 7)))
+    refused = renewal(follower, 7)
     assert cluster.answer(follower, refused) == errors.TIMEOUT
-    late = leader.start_steps(ended(renew(leader.running, 7)))
+    late = renewal(leader, 7)
     assert cluster.answer(leader, late) == b"0"
 
 
@@ -390,9 +394,9 @@ def test_members_that_lose_their_power_again_and_again_stay_equal(seed: int) -> 
                 if each.member is None:
                     each.start()
         cluster.pass_time(random.choice([0.0, 0.1, 0.5]))
-        for (name, call), each in list(waiting.items()):
+        for (name, call), put in list(waiting.items()):
             if isinstance(cluster.machines[name].replies.get(call), bytes):
-                acknowledged.append(each)
+                acknowledged.append(put)
                 del waiting[name, call]
     for each in cluster.machines.values():
         if each.member is None:

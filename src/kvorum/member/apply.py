@@ -58,6 +58,8 @@ def apply_entries(member: Member, deadline: float) -> None:
     while queue.messages and not member.is_installing:
         if queue.slices is not None and not _continue(member, queue, deadline):
             return
+        if member.must_wait_for_flush:
+            return
         if hub.is_publishing:
             # The last transaction is told to many watchers; the next one waits its turn.
             hub.step()

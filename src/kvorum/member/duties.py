@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvorum.files import Purge
 from kvorum.member import leases, requests, timeouts
 from kvorum.member.jobs import Job, Place
-from kvorum.membership.versions import decide_cluster_version, decide_storage_version, parse_version
+from kvorum.membership.versions import decide_cluster_version, decide_storage_version
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -124,6 +124,3 @@ class Schedule:
                 self._due[number] = now + self._intervals[number]
                 duty.step(member, now)
         self.first = min(self._due)
-
-
-__all__ = ["DUTIES", "Duty", "Schedule", "parse_version"]

@@ -201,5 +201,3 @@ DECODERS: dict[int, Callable[[bytes], object]] = {
     requests.DOWNGRADE_INFO_SET: DowngradeInfoSetRequest.FromString,
     requests.DOWNGRADE_VERSION_TEST: bytes,
 }
-
-__all__ = ["APPLIERS", "DECODERS"]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.codec import varint
 from kvorum.api.errors import (
-    LEADER_CHANGED,
     NO_LEADER,
     NOT_PRIMARY_LESSOR,
     TIMEOUT,
@@ -22,7 +21,6 @@ from kvorum.api.pb.etcdserverpb import LeaseCheckpoint, LeaseCheckpointRequest
 from kvorum.lease.lessor import NotRenewed
 from kvorum.member import requests
 from kvorum.member.waits import (
-    AppliedTo,
     AskLeader,
     LeaderKnown,
     Propose,
@@ -63,11 +61,6 @@ def _promote_in_slices(member: Member, extension: float) -> Slices:
     return b""
 
 
-def is_stalled(member: Member) -> bool:
-    """Tell whether the clock stood still for so long that another may lead by now."""
-    return member.ticks_late > STALLED_TICKS * member.config.heartbeat_seconds
-
-
 def expire(member: Member, now: float) -> None:
     """Propose to revoke what has run out; a duty."""
     lessor = member.lessor
@@ -97,7 +90,7 @@ def _revoke_expired(member: Member) -> Steps:
 
 def try_renew(member: Member, lease_id: int) -> int | None:
     """Renew at once if nothing has to be waited for; return the TTL, None otherwise."""
-    if not member.is_leader or is_stalled(member):
+    if not member.is_leader or member.is_stalled:
         return None
     renewed = member.lessor.renew(lease_id, member.now)
     return renewed if isinstance(renewed, int) else None
@@ -118,18 +111,17 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
             leader = member.leader or (yield LeaderKnown(deadline))
             if not leader:
                 return NO_LEADER
-            if leader == member.id:
-                continue
-            answer = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
-            if isinstance(answer, int):
-                return answer
+            if leader != member.id:
+                answer = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
+                if isinstance(answer, int):
+                    return answer
         yield Until(member.now + RETRY_SECONDS)
     return TIMEOUT
 
 
 def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
     """Renew on the leader; None if it does not lead after all, and another should be asked."""
-    if is_stalled(member) and (yield ReadIndex()) is not None:
+    if member.is_stalled and (yield ReadIndex()) is not None:
         return NOT_PRIMARY_LESSOR
     renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.NOT_FOUND and member.applied < member.committed:
@@ -158,6 +150,3 @@ def _applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
     while member.applied < wanted and member.now < deadline:
         yield Until(min(deadline, member.now + RETRY_SECONDS))
     return member.applied >= wanted
-
-
-__all__ = ["LEADER_CHANGED", "AppliedTo", "expire", "promote", "renew", "renew_here", "try_renew"]

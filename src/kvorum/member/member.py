@@ -27,7 +27,7 @@ from kvorum.api.errors import (
     StatusError,
 )
 from kvorum.backend.quota import effective_quota
-from kvorum.member import requests, snapshots, stepping
+from kvorum.member import leases, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.duties import Schedule
@@ -122,7 +122,7 @@ class Member:
 
         self.now = self._started = seams.clock()
         self._last_tick = self.now
-        self.ticks_late = 0.0
+        self._stalled_at: float | None = None
         self._schedule = Schedule(self.now, config.heartbeat_seconds)
         self._flush_wanted = False
         self._alarm_proposed_at = -inf
@@ -141,6 +141,7 @@ class Member:
         self.is_revoking = False
         self.is_behind = False
         self.is_closing = False
+        self.is_closed = False
         self.stopped: MemberStopped | None = None
         self.conf_state: ConfState = node.raft.tracker.config.conf_state()
         self.connections: dict[int, float] = {}
@@ -190,7 +191,8 @@ class Member:
     def tick(self, now: float) -> None:
         """Let one heartbeat interval pass."""
         self._check()
-        self.ticks_late = now - self._last_tick
+        if now - self._last_tick > leases.STALLED_TICKS * self.config.heartbeat_seconds:
+            self._stalled_at = now
         self._last_tick = self.now = now
         try:
             self.node.tick()
@@ -247,6 +249,15 @@ class Member:
     def told(self, number: int, answer: Answer) -> None:
         """Take the answer to a question; None if there was none."""
         self.procedures.told(number, answer)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether time stood still here, and nobody has confirmed since that this one leads."""
+        late = self.now - self._last_tick
+        return (
+            self._stalled_at is not None
+            or late > leases.STALLED_TICKS * self.config.heartbeat_seconds
+        )
 
     # In: requests.
 
@@ -409,7 +420,7 @@ class Member:
     def _has_work(self) -> bool:
         return bool(
             self.node.has_ready()
-            or self.apply_queue.messages
+            or (self.apply_queue.messages and not self.must_wait_for_flush)
             or self.procedures.runnable
             or self._slices
             or self.reads.is_waiting
@@ -432,6 +443,11 @@ class Member:
         )
         return max(now, min(moment for moment in moments if moment is not None))
 
+    @property
+    def must_wait_for_flush(self) -> bool:
+        """Whether so much waits for the disk that nothing more may be applied."""
+        return self.backend.is_full and self.backend.is_flushing
+
     def _submit(self, now: float) -> None:
         """Give raft what was proposed, unless the backend is behind."""
         if self._may_propose and self.proposals.is_waiting:
@@ -452,7 +468,9 @@ class Member:
             if ready.soft_state is not None:
                 self._take_role(ready.soft_state)
             if ready.read_states:
-                self.reads.answered(ready.read_states)
+                started = self.reads.answered(ready.read_states)
+                if self._stalled_at is not None and started >= self._stalled_at:
+                    self._stalled_at = None
             for message in ready.messages:
                 to = message.to
                 if to == APPEND_THREAD:
@@ -546,8 +564,10 @@ class Member:
         self._measure_room()
         if self.is_installing:
             snapshots.install_when_flushed(self)
-        else:
-            snapshots.after_flush(self)
+            return
+        snapshots.after_flush(self)
+        if self.is_closing:
+            self._close_when_flushed()
 
     def purged(self, names: object) -> None:
         """Take the names of files that were purged."""
@@ -586,12 +606,25 @@ class Member:
             self._execute(read)
 
     def close(self) -> None:
-        """End cleanly: what is applied is flushed, the log closed. Take and run the jobs."""
+        """End cleanly: flush what is applied, then close the log and the backend.
+
+        Take the jobs, run them and give their results back, until `is_closed`.
+        """
         self.is_closing = True
-        self.writer.close(self._log_closed)
+        self._close_when_flushed()
+
+    def _close_when_flushed(self) -> None:
+        if self.backend.is_flushing or self.is_installing:
+            return
+        self._flush_wanted = True
+        self._flush(self.now)
+        if not self.backend.is_flushing:
+            # Nothing is left, or an entry is being applied: the next start applies it again.
+            self.writer.close(self._log_closed)
 
     def _log_closed(self, _result: object) -> None:
         self.backend.close()
+        self.is_closed = True
 
     def _check(self) -> None:
         if self.stopped is not None:

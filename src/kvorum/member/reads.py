@@ -8,6 +8,7 @@ counts, and none to another's. When another leader is noticed the round fails.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kvorum.raft.states import ReadState, Role
@@ -74,13 +75,16 @@ class Reads:
         if self._round is not None:
             self._round.retry_at = 0.0
 
-    def answered(self, states: Sequence[ReadState]) -> None:
-        """Take raft's answers."""
+    def answered(self, states: Sequence[ReadState]) -> float:
+        """Take raft's answers; return when the round that they end began, -inf if none ends."""
+        started = -inf
         for state in states:
             current = self._round
             if current is not None and state.context in current.contexts:
                 self.confirmed.append((state.index, current.reads))
+                started = current.started
                 self._round = None
+        return started
 
     def fail_round(self) -> list[Read]:
         """Give up the round that runs; return its reads."""

@@ -248,6 +248,8 @@ def _installed(member: Member, snapshot: Snapshot) -> None:
     member.end_install(state)
     member.writer.installed()
     member.writer.release_to(snapshot.index)
+    path = database_path(member.snap_directory, snapshot.index)
+    member.out.jobs.append(Job(Place.LOG, RemoveImage(path), _nothing, _ignore))
     member.logger.info(f"installed the snapshot at index {snapshot.index}")
 
 

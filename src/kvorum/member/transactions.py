@@ -17,7 +17,6 @@ from kvorum.api.errors import (
     FUTURE_REV,
     KEY_NOT_FOUND,
     LEASE_NOT_FOUND,
-    Status,
     StatusError,
 )
 from kvorum.member.ranges import range_options
@@ -387,6 +386,3 @@ def _costs(operations: Sequence[Operation]) -> Iterator[int]:
             yield 256 + len(request[0]) + len(request[1])
         elif kind == api.TXN:
             yield put_cost(cast("Txn", each))
-
-
-__all__ = ["Status", "choose", "delete_range", "put", "put_cost", "read_txn", "revoke", "txn"]

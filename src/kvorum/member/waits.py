@@ -9,7 +9,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kvorum.api.errors import Status
 from kvorum.member.jobs import Place, Work
 from kvorum.member.outbox import Result
 from kvorum.raft.changes import ConfChange
@@ -113,20 +112,4 @@ Steps = Generator[Wait | None, Any, Result | None]
 """What a procedure is. It returns the end of its call; for a stream that is a Status."""
 
 Answer = Result | int | None
-__all__ = [
-    "Answer",
-    "AppliedTo",
-    "AskLeader",
-    "KeyDeleted",
-    "KeysChanged",
-    "LeaderKnown",
-    "Propose",
-    "ProposeChange",
-    "ReadIndex",
-    "RunJob",
-    "Send",
-    "Status",
-    "Steps",
-    "Until",
-    "Wait",
-]
+"""What a procedure is resumed with."""

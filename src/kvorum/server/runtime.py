@@ -284,6 +284,8 @@ class Runtime:
     def _close(self, now: float) -> bool:
         """Wait for the last jobs; the member takes no turn any more."""
         self._take_ended()
+        # The end of one may be the beginning of the next.
+        self.jobs.submit(self._member.out.take_jobs(), may_write=False)
         if self.jobs.under_way and now < self._phase_until:
             return False
         self._loop.remove_reader(self._edge.fileno())
