@@ -1,7 +1,7 @@
 """The Lease service: grants and revokes are proposed, renewals and questions go to the leader.
 
-Only the leader counts time, so only its answer counts. A member that does not lead waits for
-the lease's leader to be this one, as long as a request may take.
+Only the leader counts time, so only its answer counts. A member that does not lead asks the one
+that does, again and again as long as a request may take.
 """
 
 from collections import deque
@@ -19,14 +19,14 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseTimeToLiveRequest,
     LeaseTimeToLiveResponse,
 )
+from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.member.execution import LEASE_GRANT_COST
 from kvorum.member.leases import renew, try_renew
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
-from kvorum.member.waits import AppliedTo, LeaderKnown, Send, Steps, Until
+from kvorum.member.waits import AppliedTo, AskLeader, LeaderKnown, Send, Steps, Until
 from kvorum.rpc.calls import OK, Output, canonical
-from kvorum.rpc.sessions import Part
 
 UNARY = {
     "/etcdserverpb.Lease/LeaseGrant": "grant",
@@ -35,6 +35,9 @@ UNARY = {
     "/etcdserverpb.Lease/LeaseLeases": "leases",
 }
 KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
+
+INTERNAL_PATH = "/leases/internal"
+"""Where members ask their leader for what is left of a lease."""
 
 RETRY_SECONDS = 0.05
 WAITING_MAX = 10_000
@@ -96,23 +99,28 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> bytes:
 
 
 def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Steps:
-    status = yield from _until_primary(member, member.now + member.config.request_seconds_max)
-    return status or _time_to_live(member, request)
-
-
-def _until_primary(member: Member, limit: float) -> Part[Status | None]:
-    """Wait until this member leads and has applied everything; a status tells that it is late."""
-    while True:
+    """Answer on the leader when it has applied everything, or ask the leader."""
+    limit = member.now + member.config.request_seconds_max
+    while member.now < limit:
         leader: int = yield LeaderKnown(limit)
         if not leader:
             return errors.NO_LEADER
         if member.is_leader:
             yield AppliedTo(member.committed)
             if member.lessor.is_primary:
-                return None
-        if member.now >= limit:
-            return errors.TIMEOUT
-        yield Until(min(limit, member.now + RETRY_SECONDS))
+                return _time_to_live(member, request)
+        else:
+            question = LeaseInternalRequest(LeaseTimeToLiveRequest=request)
+            answer: Result | None = yield AskLeader(INTERNAL_PATH, question.SerializeToString())
+            if isinstance(answer, Status):
+                return answer
+            if answer is not None:
+                found = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
+                found.ClearField("header")
+                header = member.header.field(member.store.revision)
+                return header + found.SerializeToString()
+        yield Until(member.now + RETRY_SECONDS)
+    return errors.TIMEOUT
 
 
 class KeepAlives:

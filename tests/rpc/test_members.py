@@ -1,0 +1,287 @@
+"""Services of several members: who serves what, and what is asked of the leader."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
+from kvorum.api.pb.v3lockpb import LockRequest
+from kvorum.edge.interface import EventKind, Metadata
+from kvorum.rpc.services import Services
+from tests.member.harness import Cluster, Machine
+from tests.rpc.harness import NUMBERS, RecordingEdge, by_name
+
+REQUIRES_LEADER: Metadata = {"hasleader": b"true"}
+
+
+class Front:
+    """The services of one machine. What the machine took from its member is given back first."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.edge = RecordingEdge()
+        self.services = Services(machine.running, self.edge)
+
+    def deliver(self) -> None:
+        machine, out = self.machine, self.machine.running.out
+        out.replies += machine.replies.items()
+        machine.replies.clear()
+        out.sends += machine.sends
+        machine.sends.clear()
+        self.services.deliver(machine.cluster.now)
+
+
+class Fronts(Cluster):
+    """Members that serve, and answer each other's questions."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.fronts = {machine.name: Front(machine) for machine in self}
+
+    def settle(self) -> None:
+        super().settle()
+        for front in self.fronts.values():
+            front.deliver()
+
+    def ask(self, machine: Machine, question: Any) -> None:
+        (leader,) = [each for each in self if each.running.id == question.peer]
+        member = leader.running
+        answer: Any = None
+        if question.path == "/leases":
+            lease = pb.LeaseKeepAliveRequest.FromString(question.body).ID
+            renewed = member.lessor.renew(lease, self.now)
+            answer = renewed if isinstance(renewed, int) else 0
+        elif question.path == "/leases/internal":
+            request = LeaseInternalRequest.FromString(question.body).LeaseTimeToLiveRequest
+            found = member.lessor.time_to_live(request.ID, self.now)
+            response = pb.LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
+            if found is not None:
+                response.TTL, response.grantedTTL = found
+                response.keys.extend(member.lessor.keys_of(request.ID))
+            answer = LeaseInternalResponse(LeaseTimeToLiveResponse=response).SerializeToString()
+        machine.running.told(question.number, answer)
+
+    def begin(
+        self, machine: Machine, name: str, request: Message, metadata: Metadata | None = None
+    ) -> int:
+        call = self.next_call()
+        number = NUMBERS[by_name(name).path]
+        services = self.fronts[machine.name].services
+        services.serve([(call, number, request.SerializeToString(), metadata)], [])
+        self.settle()
+        return call
+
+    def call(
+        self, machine: Machine, name: str, request: Message, metadata: Metadata | None = None
+    ) -> Any:
+        call = self.begin(machine, name, request, metadata)
+        edge = self.fronts[machine.name].edge
+        self.wait(lambda: call in edge.replies)
+        result = edge.replies[call]
+        return result if isinstance(result, Status) else by_name(name).response.FromString(result)
+
+    def open(self, machine: Machine, name: str, metadata: Metadata | None = None) -> int:
+        call = self.next_call()
+        opened = (EventKind.OPENED, call, (NUMBERS[by_name(name).path], metadata))
+        self.fronts[machine.name].services.serve([], [opened])
+        self.settle()
+        return call
+
+    def message(self, machine: Machine, call: int, request: Message) -> None:
+        event = (EventKind.MESSAGE, call, request.SerializeToString())
+        self.fronts[machine.name].services.serve([], [event])
+        self.settle()
+
+    def received(self, machine: Machine, name: str, call: int) -> list[Any]:
+        sent = self.fronts[machine.name].edge.sent.get(call, [])
+        return [by_name(name).response.FromString(each) for each in sent]
+
+    def finished(self, machine: Machine, call: int) -> Status | None:
+        return self.fronts[machine.name].edge.finished.get(call)
+
+
+@pytest.fixture
+def cluster() -> Fronts:
+    cluster = Fronts(3)
+    cluster.leader()
+    cluster.pass_time(10.0)
+    return cluster
+
+
+def test_every_member_serves(cluster: Fronts) -> None:
+    for number, machine in enumerate(cluster):
+        put = pb.PutRequest(key=b"k%d" % number, value=b"v")
+        assert cluster.call(machine, "KV/Put", put).header.member_id == machine.running.id
+    everything = pb.RangeRequest(key=b"k", range_end=b"l")
+    counts = {cluster.call(machine, "KV/Range", everything).count for machine in cluster}
+    assert counts == {3}
+    status = {
+        machine.name: cluster.call(machine, "Maintenance/Status", pb.StatusRequest())
+        for machine in cluster
+    }
+    assert {each.leader for each in status.values()} == {cluster.leader().running.id}
+    lists = [
+        cluster.call(machine, "Cluster/MemberList", pb.MemberListRequest()) for machine in cluster
+    ]
+    assert lists[0].members == lists[1].members == lists[2].members
+    assert [member.name for member in lists[0].members if not member.name] == []
+
+
+def test_watches_and_locks_at_a_follower(cluster: Fronts) -> None:
+    follower, leader = cluster.follower(), cluster.leader()
+    watch = cluster.open(follower, "Watch/Watch")
+    create = pb.WatchCreateRequest(key=b"l/", range_end=b"l0")
+    cluster.message(follower, watch, pb.WatchRequest(create_request=create))
+    for lease in (7, 8):
+        grant = pb.LeaseGrantRequest(ID=lease, TTL=100)
+        assert not isinstance(cluster.call(leader, "Lease/LeaseGrant", grant), Status)
+    first = cluster.call(leader, "Lock/Lock", LockRequest(name=b"l", lease=7))
+    second = cluster.begin(follower, "Lock/Lock", LockRequest(name=b"l", lease=8))
+    cluster.pass_time(1.0)
+    edge = cluster.fronts[follower.name].edge
+    assert second not in edge.replies
+    cluster.call(follower, "KV/DeleteRange", pb.DeleteRangeRequest(key=first.key))
+    cluster.wait(lambda: second in edge.replies)
+    responses = cluster.received(follower, "Watch/Watch", watch)
+    keys = [(event.type, event.kv.key) for each in responses for event in each.events]
+    assert keys == [(0, b"l/7"), (0, b"l/8"), (1, b"l/7")]
+
+
+def test_leases_at_a_follower(cluster: Fronts) -> None:
+    follower = cluster.follower()
+    cluster.call(follower, "Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=50))
+    cluster.call(follower, "KV/Put", pb.PutRequest(key=b"a", lease=7))
+    cluster.pass_time(20.0)
+    request = pb.LeaseTimeToLiveRequest(ID=7, keys=True)
+    left = cluster.call(follower, "Lease/LeaseTimeToLive", request)
+    assert left.grantedTTL == 50
+    assert 25 <= left.TTL <= 30
+    assert list(left.keys) == [b"a"]
+    assert left.header.member_id == follower.running.id
+    stream = cluster.open(follower, "Lease/LeaseKeepAlive")
+    for lease in (7, 9):
+        cluster.message(follower, stream, pb.LeaseKeepAliveRequest(ID=lease))
+    cluster.pass_time(1.0)
+    answers = cluster.received(follower, "Lease/LeaseKeepAlive", stream)
+    assert [(each.ID, each.TTL) for each in answers] == [(7, 50), (9, 0)]
+    left = cluster.call(follower, "Lease/LeaseTimeToLive", request)
+    assert left.TTL >= 45
+    unknown = pb.LeaseTimeToLiveRequest(ID=9)
+    assert cluster.call(follower, "Lease/LeaseTimeToLive", unknown).TTL == -1
+
+
+def test_leadership_is_moved(cluster: Fronts) -> None:
+    leader, follower = cluster.leader(), cluster.follower()
+    request = pb.MoveLeaderRequest(targetID=follower.running.id)
+    assert cluster.call(follower, "Maintenance/MoveLeader", request) == errors.NOT_LEADER
+    bad = pb.MoveLeaderRequest(targetID=5)
+    assert cluster.call(leader, "Maintenance/MoveLeader", bad) == errors.BAD_LEADER_TRANSFEREE
+    assert cluster.call(leader, "Maintenance/MoveLeader", request) == pb.MoveLeaderResponse()
+    assert cluster.leader() is follower
+
+
+def test_a_member_without_a_leader(cluster: Fronts) -> None:
+    machine = cluster.follower()
+    stream = cluster.open(machine, "Watch/Watch", REQUIRES_LEADER)
+    patient = cluster.open(machine, "Watch/Watch")
+    assert cluster.finished(machine, stream) is None
+    cluster.isolate(machine)
+    cluster.wait(lambda: not machine.running.leader)
+    read = pb.RangeRequest(key=b"a", serializable=True)
+    assert not isinstance(cluster.call(machine, "KV/Range", read), Status)
+    assert cluster.call(machine, "KV/Range", read, REQUIRES_LEADER) == errors.NO_LEADER
+    assert cluster.call(machine, "KV/Range", read, {"hasleader": b"1"}).header.revision == 1
+    refused = cluster.open(machine, "Watch/Watch", REQUIRES_LEADER)
+    assert cluster.finished(machine, refused) == errors.NO_LEADER
+    status = cluster.call(machine, "Maintenance/Status", pb.StatusRequest())
+    assert list(status.errors) == [errors.NO_LEADER.text]
+    for name, request, refusal in (
+        ("KV/Range", pb.RangeRequest(key=b"a"), errors.TIMEOUT),
+        ("KV/Put", pb.PutRequest(key=b"a"), errors.CONTEXT_DEADLINE_EXCEEDED),
+        ("Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest(ID=7), errors.NO_LEADER),
+    ):
+        assert cluster.call(machine, name, request) == refusal, name
+    assert cluster.finished(machine, stream) == errors.NO_LEADER
+    assert cluster.finished(machine, patient) is None
+
+
+def test_metadata_that_is_no_text(cluster: Fronts) -> None:
+    metadata = {"client-api-version": b"\xff"}
+    read = pb.RangeRequest(key=b"a")
+    refused = cluster.call(cluster[0], "KV/Range", read, metadata)
+    assert refused == errors.INVALID_CLIENT_API_VERSION
+    known = {"client-api-version": b"3.5", "token": b"whatever"}
+    assert not isinstance(cluster.call(cluster[0], "KV/Range", read, known), Status)
+
+
+def test_a_learner_serves_little(cluster: Fronts) -> None:
+    leader = cluster.leader()
+    for machine in cluster:
+        for other in cluster:
+            machine.running.connected(other.running.id, 0.0)
+    request = pb.MemberAddRequest(peerURLs=["http://m9:2380"], isLearner=True)
+    added = cluster.call(leader, "Cluster/MemberAdd", request)
+    assert added.member.isLearner
+    second = pb.MemberAddRequest(peerURLs=["http://m8:2380"], isLearner=True)
+    assert cluster.call(leader, "Cluster/MemberAdd", second) == errors.TOO_MANY_LEARNERS
+    promote = pb.MemberPromoteRequest(ID=added.member.ID)
+    assert cluster.call(leader, "Cluster/MemberPromote", promote) == errors.LEARNER_NOT_READY
+    learner = joined(cluster, added)
+    for name, request_ in (
+        ("KV/Put", pb.PutRequest(key=b"a")),
+        ("KV/Range", pb.RangeRequest(key=b"a")),
+        ("Cluster/MemberList", pb.MemberListRequest()),
+    ):
+        assert cluster.call(learner, name, request_) == errors.NOT_SUPPORTED_FOR_LEARNER, name
+    stale = pb.RangeRequest(key=b"a", serializable=True)
+    assert not isinstance(cluster.call(learner, "KV/Range", stale), Status)
+    assert cluster.call(learner, "Maintenance/Status", pb.StatusRequest()).isLearner
+    stream = cluster.open(learner, "Watch/Watch")
+    assert cluster.finished(learner, stream) == errors.NOT_SUPPORTED_FOR_LEARNER
+    promoted = cluster.call(leader, "Cluster/MemberPromote", promote)
+    assert not any(member.isLearner for member in promoted.members)
+    cluster.wait(lambda: not learner.running.is_learner)
+    assert not isinstance(cluster.call(learner, "KV/Put", pb.PutRequest(key=b"a")), Status)
+    assert cluster.call(leader, "Cluster/MemberPromote", promote) == errors.MEMBER_NOT_LEARNER
+
+
+def joined(cluster: Fronts, added: Any) -> Machine:
+    ids = (added.member.ID, added.header.cluster_id)
+    machine = Machine(cluster, "m9", cluster.config("m9", joins=ids))
+    cluster.machines["m9"] = machine
+    machine.start()
+    cluster.fronts["m9"] = Front(machine)
+    leader = cluster.leader()
+    cluster.wait(lambda: machine.running.applied == leader.running.applied)
+    assert machine.running.is_learner
+    return machine
+
+
+def test_members_come_and_go(cluster: Fronts) -> None:
+    leader = cluster.leader()
+    bad = pb.MemberAddRequest(peerURLs=["nonsense"])
+    assert cluster.call(leader, "Cluster/MemberAdd", bad) == errors.MEMBER_BAD_URLS
+    request = pb.MemberAddRequest(peerURLs=["http://m9:2380"])
+    # Nobody is connected to anybody yet, as far as the members know.
+    assert cluster.call(leader, "Cluster/MemberAdd", request) == errors.UNHEALTHY
+    for machine in cluster:
+        leader.running.connected(machine.running.id, cluster.now)
+    assert cluster.call(leader, "Cluster/MemberAdd", request) == errors.UNHEALTHY
+    cluster.pass_time(5.0)
+    added = cluster.call(leader, "Cluster/MemberAdd", request)
+    assert (list(added.member.peerURLs), added.header.revision) == (["http://m9:2380"], 0)
+    assert len(added.members) == 4
+    again = cluster.call(leader, "Cluster/MemberAdd", request)
+    assert again in (errors.PEER_URL_EXIST, errors.MEMBER_EXIST)
+    update = pb.MemberUpdateRequest(ID=added.member.ID, peerURLs=["http://m8:2380"])
+    updated = cluster.call(leader, "Cluster/MemberUpdate", update)
+    assert ["http://m8:2380"] in [list(member.peerURLs) for member in updated.members]
+    unusable = pb.MemberUpdateRequest(ID=added.member.ID, peerURLs=["x"])
+    assert cluster.call(leader, "Cluster/MemberUpdate", unusable) == errors.MEMBER_BAD_URLS
+    remove = pb.MemberRemoveRequest(ID=added.member.ID)
+    assert len(cluster.call(leader, "Cluster/MemberRemove", remove).members) == 3
+    assert cluster.call(leader, "Cluster/MemberRemove", remove) == errors.MEMBER_NOT_FOUND
