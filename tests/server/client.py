@@ -7,10 +7,15 @@ from typing import Any
 import grpc
 
 from kvorum.api.pb.etcdserverpb import (
+    DeleteRangeRequest,
+    DeleteRangeResponse,
     PutRequest,
     PutResponse,
     RangeRequest,
     RangeResponse,
+    RequestOp,
+    TxnRequest,
+    TxnResponse,
     WatchRequest,
     WatchResponse,
 )
@@ -28,6 +33,14 @@ class Client:
         self._range = channel.unary_unary(
             "/etcdserverpb.KV/Range", RangeRequest.SerializeToString, RangeResponse.FromString
         )
+        self._txn = channel.unary_unary(
+            "/etcdserverpb.KV/Txn", TxnRequest.SerializeToString, TxnResponse.FromString
+        )
+        self._delete = channel.unary_unary(
+            "/etcdserverpb.KV/DeleteRange",
+            DeleteRangeRequest.SerializeToString,
+            DeleteRangeResponse.FromString,
+        )
         self._watch = channel.stream_stream(
             "/etcdserverpb.Watch/Watch", WatchRequest.SerializeToString, WatchResponse.FromString
         )
@@ -40,6 +53,15 @@ class Client:
     def put_later(self, key: bytes, value: bytes) -> Any:
         """Begin to put a key; return grpc's future of the response."""
         return self._put.future(PutRequest(key=key, value=value), timeout=WAIT_SECONDS)
+
+    def put_many(self, keys: list[bytes]) -> None:
+        """Put keys in one transaction."""
+        puts = [RequestOp(request_put=PutRequest(key=key)) for key in keys]
+        self._txn(TxnRequest(success=puts), timeout=WAIT_SECONDS)
+
+    def delete_everything(self) -> None:
+        """Delete all keys."""
+        self._delete(DeleteRangeRequest(key=b"\0", range_end=b"\0"), timeout=WAIT_SECONDS)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key."""

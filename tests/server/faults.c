@@ -2,7 +2,8 @@
  *
  * While the file FAULT_TRIGGER exists, calls on files whose path contains FAULT_PATH fail:
  * FAULT_CALL=sync makes fdatasync and fsync say EIO, FAULT_CALL=write makes writes say ENOSPC,
- * and the space for a new file cannot be reserved.
+ * and the space for a new file cannot be reserved. FAULT_CALL=slow makes fdatasync take longer
+ * than a second.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,6 +32,8 @@ int fdatasync(int descriptor) {
     int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
     if (fails("sync", descriptor))
         return errno = EIO, -1;
+    if (fails("slow", descriptor))
+        usleep(1100000);
     return real(descriptor);
 }
 

@@ -99,6 +99,45 @@ def test_a_disk_that_fails_stops_the_member_and_loses_nothing(
         assert revisions.items() <= found.items()
 
 
+def test_a_slow_disk_and_slow_requests_are_warned_of(
+    shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger = tmp_path / "trigger"
+    faults = {"LD_PRELOAD": str(shim), "FAULT_TRIGGER": str(trigger)}
+    faults |= {"FAULT_PATH": ".wal", "FAULT_CALL": "slow"}
+    for name, value in faults.items():
+        monkeypatch.setenv(name, value)
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        connected(server.address) as client,
+    ):
+        client.put(b"key", b"value")
+        trigger.touch()
+        calls = [client.put_later(key, key) for key in KEYS]
+        for call in calls:
+            call.result()
+        trigger.unlink()
+        client.put(b"key", b"value")
+    messages = [json.loads(line)["msg"] for line in server.lines]
+    assert "slow fdatasync" in messages
+    # What came while the loop waited for the first sync is written beside it.
+    assert "slow request is still in flight" in messages
+
+
+def test_a_long_apply_is_warned_of(tmp_path: Path) -> None:
+    flags = ("--warning-apply-duration=1ms", "--max-txn-ops=5000")
+    with (
+        running_kvorum(tmp_path / "data", *flags) as server,
+        connected(server.address) as client,
+    ):
+        for number in range(4):
+            client.put_many([f"{number}/{key}".encode() for key in range(5000)])
+        client.delete_everything()
+        assert not client.everything().kvs
+    (line,) = [line for line in server.lines if "apply request took too long" in line]
+    assert json.loads(line)["expected-duration"] == "1ms"
+
+
 def test_a_log_that_rotted_is_refused_with_the_place(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
         for key in KEYS:

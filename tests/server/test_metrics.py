@@ -168,6 +168,25 @@ def test_calls_are_counted_as_etcd_counts_them(pages: Pages) -> None:
     assert all("RangeStream" in name for name in ours.keys() - theirs.keys())
 
 
+def test_extensive_metrics_time_every_call(tmp_path: Path) -> None:
+    with (
+        running_kvorum(tmp_path / "ours", "--metrics=extensive") as kvorum,
+        running_etcd(tmp_path / "theirs", "--metrics=extensive") as etcd,
+    ):
+        found = []
+        for address in (kvorum.address, etcd.address):
+            assert etcdctl(address, "put", "a", "1").code == 0
+            assert etcdctl(address, "get", "a").code == 0
+            found.append(values(scrape(address)))
+    ours, theirs = found
+    wanted = re.compile(r'grpc_server_handling_seconds_\w+\{.*"etcdserverpb\.(KV|Lease|Watch)"')
+    names = {name for name in theirs if wanted.match(name)}
+    assert names and names <= ours.keys()
+    for name in names:
+        if "_count{" in name:
+            assert ours[name] == theirs[name], name
+
+
 def test_buckets_are_etcds(pages: Pages) -> None:
     ours, theirs = values(pages.ours), values(pages.theirs)
     for name in theirs:

@@ -4,6 +4,7 @@ A unary call is remembered from its arrival to its answer, which also tells what
 when the server stops. Everything else about a call is added up when metrics are asked for.
 """
 
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +19,7 @@ from kvorum.api.errors import (
     Status,
 )
 from kvorum.edge import Edge, Event, EventKind, Headers, Request
+from kvorum.server.exposition import Histogram
 
 PROPOSAL_FAILURES = frozenset(
     {
@@ -30,6 +32,7 @@ PROPOSAL_FAILURES = frozenset(
     }
 )
 UNKNOWN_VERSION = "unknown"
+HANDLING_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 VERSIONS_MAX = 100
 """Client versions that are told apart; a client could invent any number of them."""
 
@@ -180,3 +183,48 @@ class CallCounts:
         for method in self.streams.values():
             started[method] += 1
         return started
+
+
+class TimedCallCounts(CallCounts):
+    """Counts, and how long each call took; for `--metrics=extensive`."""
+
+    __slots__ = ("_arrived", "seconds")
+
+    def __init__(self, edge: Edge, methods: int) -> None:
+        super().__init__(edge, methods)
+        self._arrived: dict[int, float] = {}
+        self.seconds = [Histogram(HANDLING_BOUNDS) for _ in range(methods)]
+
+    def received(self, requests: Iterable[Request]) -> None:
+        """Note unary calls and when they came."""
+        now = time.monotonic()
+        self._arrived.update((request[0], now) for request in requests)
+        super().received(requests)
+
+    def happened(self, events: Iterable[Event]) -> None:
+        """Note streams and when they began."""
+        now = time.monotonic()
+        for kind, call, _ in events:
+            if kind == EventKind.OPENED:
+                self._arrived[call] = now
+            elif kind == EventKind.ENDED:
+                self._observe(call, now)
+        super().happened(events)
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls."""
+        now = time.monotonic()
+        for call, _ in batch:
+            self._observe(call, now)
+        super().reply(batch)
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a stream."""
+        self._observe(call, time.monotonic())
+        super().finish(call, status, trailers)
+
+    def _observe(self, call: int, now: float) -> None:
+        arrived = self._arrived.pop(call, None)
+        method = self.unary.get(call, self.streams.get(call))
+        if arrived is not None and method is not None:
+            self.seconds[method].observe(now - arrived)

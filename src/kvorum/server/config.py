@@ -72,6 +72,7 @@ class Config:
     cors: tuple[str, ...]
     host_whitelist: tuple[str, ...]
     profiling: bool
+    extensive_metrics: bool
     logger: str
     log_outputs: tuple[str, ...]
     log_level: str
@@ -134,6 +135,7 @@ def make_config(given: Mapping[str, object]) -> Config:
         cors=flags["cors"],
         host_whitelist=flags["host-whitelist"],
         profiling=flags["enable-pprof"] or flags["log-level"] == "debug",
+        extensive_metrics=flags["metrics"] == "extensive",
         logger=flags["logger"],
         log_outputs=flags["log-outputs"],
         log_level=flags["log-level"],

@@ -357,7 +357,6 @@ FLAGS: tuple[Flag, ...] = (
         "basic",
         MONITORING,
         "'basic', or 'extensive' for a histogram of each RPC's duration.",
-        "the histogram of RPC durations",
     ),
     Flag(
         "listen-metrics-urls",

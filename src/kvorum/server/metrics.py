@@ -21,7 +21,7 @@ from kvorum.gateway.health import NAMES, Health
 from kvorum.member.member import Member
 from kvorum.mvcc.hashes import HashRows
 from kvorum.server import exposition
-from kvorum.server.calls import UNKNOWN_VERSION, CallCounts
+from kvorum.server.calls import UNKNOWN_VERSION, CallCounts, TimedCallCounts
 from kvorum.server.config import Config
 from kvorum.server.exposition import Family, Histogram, Sample
 from kvorum.server.gates import GATES
@@ -309,6 +309,17 @@ def _grpc(sources: Sources) -> Iterator[Family]:
             for code in Code
         ],
     )
+    if isinstance(counts, TimedCallCounts):
+        yield Family(
+            "grpc_server_handling_seconds",
+            "histogram",
+            "How long RPCs took.",
+            [
+                sample
+                for number in shown
+                for sample in counts.seconds[number].samples(labels[number])
+            ],
+        )
     total = {
         "unary": sum(started[n] for n, (_, is_stream) in enumerate(methods) if not is_stream),
         "stream": sum(started[n] for n, (_, is_stream) in enumerate(methods) if is_stream),

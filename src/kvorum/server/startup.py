@@ -27,7 +27,7 @@ from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.membership.bootstrap import check_initial_cluster, parse_initial_cluster
 from kvorum.rpc.services import Services
-from kvorum.server.calls import CallCounts
+from kvorum.server.calls import CallCounts, TimedCallCounts
 from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.server.directory import prepare_directory
@@ -246,7 +246,8 @@ class Server:
         arguments: Sequence[str],
     ) -> None:
         config = self._config
-        counts = CallCounts(edge, len(Services.METHODS))
+        kind = TimedCallCounts if config.extensive_metrics else CallCounts
+        counts = kind(edge, len(Services.METHODS))
         front = HttpFront(edge, config.cors, config.host_whitelist)
         runtime.jobs, runtime.counts, runtime.front = jobs, counts, front
         runtime.services = Services(
