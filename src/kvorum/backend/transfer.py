@@ -11,7 +11,7 @@ from kvorum.backend import directory as directories
 from kvorum.backend.batch import write_entries
 from kvorum.backend.buckets import BUCKETS, KEY
 from kvorum.backend.directory import Current, database_path, read_current, write_current
-from kvorum.backend.encoding import row_key, seal_value
+from kvorum.backend.encoding import seal_value
 from kvorum.backend.environment import Environments, WriteTransaction, writing
 from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
@@ -31,11 +31,10 @@ def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
 
 
 def _rows(view: View) -> Iterator[tuple[bytes, bytes]]:
-    first = 0
-    while rows := view.scan_rows(first, 1 << 96, _PIECE_ENTRIES):
-        for revision, value in rows:
-            yield row_key(revision), value
-        first = rows[-1][0] + 1
+    first = b""
+    while rows := view.scan_keyed_rows(first, _PIECE_ENTRIES):
+        yield from rows
+        first = rows[-1][0] + b"\0"
 
 
 def install(

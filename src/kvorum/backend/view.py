@@ -105,6 +105,20 @@ class View:
             del rows[bisect_right(rows, last, key=itemgetter(0)) :]
         return rows
 
+    def scan_keyed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return rows of bucket `key` by their keys as files have them, ascending."""
+        found = self._transaction.scan(KEY, first, limit)
+        rows = [
+            (key, sealed[:-CHECKSUM_BYTES])
+            for key, sealed in found
+            if extend(crc32c(key), sealed) == RESIDUE
+        ]
+        if len(rows) != len(found):
+            for key, sealed in found:
+                if not is_whole(key, sealed):
+                    raise self._damaged_key(key)
+        return rows
+
     def count(self, bucket: bytes) -> int:
         """Return how many entries a bucket has."""
         return self._transaction.count(bucket)

@@ -5,12 +5,20 @@ while the member goes on, and loaded into a database that takes the place of the
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from kvorum.backend import dump, install, open_view
 from kvorum.backend.bbolt import open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
 from kvorum.backend.environment import Environments
 from kvorum.files import Files, Opening
+
+
+class Digest(Protocol):
+    """A hash that grows piece by piece."""
+
+    def update(self, data: bytes, /) -> None:
+        """Add the next piece."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,11 +74,32 @@ class InstallImage:
 
 
 @dataclass(slots=True, frozen=True)
+class ReadImage:
+    """A job of the pool: read and hash the next piece of an image."""
+
+    path: str
+    offset: int
+    length: int
+    digest: Digest
+
+    def run(self, files: Files) -> bytes:
+        """Return the piece; shorter only where the file ends."""
+        descriptor = files.open(self.path, Opening.READ)
+        try:
+            piece = files.pread(descriptor, self.offset, self.length)
+        finally:
+            files.close(descriptor)
+        self.digest.update(piece)
+        return piece
+
+
+@dataclass(slots=True, frozen=True)
 class RemoveImage:
-    """A job: remove an image that was sent."""
+    """A job of the pool, or of the helper behind its BuildImage: remove an image."""
 
     path: str
 
-    def run(self, files: Files) -> None:
-        """Remove the file."""
-        files.unlink(self.path)
+    def run(self, files: Files, environments: Environments | None = None) -> None:  # noqa: ARG002
+        """Remove the file, if there is one."""
+        if files.exists(self.path):
+            files.unlink(self.path)

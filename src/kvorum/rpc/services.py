@@ -32,6 +32,7 @@ from kvorum.rpc import (
     lease,
     lock,
     maintenance,
+    snapshot,
     streams,
     watch,
 )
@@ -40,11 +41,19 @@ from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
 LEADERLESS_CHECKS_MAX = 3
 """A stream that required a leader ends after so many election timeouts without one."""
 
-_STREAMS = (watch.PATH, lease.KEEP_ALIVE, kv.RANGE_STREAM, election.OBSERVE, health.WATCH)
+_STREAMS = (
+    watch.PATH,
+    lease.KEEP_ALIVE,
+    kv.RANGE_STREAM,
+    election.OBSERVE,
+    health.WATCH,
+    snapshot.PATH,
+)
 _MODULES = (kv, lease, cluster, maintenance, auth, lock, election, health)
 _UNARY = tuple(path for module in _MODULES for path in module.UNARY)
 _RANGE = _UNARY.index("/etcdserverpb.KV/Range")
 _PUT = _UNARY.index("/etcdserverpb.KV/Put")
+_SNAPSHOT = len(_UNARY) + _STREAMS.index(snapshot.PATH)
 _STATUS = _UNARY.index("/etcdserverpb.Maintenance/Status")
 
 
@@ -91,6 +100,7 @@ class Services:
             streams.Answers(member, kv.RangeStreams(member).begin),
             streams.Answers(member, election.Observers(member).begin),
             streams.Answers(member, health.begin_watch),
+            streams.Answers(member, snapshot.Snapshots(member).begin),
         )
         self._open: dict[int, Streams] = {}
         # Streams whose client required a leader, and how often there was none lately.
@@ -167,7 +177,8 @@ class Services:
         return None
 
     def _opened(self, call: int, method: int, metadata: Metadata | None) -> None:
-        status = self._refusal(metadata, self._member.is_learner)
+        is_refused = self._member.is_learner and method != _SNAPSHOT
+        status = self._refusal(metadata, is_refused)
         if status is not None:
             self._edge.finish(call, status)
             return

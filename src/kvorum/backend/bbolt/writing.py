@@ -103,16 +103,17 @@ def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     leaf: list[Entry] = []
     used = HEADER_BYTES
     last = b""
+    fill_bytes, element_bytes = FILL_BYTES, ELEMENT_BYTES
     for entry in entries:
         key, value = entry
         assert key > last, f"{key!r} does not come after {last!r}"
         last = key
-        size = ELEMENT_BYTES + len(key) + len(value)
-        if leaf and used + size > FILL_BYTES:
+        used += element_bytes + len(key) + len(value)
+        if used > fill_bytes and leaf:
             yield leaf
-            leaf, used = [], HEADER_BYTES
+            leaf = []
+            used = HEADER_BYTES + element_bytes + len(key) + len(value)
         leaf.append(entry)
-        used += size
     if leaf:
         yield leaf
 

@@ -1,0 +1,92 @@
+"""The Snapshot call: the database of this member as a file of etcd's, while it goes on serving.
+
+The helper writes the newest commit to a temporary file, which then travels in blobs and is
+removed whatever becomes of the call; what a crash leaves, the next start removes. The last blob
+is the SHA-256 of all others. The loop only passes pieces on: they are read and hashed in the
+pool, and no piece is read before the client took what came before it.
+"""
+
+from hashlib import sha256
+
+from kvorum.api.codec import length_delimited, varint
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb.etcdserverpb import SnapshotRequest
+from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
+from kvorum.member.jobs import Job, Place
+from kvorum.member.member import Member
+from kvorum.member.waits import RunJob, Send, Steps
+from kvorum.rpc.calls import OK, flushed
+
+PATH = "/etcdserverpb.Maintenance/Snapshot"
+
+BLOB_BYTES = 32 * 1024
+PIECE_BYTES = 4 * BLOB_BYTES
+"""What is read at once: so much the loop sends before it looks at anything else."""
+PROGRESS_SECONDS = 5.0
+"""How often the log tells how far a snapshot is."""
+
+
+class Snapshots:
+    """Serves Snapshot."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._count = 0
+
+    def begin(self, payload: bytes) -> Steps | Status:
+        """Return the procedure that sends an image."""
+        SnapshotRequest.FromString(payload)
+        self._count += 1
+        path = "/".join((self._member.snap_directory, f"tmp.snapshot.{self._count}"))
+        return _snapshot(self._member, path)
+
+
+def _snapshot(member: Member, path: str) -> Steps:
+    yield from flushed(member)
+    storage = member.cluster.storage_version
+    version = b"" if storage is None else length_delimited(b"\x22", str(storage).encode())
+    try:
+        facts: ImageFacts = yield RunJob(Place.HELPER, BuildImage(member.backend.directory, path))
+        total = facts.length
+        member.logger.info(
+            f"sending database snapshot to client: {total} bytes at index {facts.index}"
+        )
+        digest = sha256()
+        sent = 0
+        tell_at = member.now + PROGRESS_SECONDS
+        while sent < total:
+            piece = yield RunJob(Place.POOL, ReadImage(path, sent, PIECE_BYTES, digest))
+            for start in range(0, len(piece), BLOB_BYTES):
+                blob = piece[start : start + BLOB_BYTES]
+                sent += len(blob)
+                yield Send(_response(blob, total - sent) + version)
+            if member.now >= tell_at:
+                tell_at = member.now + PROGRESS_SECONDS
+                member.logger.info(
+                    f"sending database snapshot to client: {sent} of {total} bytes, "
+                    f"{100 * sent // total}%"
+                )
+        yield Send(_response(digest.digest(), 0) + version)
+        member.logger.info(f"successfully sent database snapshot to client: {total} bytes")
+        return OK
+    except Exception as error:
+        # The disk is full, or the helper died: the client's loss, and nobody else's.
+        member.logger.error(f"cannot send a database snapshot: {error}")
+        return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error}")
+    finally:
+        # By the helper, for it may still be writing the file of a client that is gone.
+        member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), _nothing, _left))
+
+
+def _response(blob: bytes, remaining: int) -> bytes:
+    """Encode a SnapshotResponse but for its last field, the version."""
+    length = b"\x10" + varint(remaining) if remaining else b""
+    return length + length_delimited(b"\x1a", blob)
+
+
+def _nothing(_result: object) -> None:
+    """Take the end of a removal."""
+
+
+def _left(_error: Exception) -> None:
+    """Leave the file; the next start removes it."""
