@@ -25,7 +25,7 @@ from kvorum.mvcc.ranges import RangeOptions, reply_body
 from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from kvorum.api.requests import Compare, DeleteRange, Operation, Put, Range, Txn
     from kvorum.backend import Backend
@@ -376,13 +376,15 @@ def _prev_kv(kv: bytes | None) -> bytes:
 def put_cost(request: Txn) -> int:
     """Return what a transaction costs against the quota."""
     _, success, failure = request
-    return max(sum(_costs(success)), sum(_costs(failure)))
+    return max(_cost(success), _cost(failure)) if failure else _cost(success)
 
 
-def _costs(operations: Sequence[Operation]) -> Iterator[int]:
+def _cost(operations: Sequence[Operation]) -> int:
+    cost = 0
     for kind, each in operations:
         if kind == api.PUT:
             request = cast("Put", each)
-            yield 256 + len(request[0]) + len(request[1])
+            cost += 256 + len(request[0]) + len(request[1])
         elif kind == api.TXN:
-            yield put_cost(cast("Txn", each))
+            cost += put_cost(cast("Txn", each))
+    return cost

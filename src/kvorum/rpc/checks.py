@@ -7,7 +7,6 @@ two mistakes is told of the same one by every server.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import cast
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
@@ -34,9 +33,7 @@ def check_put(put: Put) -> Status | None:
         return errors.EMPTY_KEY
     if ignore_value and value:
         return errors.VALUE_PROVIDED
-    if ignore_lease and lease:
-        return errors.LEASE_PROVIDED
-    return None
+    return errors.LEASE_PROVIDED if ignore_lease and lease else None
 
 
 def check_range(request: Range) -> Status | None:
@@ -67,12 +64,17 @@ def check_txn(txn: Txn, operations_max: int) -> Status | None:
     """Check a transaction with all that is nested in it, both branches of each."""
     if (status := _check_operations(txn, operations_max)) is not None:
         return status
-    for branch in txn[1:]:
-        # One operation cannot collide with itself, unless it is a transaction.
-        is_simple = len(branch) < 2 and not (branch and branch[0][0] == TXN)
-        if not is_simple and _changes(branch) is None:
-            return errors.DUPLICATE_KEY
+    _, success, failure = txn
+    if _may_collide(success) and _changes(success) is None:
+        return errors.DUPLICATE_KEY
+    if _may_collide(failure) and _changes(failure) is None:
+        return errors.DUPLICATE_KEY
     return None
+
+
+def _may_collide(operations: Sequence[Operation]) -> bool:
+    """Tell whether there is anything to compare: one operation does not collide with itself."""
+    return len(operations) > 1 or (len(operations) == 1 and operations[0][0] == TXN)
 
 
 def _check_operations(txn: Txn, operations_max: int) -> Status | None:
@@ -83,20 +85,19 @@ def _check_operations(txn: Txn, operations_max: int) -> Status | None:
     for compare in compares:
         if not compare[2]:
             return errors.EMPTY_KEY
-    for branch in (success, failure):
-        for kind, request in branch:
-            if kind == PUT:
-                status = check_put(cast(Put, request))
-            elif kind == RANGE:
-                status = check_range(cast(Range, request))
-            elif kind == DELETE_RANGE:
-                status = check_delete_range(cast(DeleteRange, request))
-            elif kind == TXN:
-                status = _check_operations(cast(Txn, request), operations_max - count)
-            else:
-                status = errors.KEY_NOT_FOUND
-            if status is not None:
-                return status
+    for kind, request in (*success, *failure) if failure else success:
+        if kind == PUT:
+            status = check_put(request)
+        elif kind == RANGE:
+            status = check_range(request)
+        elif kind == DELETE_RANGE:
+            status = check_delete_range(request)
+        elif kind == TXN:
+            status = _check_operations(request, operations_max - count)
+        else:
+            status = errors.KEY_NOT_FOUND
+        if status is not None:
+            return status
     return None
 
 
@@ -142,12 +143,12 @@ def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] |
     deletions = _Deletions()
     for kind, request in operations:
         if kind == DELETE_RANGE:
-            key, range_end, _ = cast(DeleteRange, request)
+            key, range_end, _ = request
             deletions.add(key, range_end or key + b"\0")
     puts: set[bytes] = set()
     for kind, request in operations:
         if kind == TXN:
-            _, success, failure = cast(Txn, request)
+            _, success, failure = request
             then, otherwise = _changes(success), _changes(failure)
             if then is None or otherwise is None:
                 return None
@@ -159,7 +160,7 @@ def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] |
             deletions.add_all(otherwise[1])
     for kind, request in operations:
         if kind == PUT:
-            key = cast(Put, request)[0]
+            key = request[0]
             if key in puts or key in deletions:
                 return None
             puts.add(key)
@@ -168,9 +169,13 @@ def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] |
 
 def is_read_only(txn: Txn) -> bool:
     """Return whether both branches only read; a nested transaction counts as a write."""
-    return all(kind == RANGE for kind, _ in txn[1]) and all(kind == RANGE for kind, _ in txn[2])
+    for branch in txn[1:]:
+        for kind, _ in branch:
+            if kind != RANGE:
+                return False
+    return True
 
 
 def is_serializable(txn: Txn) -> bool:
     """Return whether every read of a read-only transaction allows a stale answer."""
-    return all(cast(Range, request)[6] for branch in txn[1:] for _, request in branch)
+    return all(request[6] for branch in txn[1:] for _, request in branch)
