@@ -11,6 +11,7 @@ from kvorum.backend import dump, install, open_view
 from kvorum.backend.bbolt import open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
 from kvorum.backend.environment import Environments
+from kvorum.backend.images import checked_content
 from kvorum.files import Files, Opening
 
 
@@ -67,7 +68,7 @@ class InstallImage:
         """Load it."""
         image = open_image(files, self.path)
         try:
-            content = ((bucket, image.items(bucket)) for bucket in image.buckets())
+            content = checked_content(image)
             install(files, environments, self.directory, content, quota_bytes=self.quota_bytes)
         finally:
             image.close()

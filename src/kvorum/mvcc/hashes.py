@@ -5,7 +5,7 @@ disk with it, and computes a pure function of both. Rows that a compaction has y
 as deleted, so that the hash does not depend on how far it got.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -60,38 +60,52 @@ class HashRows:
     def run(self, files: Files, environments: Environments) -> int:
         """Return the hash."""
         with open_view(files, environments, self.directory) as view:
-            return self._hash(view)
-
-    def _hash(self, view: View) -> int:
-        compacted = bound(self.compact_revision)
-        newest: dict[bytes, int] = {}
-        is_any_kept = False
-        if self.compact_revision > 0:
-            newest = self._newest(view, self.revision)
-            is_any_kept = any(map(self._is_kept, newest.values()))
-            if not is_any_kept:
-                # etcd then leaves out nothing but what the compaction has deleted.
-                newest = self._newest(view, self.compact_revision)
-        value: int = extend(0, KEY)
-        for revision, kv in self._rows(view, self.revision):
-            if revision <= compacted and (revision & 1 or newest[key_of(kv)] != revision):
-                continue
-            value = extend(extend(value, row_key(revision)), kv)
-        return value
-
-    def _is_kept(self, revision: int) -> bool:
-        if not revision & 1:
-            return True
-        return self.is_compaction and revision >> 32 == self.revision
-
-    def _newest(self, view: View, main: int) -> dict[bytes, int]:
-        """Return the newest revision of every key up to a main revision."""
-        return {key_of(kv): revision for revision, kv in self._rows(view, main)}
+            return hash_rows(
+                lambda main: self._rows(view, main),
+                self.revision,
+                self.compact_revision,
+                is_compaction=self.is_compaction,
+            )
 
     def _rows(self, view: View, main: int) -> Rows:
         last = bound(main)
         waiting = sorted(each for each in self.pending.items() if each[0] <= last)
         return merged_rows(scanned_rows(view, last), waiting)
+
+
+def hash_rows(
+    rows_to: Callable[[int], Rows], revision: int, compact_revision: int, *, is_compaction: bool
+) -> int:
+    """Hash rows as HashKV and compactions do; `rows_to` walks those up to a main revision.
+
+    With `is_compaction` a tombstone at exactly the revision counts as kept.
+    """
+    compacted = bound(compact_revision)
+    newest: dict[bytes, int] = {}
+    if compact_revision > 0:
+        newest = _newest(rows_to(revision))
+        is_any_kept = any(
+            not each & 1 or (is_compaction and each >> 32 == revision) for each in newest.values()
+        )
+        if not is_any_kept:
+            # etcd then leaves out nothing but what the compaction has deleted.
+            newest = _newest(rows_to(compact_revision))
+    value: int = extend(0, KEY)
+    for row, kv in rows_to(revision):
+        if row <= compacted and (row & 1 or newest[_key(kv)] != row):
+            continue
+        value = extend(extend(value, row_key(row)), kv)
+    return value
+
+
+def _newest(rows: Rows) -> dict[bytes, int]:
+    """Return the newest revision of every key."""
+    return {_key(kv): row for row, kv in rows}
+
+
+def _key(kv: bytes) -> bytes:
+    # The mark by which a restored snapshot raised its revision has no key.
+    return key_of(kv) if kv else b""
 
 
 @dataclass(slots=True, frozen=True)

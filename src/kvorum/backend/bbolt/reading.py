@@ -35,15 +35,12 @@ class Image:
 
     def __init__(self, files: Files, path: str, descriptor: int, length: int) -> None:
         self._files = files
-        self._path = path
+        self.path = path
         self._descriptor = descriptor
         self._length = length
         self._meta = self._newest_meta()
-        if self._meta.page_count * self._meta.page_bytes > length:
-            raise self._error(
-                f"it has {length} bytes and should have "
-                f"{self._meta.page_count * self._meta.page_bytes}"
-            )
+        if self.size > length:
+            raise self._error(f"it has {length} bytes and should have {self.size}")
         # Pages that were reached: a sound tree reaches none of them twice.
         self._reached = bytearray(self._meta.page_count)
         self._roots = self._read_roots()
@@ -51,6 +48,11 @@ class Image:
     def close(self) -> None:
         """Give the file back."""
         self._files.close(self._descriptor)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the pages in use or free, without what a file may have behind them."""
+        return self._meta.page_count * self._meta.page_bytes
 
     def buckets(self) -> list[bytes]:
         """Return the names of the buckets, in order."""
@@ -183,7 +185,7 @@ class Image:
         return children
 
     def _error(self, problem: str) -> ImageError:
-        return ImageError(self._path, problem)
+        return ImageError(self.path, problem)
 
 
 def open_image(files: Files, path: str, length: int | None = None) -> Image:

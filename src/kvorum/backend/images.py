@@ -1,0 +1,51 @@
+"""The content of a file of etcd's, held to what a member can start from.
+
+The walk through the pages finds damage of the tree; this finds what the tree cannot show: rows
+under keys that are none, and values that are not the one form of a `KeyValue` of that revision.
+Everything is checked while it passes, so memory holds one leaf of the file at a time.
+"""
+
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.backend.bbolt import Image, ImageError
+from kvorum.backend.buckets import BUCKETS, KEY
+from kvorum.backend.encoding import parse_row_key
+from kvorum.backend.errors import describe_revision
+
+Entries = Iterator[tuple[bytes, bytes]]
+
+
+def checked_content(image: Image) -> Iterator[tuple[bytes, Entries]]:
+    """Give every bucket with its entries, both in order; raises ImageError where it is damaged."""
+    for bucket in image.buckets():
+        if bucket not in BUCKETS:
+            raise ImageError(
+                image.path, f"it has a bucket {bucket!r}, which no known version of etcd has"
+            )
+        yield bucket, checked_rows(image) if bucket == KEY else image.items(bucket)
+
+
+def checked_rows(image: Image) -> Entries:
+    """Walk the rows of bucket `key` by their keys."""
+    decode = KeyValue.FromString
+    for key, value in image.items(KEY):
+        try:
+            revision = parse_row_key(key)
+        except ValueError as error:
+            raise ImageError(image.path, str(error)) from error
+        try:
+            kv = decode(value)
+            is_sound = kv.SerializeToString() == value and (
+                kv.mod_revision == revision >> 32 if not revision & 1 else bool(kv.key)
+            )
+        except DecodeError:
+            is_sound = False
+        # A row without a value is the mark that a restored snapshot raised its revision by.
+        if not is_sound and value:
+            raise ImageError(
+                image.path, f"the {describe_revision(revision)} holds no key and value of it"
+            )
+        yield key, value
