@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvorum.api.errors import COMPACTED, TIMEOUT
@@ -56,6 +56,7 @@ def proposals(member: Any, steps: Any, seconds: float, *answers: object) -> list
             wait = steps.send(queue.pop(0) if queue else b"")
 
 
+@example(25201.0)
 @given(st.floats(1, 100_000))
 def test_by_age_keeps_at_least_the_retention_and_not_much_more(retention: float) -> None:
     member = Member()

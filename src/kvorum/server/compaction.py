@@ -21,6 +21,7 @@ from kvorum.server.values import SECOND
 INTERVAL_SECONDS_MAX = 3600.0
 SAMPLES_PER_INTERVAL = 10
 REVISION_SECONDS = 300.0
+ROUNDING_SECONDS = 0.001
 
 
 def start_auto_compaction(member: Member, config: Config) -> None:
@@ -45,7 +46,7 @@ def by_age(member: Member, retention_seconds: float) -> Steps:
         yield Until(member.now + sample)
         revision = revisions[0]
         # Moments are sums of fractions; what is missing of them is no reason to wait.
-        is_early = member.now - succeeded < pause - sample / 100
+        is_early = member.now - succeeded < pause - ROUNDING_SECONDS
         if is_early or revision == compacted or not member.is_leader:
             continue
         pause = interval
