@@ -18,7 +18,8 @@ from kvorum.membership.versions import decide_cluster_version, decide_storage_ve
 if TYPE_CHECKING:
     from kvorum.member.member import Member
 
-Step = Callable[["Member", float], None]
+Step = Callable[["Member", float], float | None]
+"""Returns after how many seconds it is due again; None leaves it to the table."""
 
 PURGE_SECONDS = 30.0
 READERS_SECONDS = 60.0
@@ -34,11 +35,13 @@ class Duty(NamedTuple):
     step: Step
 
 
-def _compact(member: Member, _now: float) -> None:
-    """Go on with the compaction that was asked for, if the last pause is over."""
+def _compact(member: Member, _now: float) -> float | None:
+    """Go on with the compaction that was asked for; without one, look for it rarely."""
     compaction = member.store.compaction
-    if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
-        return
+    if not compaction.is_runnable:
+        return None
+    if member.store.is_writing or member.backend.is_full:
+        return member.config.compaction_pause_seconds
     work = compaction.step()
     if work is not None:
         member.out.jobs.append(
@@ -49,6 +52,7 @@ def _compact(member: Member, _now: float) -> None:
                 lambda _: compaction.hashed(work, None),
             )
         )
+    return member.config.compaction_pause_seconds
 
 
 def _purge(member: Member, _now: float) -> None:
@@ -98,7 +102,7 @@ def _watch(member: Member, now: float) -> None:
 DUTIES = (
     Duty("fail what waited too long", None, timeouts.expire),
     Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
-    Duty("compact", 0.01, _compact),
+    Duty("compact", None, _compact),
     Duty("tell watchers of progress", WATCH_SECONDS, _watch),
     Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
     Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
@@ -121,6 +125,6 @@ class Schedule:
         """Do what is due."""
         for number, duty in enumerate(DUTIES):
             if self._due[number] <= now:
-                self._due[number] = now + self._intervals[number]
-                duty.step(member, now)
+                seconds = duty.step(member, now)
+                self._due[number] = now + (self._intervals[number] if seconds is None else seconds)
         self.first = min(self._due)

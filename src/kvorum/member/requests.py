@@ -46,7 +46,8 @@ class RequestIds:
     __slots__ = ("_last", "_prefix", "_tail_end", "_tail_start")
 
     def __init__(self, member_id: int, unix_seconds: float) -> None:
-        milliseconds = int(unix_seconds * 1000) & ((1 << 40) - 1)
+        # Never so small that an id would be shorter than the part that is encoded anew.
+        milliseconds = max(int(unix_seconds * 1000) & ((1 << 40) - 1), 1 << _LOW_BITS - 8)
         self._prefix = (member_id & 0xFFFF) << 48
         self._last = self._prefix | milliseconds << 8
         self._keep_high(self._last)
@@ -55,7 +56,7 @@ class RequestIds:
         """Return an id that nobody has."""
         number = self._last + 1
         if not number & _LOW:
-            number = self._prefix | (number & _SUFFIX)
+            number = self._prefix | (number & _SUFFIX or 1 << _LOW_BITS)
             self._keep_high(number)
         self._last = number
         return number

@@ -1,0 +1,106 @@
+"""Entries' data against protobuf, and the ids in it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvorum.api.pb.etcdserverpb import (
+    AlarmRequest,
+    InternalRaftRequest,
+    PutRequest,
+    RequestHeader,
+    TxnRequest,
+)
+from kvorum.api.pb.membershippb import ClusterVersionSetRequest
+from kvorum.member import requests
+from kvorum.member.requests import TOKEN_BYTES, RequestIds, decode
+
+members = st.integers(0, (1 << 64) - 1)
+moments = st.floats(0.1, 4e9)
+bodies = st.builds(
+    PutRequest,
+    key=st.binary(min_size=1, max_size=300),
+    value=st.binary(max_size=20_000),
+    lease=st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@given(members, moments, bodies)
+def test_an_entry_is_what_protobuf_writes(member: int, moment: float, put: PutRequest) -> None:
+    ids = RequestIds(member, moment)
+    body = put.SerializeToString()
+    data, token = ids.encode(requests.PUT, body)
+    number = decode(data)[1]
+    expected = InternalRaftRequest(header=RequestHeader(ID=number), put=put)
+    assert data == expected.SerializeToString()
+    assert decode(data) == (requests.PUT, number, body)
+    assert token == data[-TOKEN_BYTES:]
+
+
+@given(members, st.sampled_from(["3.5.0", "3.7.0"]))
+def test_a_request_with_a_high_number_comes_after_its_header(member: int, version: str) -> None:
+    request = ClusterVersionSetRequest(ver=version)
+    ids = RequestIds(member, 1.7e9)
+    data, token = ids.encode(requests.CLUSTER_VERSION_SET, request.SerializeToString())
+    assert isinstance(token, int)
+    expected = InternalRaftRequest(header=RequestHeader(ID=token), cluster_version_set=request)
+    assert data == expected.SerializeToString()
+    assert decode(data) == (requests.CLUSTER_VERSION_SET, token, request.SerializeToString())
+
+
+@given(members, moments)
+def test_ids_are_laid_out_as_etcd_lays_them_out(member: int, moment: float) -> None:
+    ids = RequestIds(member, moment)
+    first = ids.next_id()
+    assert first >> 48 == member & 0xFFFF
+    milliseconds = int(moment * 1000) & ((1 << 40) - 1)
+    assert first & ((1 << 48) - 1) == milliseconds << 8 | 1
+    assert 0 < ids.next_lease_id() < 1 << 63
+
+
+@given(members, st.integers(0, (1 << 40) - 1), st.integers(1, 100))
+def test_tokens_of_many_ids_differ_also_where_the_number_wraps(
+    member: int, milliseconds: int, count: int
+) -> None:
+    ids = RequestIds(member, milliseconds / 1000)
+    for _ in range((1 << 14) - 50):
+        ids.next_id()
+    found = {ids.encode(requests.ALARM, b"")[1] for _ in range(count)}
+    assert len(found) == count
+    last = RequestIds(member, ((1 << 40) - 1) / 1000)
+    numbers = [last.next_id() for _ in range(600)]
+    assert len(set(numbers)) == 600
+    assert {number >> 48 for number in numbers} == {member & 0xFFFF}
+
+
+def test_an_old_entry_has_its_id_elsewhere() -> None:
+    request = InternalRaftRequest(ID=5, alarm=AlarmRequest(memberID=9))
+    assert decode(request.SerializeToString()) == (requests.ALARM, 5, b"\x10\x09")
+
+
+@given(st.binary(max_size=40))
+def test_anything_is_read_or_refused(data: bytes) -> None:
+    try:
+        kind, number, _ = decode(data)
+    except ValueError:
+        return
+    assert kind and number
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InternalRaftRequest(header=RequestHeader(ID=1)),
+        InternalRaftRequest(put=PutRequest(key=b"k")),
+        InternalRaftRequest(header=RequestHeader(ID=1), put=PutRequest(key=b"k"), txn=TxnRequest()),
+    ],
+)
+def test_an_entry_has_one_request_and_an_id(request_: InternalRaftRequest) -> None:
+    with pytest.raises(ValueError, match=r"in it|two requests"):
+        decode(request_.SerializeToString())
+
+
+def test_a_header_may_hold_more_than_the_id() -> None:
+    header = RequestHeader(ID=7, username="root", auth_revision=3)
+    request = InternalRaftRequest(header=header, put=PutRequest(key=b"k"))
+    assert decode(request.SerializeToString())[1] == 7
