@@ -16,6 +16,7 @@ from google_crc32c import extend
 from kvorum.api.codec import read_varint
 from kvorum.wal.errors import CorruptLogError
 from kvorum.wal.framing import CRC, ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
+from kvorum.wal.segments import is_zero_from
 
 SECTOR_BYTES = 512
 # What a segment begins with; durable before the file has its name.
@@ -143,8 +144,7 @@ class SegmentScanner:
     def _end_of_data(self) -> None:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
-        rest = len(self._segment) - self.end
-        if self._segment.count(0, self.end) != rest:
+        if not is_zero_from(self._segment, self.end):
             self._damage("no record, but data behind it", self.end, self.end + 8)
 
     def _damage(self, problem: str, start: int = 0, stop: int = 0) -> None:

@@ -15,7 +15,14 @@ from kvorum.wal.framing import Framer
 from kvorum.wal.jobs import create_segment
 from kvorum.wal.log import HeldSegment, Log
 from kvorum.wal.reading import LogContent, SnapshotRecord, read_log
-from kvorum.wal.segments import SEGMENT_BYTES, SPARE_NAME, Segment, exists, segments_from
+from kvorum.wal.segments import (
+    SEGMENT_BYTES,
+    SPARE_NAME,
+    Segment,
+    exists,
+    is_zero_from,
+    segments_from,
+)
 
 
 def create_log(
@@ -112,7 +119,7 @@ def _keep_copy(files: Files, tear: Tear) -> None:
 
 def _wipe_after(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
     rest = files.pread(descriptor, end, files.size(descriptor))
-    if len(rest) + end < segment_bytes or rest.count(0) != len(rest):
+    if len(rest) + end < segment_bytes or not is_zero_from(rest, 0):
         files.truncate(descriptor, end)
         files.allocate(descriptor, max(end, segment_bytes))
     # What a killed process left unsynced was read, and will be acted upon.
