@@ -20,7 +20,6 @@ from kvorum.mvcc.hashes import HashKV, HashRows
 from kvorum.mvcc.history import bound
 from kvorum.mvcc.ranges import RangeOptions, RangeResult
 from kvorum.mvcc.restore import restore_store
-from kvorum.mvcc.slices import KEYS_PER_SLICE
 from kvorum.mvcc.store import Store
 from kvorum.mvcc.transaction import WriteTransaction
 from kvorum.mvcc.watch.history import Change
@@ -53,6 +52,9 @@ TXN_PARTS = st.one_of(
     st.tuples(st.just("delete"), KEYS, ENDS),
     st.tuples(st.just("range"), OPTIONS),
 )
+
+PUTS = st.tuples(st.just("put"), KEYS, VALUES, LEASES)
+ENTRIES = st.one_of(PUTS, PUTS, PUTS, st.tuples(st.just("delete"), KEYS, ENDS))
 
 
 class Recorder:
@@ -190,10 +192,7 @@ class StoreMachine(RuleBasedStateMachine):
             return None
         if name == "delete":
             return (yield from transaction.delete_range_slices(*rest))
-        return answer(self.checked((yield from transaction.range_slices(*rest))))
-
-    def checked(self, result: RangeResult) -> RangeResult:
-        return result
+        return answer((yield from transaction.range_slices(*rest)))
 
     def apply_compact(self, main: int) -> Write:
         return refusal(lambda: self.store.compact(main))
@@ -206,9 +205,10 @@ class StoreMachine(RuleBasedStateMachine):
         return self.write is None
 
     @precondition(lambda self: self.is_idle)
-    @rule(key=KEYS, value=VALUES, lease=LEASES)
-    def put(self, key: bytes, value: bytes, lease: int) -> None:
-        self.execute("put", (key, value, lease))
+    @rule(entries=st.lists(ENTRIES, min_size=1, max_size=6))
+    def write_some(self, entries: list[tuple[Any, ...]]) -> None:
+        for kind, *arguments in entries:
+            self.execute(kind, tuple(arguments))
 
     @precondition(lambda self: self.is_idle)
     @rule(
@@ -237,7 +237,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.check_applied(kind, arguments, end.value)
 
     @precondition(lambda self: self.is_idle)
-    @rule(back=RECENT)
+    @rule(back=st.one_of(st.integers(0, 3), RECENT))
     def compact(self, back: int) -> None:
         self.execute("compact", (self.model.revision - back,))
 
@@ -282,8 +282,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert result is None or answer(result) == expected
         return result is not None
 
-    @rule(key=KEYS, back=RECENT)
-    def get(self, key: bytes, back: int) -> None:
+    @rule(key=KEYS, back=RECENT, limit=st.integers(1, 20))
+    def look(self, key: bytes, back: int, limit: int) -> None:
         current = self.model.state(self.model.revision).get(key)
         assert self.store.get(key) == (current.row if current else None)
         assert self.store.revision_of(key) == (current.revision if current else 0)
@@ -291,36 +291,32 @@ class StoreMachine(RuleBasedStateMachine):
         if main > 0 and self.model.check(main) is None:
             event = self.model.state(main).get(key)
             assert self.store.get(key, main) == (event.row if event else None)
-
-    @rule(back=RECENT, limit=st.integers(1, 20))
-    def read_history(self, back: int, limit: int) -> None:
         # Before it is cleared, the compacted revision may hold more than what will be left of it.
-        first = self.model.compacted + self.store.compaction.is_pending
-        main = max(0, self.model.revision - back, first)
-        rows = [row for row in self.model.rows() if row[0] >> 32 >= main]
+        first = max(0, main, self.model.compacted + self.store.compaction.is_pending)
+        rows = [row for row in self.model.rows() if row[0] >> 32 >= first]
         last = bound(self.model.revision)
-        assert self.backend.scan_rows(main << 32, last, limit) == rows[:limit]
+        assert self.backend.scan_rows(first << 32, last, limit) == rows[:limit]
+        self.backend.end_turn()
 
     # Rules: compaction and hashes.
 
-    @precondition(lambda self: self.store.compaction.is_runnable)
-    @rule(steps=st.integers(1, 20))
-    def clear(self, steps: int) -> None:
+    @precondition(lambda self: self.store.compaction.is_pending)
+    @rule(steps=st.integers(1, 40), keys=st.integers(1, 4))
+    def clear(self, steps: int, keys: int) -> None:
+        set_slice(keys)
+        if self.compaction_job is not None:
+            self.hash_compaction(self.compaction_job)
         for _ in range(steps):
             job = self.store.compaction.step()
             if job is not None:
                 self.compaction_job = job
 
-    @precondition(lambda self: self.compaction_job is not None)
-    @rule(is_done=st.sampled_from([True, True, True, False]))
-    def hash_compaction(self, is_done: bool) -> None:
-        job, self.compaction_job = self.compaction_job, None
-        assert job is not None
-        value = job.run(self.files, self.environments) if is_done else None
-        if value is not None:
-            expected = self.model.hash_kv(job.revision, job.compact_revision, is_compaction=True)
-            assert value == expected
+    def hash_compaction(self, job: HashRows) -> None:
+        value = job.run(self.files, self.environments)
+        expected = self.model.hash_kv(job.revision, job.compact_revision, is_compaction=True)
+        assert value == expected
         self.store.compaction.hashed(job, value)
+        self.compaction_job = None
 
     @rule(back=RECENT)
     def begin_hash(self, back: int) -> None:
@@ -349,25 +345,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Rules: the way to the disk.
 
-    @precondition(lambda self: self.flush is None and not self.store.is_writing)
-    @rule()
-    def seal(self) -> None:
-        self.flush = self.backend.seal()
-
-    @precondition(lambda self: self.flush is not None)
-    @rule()
-    def go_on_flushing(self) -> None:
-        flush = self.flush
-        if isinstance(flush, StageFlush):
-            self.flush = self.backend.staged(flush.run(self.files, self.environments))
-        else:
-            assert flush is not None
-            self.backend.committed(flush.run(self.files, self.environments))
-            self.flush = None
-
-    @rule()
-    def end_turn(self) -> None:
-        self.backend.end_turn()
+    @precondition(lambda self: self.flush is not None or not self.store.is_writing)
+    @rule(steps=st.integers(1, 4))
+    def go_on_flushing(self, steps: int) -> None:
+        for _ in range(steps):
+            flush = self.flush
+            if isinstance(flush, StageFlush):
+                self.flush = self.backend.staged(flush.run(self.files, self.environments))
+            elif isinstance(flush, CommitFlush):
+                self.backend.committed(flush.run(self.files, self.environments))
+                self.flush = None
+            elif not self.store.is_writing:
+                self.flush = self.backend.seal()
 
     @rule(is_cut_in_commit=st.booleans(), survives=st.booleans())
     def crash(self, is_cut_in_commit: bool, survives: bool) -> None:
@@ -392,11 +381,7 @@ class StoreMachine(RuleBasedStateMachine):
         for kind, arguments in log[self.backend.applied_index :]:
             self.log.append((kind, arguments))
             self.apply(kind, arguments)
-        if self.is_complete(log):
-            assert self.model.events[: len(applied.events)] == applied.events
-
-    def is_complete(self, log: list[Any]) -> bool:
-        return len(self.log) == len(log)
+        assert self.model.events[: len(applied.events)] == applied.events
 
     def cut_commit(self, flush: CommitFlush) -> None:
         class PowerCutError(Exception):
@@ -444,16 +429,12 @@ class StoreMachine(RuleBasedStateMachine):
         if self.write is not None:
             self.go_on_writing(10_000)
         while self.store.compaction.is_pending and not self.reads and not self.jobs:
-            if self.compaction_job is not None:
-                self.hash_compaction(is_done=True)
-            else:
-                self.clear(1)
+            self.clear(9, 2)
         if not self.store.compaction.is_pending:
             assert self.backend.scan_rows(0, bound(1 << 40), 10_000) == self.model.rows()
         self.check_everything()
         for slices, _ in self.reads:
             slices.close()
-        set_slice(KEYS_PER_SLICE)
 
 
 def answer(result: RangeResult) -> tuple[list[bytes], int, bool, int]:

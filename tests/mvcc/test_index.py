@@ -14,7 +14,7 @@ KEYS = st.binary(min_size=1, max_size=3)
 Ends = st.one_of(st.none(), KEYS)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(data=st.data(), chunk=st.integers(2, 8))
 def test_sorted_keys_are_a_sorted_list(data: st.DataObject, chunk: int) -> None:
     whole = sortedkeys.CHUNK_MAX, sortedkeys.FEW

@@ -5,4 +5,4 @@ from hypothesis import settings
 from tests.mvcc.machine import StoreMachine
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestStore.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)

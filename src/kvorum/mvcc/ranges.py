@@ -25,6 +25,9 @@ from kvorum.mvcc.keyvalue import value_of, without_value
 from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices
 
 UNLIMITED = 1 << 62
+RUNS_PER_MERGE = 64
+Measured = tuple[Any, bytes, int]
+"""By what it is ordered, a key or the bytes of a KeyValue, and its revision."""
 Item = TypeVar("Item")
 Mapped = TypeVar("Mapped")
 
@@ -272,7 +275,7 @@ def _ordered(
 ) -> Slices[tuple[list[bytes], list[int]]]:
     """Return the first items of a stable sort: sorted runs, then one merge, all in slices."""
     is_reverse = options.sort_order == SortOrder.DESCEND
-    runs = []
+    runs: list[list[Measured]] = []
     for start in range(0, len(items), KEYS_PER_SLICE):
         stop = start + KEYS_PER_SLICE
         run = [
@@ -280,16 +283,36 @@ def _ordered(
             for item, revision in zip(items[start:stop], revisions[start:stop], strict=True)
         ]
         run.sort(key=itemgetter(0), reverse=is_reverse)
-        runs.append(_drained(run))
+        runs.append(run)
         yield
-    merged = islice(merge(*runs, key=itemgetter(0), reverse=is_reverse), enough)
+    while len(runs) > RUNS_PER_MERGE:
+        # Few at a time, because to begin a merge takes a look at each of its runs.
+        longer = []
+        for start in range(0, len(runs), RUNS_PER_MERGE):
+            group = runs[start : start + RUNS_PER_MERGE]
+            longer.append((yield from _merged(group, enough, is_reverse=is_reverse)))
+        runs = longer
     ordered: list[bytes] = []
     ordered_revisions: list[int] = []
-    while part := list(islice(merged, KEYS_PER_SLICE)):
+    last = yield from _merged(runs, enough, is_reverse=is_reverse)
+    last.reverse()
+    while last:
+        part = last[: -KEYS_PER_SLICE - 1 : -1]
+        del last[-KEYS_PER_SLICE:]
         ordered += [item for _, item, _ in part]
         ordered_revisions += [revision for _, _, revision in part]
         yield
     return ordered, ordered_revisions
+
+
+def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Slices[list[Measured]]:
+    """Merge runs, up to so many items, and empty them."""
+    merging = merge(*map(_drained, runs), key=itemgetter(0), reverse=is_reverse)
+    merged: list[Measured] = []
+    while len(merged) < enough and (part := list(islice(merging, KEYS_PER_SLICE))):
+        merged += part
+        yield
+    return merged
 
 
 def _drained(run: list[Item]) -> Iterator[Item]:

@@ -1,0 +1,14 @@
+"""What every test of this room leaves behind: slices of the usual size."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kvorum.mvcc.slices import KEYS_PER_SLICE
+from tests.mvcc.machine import set_slice
+
+
+@pytest.fixture(autouse=True)
+def _usual_slices() -> Iterator[None]:
+    yield
+    set_slice(KEYS_PER_SLICE)

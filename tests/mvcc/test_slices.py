@@ -1,0 +1,141 @@
+"""Long work in slices: the same result for every budget; and nothing left for the collector."""
+
+import gc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvorum.lease import Lessor
+from kvorum.mvcc.ranges import RangeOptions
+from kvorum.mvcc.restore import restore_store
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
+from kvorum.mvcc.store import Store
+from tests.database import Database
+from tests.mvcc.machine import Recorder, answer, set_slice
+
+KEYS = 3 * KEYS_PER_SLICE + 17
+WHOLE = RangeOptions(b"k", b"l")
+
+
+def filled(database: Database) -> Store:
+    lessor = Lessor(database.backend)
+    lessor.restore()
+    store = restore_store(database.backend, lessor, Recorder())
+    for number in range(KEYS):
+        store.put(b"k%04d" % (number * 7919 % KEYS), b"%d" % (number % 13), 0)
+    for number in range(0, KEYS, 3):
+        store.put(b"k%04d" % number, b"again", 0)
+    return store
+
+
+def slices_of(work: Slices[object]) -> int:
+    count = 1
+    try:
+        while True:
+            next(work)
+            count += 1
+    except StopIteration:
+        return count
+
+
+def test_long_work_is_sliced_and_short_work_is_not() -> None:
+    database = Database()
+    store = filled(database)
+    at_least = KEYS // KEYS_PER_SLICE
+    assert slices_of(store.range_slices(WHOLE)) >= at_least
+    for target in range(5):
+        options = WHOLE._replace(sort_target=target, sort_order=2)
+        assert store.is_long(options)
+        assert slices_of(store.range_slices(options)) >= at_least
+    assert not store.is_long(WHOLE._replace(count_only=True))
+    assert slices_of(store.range_slices(WHOLE._replace(count_only=True))) == 1
+    for options in (WHOLE._replace(limit=10), WHOLE._replace(limit=10, sort_order=2)):
+        assert not store.is_long(options)
+        assert slices_of(store.range_slices(options)) == 1
+    assert store.is_long(WHOLE._replace(revision=store.revision - 1, count_only=True))
+    write = store.begin()
+    assert write.is_long(b"k", b"l")
+    assert not write.is_long(b"k0001", b"")
+    assert slices_of(write.delete_range_slices(b"k", b"l")) >= at_least
+    # Others still see the state before, and it takes them longer.
+    assert store.is_long(WHOLE._replace(count_only=True))
+    assert store.count(b"k", b"l") == KEYS
+    write.commit()
+    assert store.count(b"k", b"l") == 0
+    store.compact(store.revision - 1)
+    steps = 0
+    while store.compaction.is_pending:
+        job = store.compaction.step()
+        if job is not None:
+            store.compaction.hashed(job, None)
+        steps += 1
+    assert steps > at_least / 2
+    database.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(budget=st.integers(1, 600), order=st.integers(0, 2), target=st.integers(0, 4))
+def test_every_budget_gives_the_same(
+    expectation: tuple[Store, dict[tuple[int, int], object]], budget: int, order: int, target: int
+) -> None:
+    store, expected = expectation
+    set_slice(budget)
+    options = WHOLE._replace(sort_order=order, sort_target=target)
+    assert answer(store.range(options)) == expected[order, target]
+    database = Database()
+    other = filled(database)
+    write = other.begin()
+    deleted = run_to_end(write.delete_range_slices(b"k01", b"k09"))
+    assert deleted == expected[-1, -1]
+    write.commit()
+    database.close()
+
+
+@pytest.fixture(scope="module", name="expectation")
+def _expectation() -> tuple[Store, dict[tuple[int, int], object]]:
+    store = filled(Database())
+    expected: dict[tuple[int, int], object] = {}
+    for order in range(3):
+        for target in range(5):
+            options = WHOLE._replace(sort_order=order, sort_target=target)
+            expected[order, target] = answer(store.range(options))
+    write = filled(Database()).begin()
+    expected[-1, -1] = write.delete_range(b"k01", b"k09")
+    return store, expected
+
+
+def test_no_cycles_are_left_behind() -> None:
+    database = Database()
+    store = filled(database)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for number in range(50):
+            store.put(b"k%04d" % number, b"", 0)
+            write = store.begin()
+            write.delete_range(b"k00", b"k01")
+            write.put(b"k0000", b"", 0)
+            write.range(WHOLE)
+            write.commit()
+            for target in range(5):
+                store.range(WHOLE._replace(sort_target=target, keys_only=bool(number % 2)))
+                abandoned = store.range_slices(WHOLE._replace(sort_target=target))
+                next(abandoned)
+                abandoned.close()
+            del write, abandoned
+            store.compact(store.revision)
+            while store.compaction.is_pending:
+                job = store.compaction.step()
+                if job is not None:
+                    store.compaction.hashed(job, None)
+                del job
+        gc.collect()
+        left = [type(each).__name__ for each in gc.garbage]
+        assert left == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        database.close()
