@@ -19,7 +19,7 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-storage bench-wal mutate-raft proto clean h2load clients
+.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-storage bench-wal mutate-raft differential proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -73,6 +73,10 @@ bench-storage: setup ## Measure index, store and LMDB; memory beside etcd's
 
 bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 	$(BIN)/python -m bench.wal
+
+differential: setup ## Compare thousands of sequences of calls with a real etcd's answers
+	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 tests/rpc/test_differential.py \
+		tests/rpc/test_watch_differential.py tests/rpc/test_process.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	$(BIN)/python -m tests.raft.mutate

@@ -33,13 +33,13 @@ class Oracle:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = grpc.insecure_channel(address)
+        self.channel = grpc.insecure_channel(address)
         self._calls: dict[str, Any] = {}
 
     def ask(self, name: str, request: Message) -> Message | Status:
         if name not in self._calls:
             method = by_name(name)
-            self._calls[name] = self._channel.unary_unary(
+            self._calls[name] = self.channel.unary_unary(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
@@ -53,7 +53,7 @@ class Oracle:
     def ask_bytes(self, path: str, payload: bytes) -> bytes | Status:
         """Send bytes as they are, to any path."""
         try:
-            answer: bytes = self._channel.unary_unary(path)(payload, timeout=CALL_SECONDS_MAX)
+            answer: bytes = self.channel.unary_unary(path)(payload, timeout=CALL_SECONDS_MAX)
         except grpc.RpcError as error:
             return status_of(error)
         return answer
@@ -61,7 +61,7 @@ class Oracle:
     def stream(self, name: str, requests: Iterator[Message]) -> Any:
         """Open a stream; requests are taken from the iterator as it yields them."""
         method = by_name(name)
-        open_stream = self._channel.stream_stream(
+        open_stream = self.channel.stream_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
@@ -81,7 +81,7 @@ class Oracle:
             connection.close()
 
     def close(self) -> None:
-        self._channel.close()
+        self.channel.close()
 
 
 @contextmanager

@@ -20,18 +20,27 @@ from tests.rpc.oracle import Oracle
 TIMING: dict[str, Any] = {"heartbeat_seconds": 0.01, "election_ticks": 5}
 
 
+def settled_harness() -> Harness:
+    """Return our services in one thread, when the cluster has agreed on a version."""
+    harness = Harness(**TIMING)
+    harness.pass_time(10.0)
+    return harness
+
+
 class Pair:
     """Both servers, in the same state."""
 
-    def __init__(self, oracle: Oracle, **options: Any) -> None:
+    def __init__(self, ours: Harness | Oracle, oracle: Oracle) -> None:
+        self.ours = ours
         self.oracle = oracle
-        self.ours = Harness(**TIMING, **options)
-        # The cluster agrees on a version.
-        self.ours.pass_time(10.0)
 
     @property
     def revision(self) -> int:
-        return self.ours.member.store.revision
+        if isinstance(self.ours, Harness):
+            return self.ours.member.store.revision
+        found: Any = self.ours.ask("KV/Range", pb.RangeRequest(key=b"a", serializable=True))
+        revision: int = found.header.revision
+        return revision
 
     def check(self, call: Call) -> None:
         """Make a call to both and compare the answers."""

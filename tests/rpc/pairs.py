@@ -1,12 +1,16 @@
 """Pairs of servers for tests with many sequences: one pair for all, a new one after a failure."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from tests.rpc.oracle import running_oracle
-from tests.rpc.pair import Pair
+from tests.rpc.pair import Pair, settled_harness
+
+SEQUENCES = int(os.environ.get("KVORUM_SEQUENCES", "100"))
+"""How many sequences of calls a test tries; `make differential` asks for many more."""
 
 
 class Pairs:
@@ -21,7 +25,8 @@ class Pairs:
     def pair(self) -> Iterator[Pair]:
         if self._pair is None:
             directory = self._factory.mktemp("pair")
-            self._pair = Pair(self._running.enter_context(running_oracle(directory)))
+            oracle = self._running.enter_context(running_oracle(directory))
+            self._pair = Pair(settled_harness(), oracle)
         try:
             yield self._pair
         except BaseException:

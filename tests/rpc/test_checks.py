@@ -117,7 +117,7 @@ def test_deletions(oracle: Oracle, message: DeleteRangeRequest) -> None:
 
 
 @given(message=st.one_of(nested(anything), nested(changes)))
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_transactions(oracle: Oracle, message: TxnRequest) -> None:
     checked = checks.check_txn(requests.txn_of(message), OPERATIONS_MAX)
     compare_with_etcd(oracle, "KV/Txn", message, checked)
@@ -222,7 +222,7 @@ class Naive:
 
 
 @given(message=nested(changes))
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 def test_collisions_against_explicit_sets(message: TxnRequest) -> None:
     txn = requests.txn_of(message)
     collides = False

@@ -1,6 +1,5 @@
 """The same calls to our services and to a real etcd get the same answers."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,12 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.rpc.calls import Call, alarm_calls, every_call, kv_calls, sequences
-from tests.rpc.pairs import Pairs
+from tests.rpc.pairs import SEQUENCES, Pairs
 
-EXAMPLES = int(os.environ.get("KVORUM_SEQUENCES", "100"))
-SEQUENCES = settings(
+many = settings(
     deadline=None,
-    max_examples=EXAMPLES,
+    max_examples=SEQUENCES,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -33,18 +31,18 @@ def run(pairs: Pairs, calls: list[Call]) -> None:
 
 
 @given(calls=sequences(kv_calls))
-@SEQUENCES
+@many
 def test_keys(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
 
 
 @given(calls=sequences(every_call))
-@SEQUENCES
+@many
 def test_every_call(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
 
 
 @given(calls=sequences(st.one_of(alarm_calls, kv_calls)))
-@SEQUENCES
+@many
 def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)

@@ -1,5 +1,6 @@
 """Every method is there, answers, and answers with what its contract says."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -14,12 +15,8 @@ from kvorum.edge.interface import EventKind
 from kvorum.rpc.services import Services
 from tests.rpc.harness import NUMBERS, Harness, by_name
 
-# They need what is not there yet: users and roles, and images of the database.
-ABSENT = {
-    "/etcdserverpb.Auth/UserAdd",
-    "/etcdserverpb.Auth/RoleAdd",
-    "/etcdserverpb.Maintenance/Snapshot",
-}
+# They need what is not there yet: users and roles.
+ABSENT = {"/etcdserverpb.Auth/UserAdd", "/etcdserverpb.Auth/RoleAdd"}
 HEALTH = {f"/grpc.health.v1.Health/{name}" for name in ("Check", "List", "Watch")}
 
 ANSWERED: list[tuple[str, Message]] = [
@@ -113,6 +110,7 @@ def test_the_table_is_the_contract() -> None:
 def test_every_method_is_tried() -> None:
     names = [each[0] for each in ANSWERED] + [each[0] for each in REFUSED]
     names += [each[0] for each in STREAMED]
+    names.append("Maintenance/Snapshot")
     tried = {by_name(name).path for name in names}
     assert tried | HEALTH == {path for path, _ in Services.METHODS}
 
@@ -146,6 +144,23 @@ def test_streamed(harness: Harness, name: str, request_: Message) -> None:
     header = answer.range_response.header if name == "KV/RangeStream" else answer.header
     assert header.revision == harness.member.store.revision
     stream.cancel()
+
+
+def test_snapshot(harness: Harness) -> None:
+    stream = harness.open("Maintenance/Snapshot")
+    stream.send(pb.SnapshotRequest())
+    stream.half_close()
+    harness.until(lambda: stream.status is not None)
+    assert stream.status == Status(Code.OK, "")
+    *blobs, digest = stream.received()
+    content = b"".join(each.blob for each in blobs)
+    assert digest.blob == sha256(content).digest()
+    left = len(content)
+    for each in blobs:
+        left -= len(each.blob)
+        assert each.remaining_bytes == left
+        assert (each.version, len(each.blob) <= 32 * 1024) == ("3.7.0", True)
+    assert not any(each.HasField("header") for each in blobs)
 
 
 def test_health(harness: Harness) -> None:

@@ -9,8 +9,9 @@ from kvorum.api import errors
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.mvccpb import Event
 from tests.rpc.calls import Call
+from tests.rpc.harness import Harness
 from tests.rpc.pair import Pair
-from tests.rpc.pairs import Pairs
+from tests.rpc.pairs import SEQUENCES, Pairs
 from tests.rpc.watching import OracleStream, OwnStream, Seen, Watching, sequences
 
 
@@ -25,7 +26,9 @@ class Comparison:
     """One stream to each server, and what happens meanwhile."""
 
     def __init__(self, pair: Pair) -> None:
+        assert isinstance(pair.ours, Harness)
         self._pair = pair
+        self._store = pair.ours.member.store
         self._ours = OwnStream(pair.ours)
         self._theirs = OracleStream(pair.oracle)
         self._live: set[int] = set()
@@ -38,7 +41,7 @@ class Comparison:
                     self._watch(step)
                 else:
                     self._pair.check(step)
-                    self._compactions.add(self._pair.ours.member.store.compacted_revision)
+                    self._compactions.add(self._store.compacted_revision)
                     self._ours.look()
                 self._catch_up()
             self._compare()
@@ -141,7 +144,7 @@ def _check_groups(responses: list[pb.WatchResponse]) -> None:
 @given(sequence=sequences())
 @settings(
     deadline=None,
-    max_examples=100,
+    max_examples=SEQUENCES,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_streams(pairs: Pairs, sequence: list[Call | Watching]) -> None:

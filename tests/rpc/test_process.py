@@ -1,0 +1,213 @@
+"""Our program, over the network: answers as a real etcd's, streams, and clients that give up."""
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from hypothesis import HealthCheck, given, settings
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest
+from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
+from tests.kvorum import running_kvorum
+from tests.rpc.calls import Call, every_call, sequences
+from tests.rpc.oracle import Oracle, by_name, running_oracle, status_of
+from tests.rpc.pair import Pair
+from tests.rpc.pairs import SEQUENCES
+
+WAIT_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with (
+        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data") as server,
+        running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
+    ):
+        ours = Oracle(server.address)
+        status: Any = None
+        while status is None or not status.storageVersion:
+            # The cluster agrees on a version soon after its start.
+            status = ours.ask("Maintenance/Status", pb.StatusRequest())
+        yield Pair(ours, oracle)
+        ours.close()
+
+
+@pytest.fixture
+def server(pair: Pair) -> Oracle:
+    assert isinstance(pair.ours, Oracle)
+    return pair.ours
+
+
+@given(calls=sequences(every_call))
+@settings(
+    deadline=None,
+    max_examples=SEQUENCES // 4,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_every_call(pair: Pair, calls: list[Call]) -> None:
+    for call in calls:
+        pair.check(call)
+    pair.reset()
+
+
+class Talk:
+    """A bidirectional stream, one message at a time."""
+
+    def __init__(self, server: Oracle, name: str) -> None:
+        self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._call = server.stream(name, iter(self._requests.get, None))
+
+    def say(self, message: Message) -> None:
+        self._requests.put(message)
+
+    def hear(self) -> Any:
+        return next(self._call)
+
+    def half_close(self) -> None:
+        self._requests.put(None)
+
+    def rest(self) -> list[Any]:
+        return list(self._call)
+
+    def close(self) -> None:
+        self._call.cancel()
+        self._requests.put(None)
+
+
+def test_watch(server: Oracle) -> None:
+    talk = Talk(server, "Watch/Watch")
+    create = pb.WatchCreateRequest(key=b"w", range_end=b"x", prev_kv=True)
+    talk.say(pb.WatchRequest(create_request=create))
+    assert talk.hear().created
+    for value in (b"1", b"2"):
+        server.ask("KV/Put", pb.PutRequest(key=b"w", value=value))
+    assert talk.hear().events[0].kv.value == b"1"
+    assert talk.hear().events[0].prev_kv.value == b"1"
+    talk.say(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+    assert talk.hear().watch_id == -1
+    talk.say(pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=0)))
+    assert talk.hear().canceled
+    talk.close()
+
+
+def test_keep_alive(server: Oracle) -> None:
+    server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=77, TTL=100))
+    talk = Talk(server, "Lease/LeaseKeepAlive")
+    for lease in (77, 78, 77):
+        talk.say(pb.LeaseKeepAliveRequest(ID=lease))
+    talk.half_close()
+    assert [each.TTL for each in talk.rest()] == [100, 0, 100]
+    server.ask("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=77))
+
+
+def server_stream(server: Oracle, name: str, request: Message) -> Any:
+    method = by_name(name)
+    call = server.channel.unary_stream(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+    return call(request, timeout=WAIT_SECONDS)
+
+
+def test_range_stream(server: Oracle) -> None:
+    puts = [pb.RequestOp(request_put=pb.PutRequest(key=b"r%03d" % n)) for n in range(100)]
+    server.ask("KV/Txn", pb.TxnRequest(success=puts))
+    request = pb.RangeRequest(key=b"r", range_end=b"s")
+    whole = pb.RangeResponse()
+    pieces = 0
+    for each in server_stream(server, "KV/RangeStream", request):
+        whole.MergeFrom(each.range_response)
+        pieces += 1
+    assert whole == server.ask("KV/Range", request)
+    assert pieces > 2
+    with pytest.raises(grpc.RpcError) as refused:
+        list(server_stream(server, "KV/RangeStream", pb.RangeRequest()))
+    assert status_of(refused.value) == errors.EMPTY_KEY
+
+
+def test_a_client_that_gives_up_a_lock(server: Oracle) -> None:
+    for lease in (71, 72, 73):
+        server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=100))
+    held: Any = server.ask("Lock/Lock", LockRequest(name=b"lock", lease=71))
+    waiting = begin(server, "Lock/Lock", LockRequest(name=b"lock", lease=72))
+    await_keys(server, b"lock/", 2)
+    waiting.cancel()
+    await_keys(server, b"lock/", 1)
+    waiting = begin(server, "Lock/Lock", LockRequest(name=b"lock", lease=73))
+    await_keys(server, b"lock/", 2)
+    server.ask("Lock/Unlock", UnlockRequest(key=held.key))
+    assert waiting.result().key == b"lock/49"
+    impatient = begin(server, "Lock/Lock", LockRequest(name=b"lock", lease=72), timeout=0.2)
+    assert status_of(impatient.exception()).code is Code.DEADLINE_EXCEEDED
+    await_keys(server, b"lock/", 1)
+
+
+def begin(server: Oracle, name: str, request: Message, timeout: float = WAIT_SECONDS) -> Any:
+    method = by_name(name)
+    call = server.channel.unary_unary(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+    return call.future(request, timeout=timeout)
+
+
+def await_keys(server: Oracle, prefix: bytes, count: int) -> None:
+    """Watch a prefix that ends with a slash until so many keys are under it."""
+    range_end = prefix[:-1] + b"0"
+    request = pb.RangeRequest(key=prefix, range_end=range_end, count_only=True)
+    found: Any = server.ask("KV/Range", request)
+    create = pb.WatchCreateRequest(
+        key=prefix, range_end=range_end, start_revision=found.header.revision + 1
+    )
+    talk = Talk(server, "Watch/Watch")
+    talk.say(pb.WatchRequest(create_request=create))
+    total = found.count
+    while total != count:
+        for event in talk.hear().events:
+            total += -1 if event.type else event.kv.version == 1
+    talk.close()
+
+
+def test_observe(server: Oracle) -> None:
+    server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=74, TTL=100))
+    stream = server_stream(server, "Election/Observe", LeaderRequest(name=b"election"))
+    for value in (b"1", b"2"):
+        campaign = CampaignRequest(name=b"election", lease=74, value=value)
+        assert not isinstance(server.ask("Election/Campaign", campaign), Status)
+        assert next(stream).kv.value == value
+    stream.cancel()
+
+
+def test_metadata(server: Oracle) -> None:
+    call = server.channel.unary_unary("/etcdserverpb.KV/Range")
+    request = pb.RangeRequest(key=b"a").SerializeToString()
+    for metadata in (
+        [("hasleader", "true")],
+        [("token", "nonsense")],
+        [("authorization", "Bearer nonsense")],
+        [("client-api-version", "3.7")],
+    ):
+        assert call(request, timeout=WAIT_SECONDS, metadata=metadata)
+
+
+def test_what_is_not_served(server: Oracle) -> None:
+    for path, status in (
+        ("/etcdserverpb.KV/Nothing", errors.unknown_method("etcdserverpb.KV", "Nothing")),
+        ("/etcdserverpb.Auth/UserAdd", errors.unknown_method("etcdserverpb.Auth", "UserAdd")),
+        ("/nobody.Service/Method", errors.unknown_service("nobody.Service")),
+    ):
+        assert server.ask_bytes(path, b"") == status
+
+
+def test_health(server: Oracle) -> None:
+    assert server.ask_bytes("/grpc.health.v1.Health/Check", b"") == b"\x08\x01"
+    unknown = server.ask_bytes("/grpc.health.v1.Health/Check", b"\x0a\x01x")
+    assert unknown == errors.UNKNOWN_HEALTH_SERVICE
