@@ -13,7 +13,7 @@ from kvorum.edge.interface import EventKind
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
 from kvorum.member.outbox import SnapshotTransfer
-from kvorum.raft.messages import Message
+from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from kvorum.rpc.services import Services
 from sim.edge import CLIENT_DELAY, SimulatedEdge
@@ -112,7 +112,7 @@ class Cluster:
             return
         self.partitions += 1
         self.network.heal()
-        self.network.partition(list(self.members), random)
+        self.network.partition(list(self.members), self._victim(), random)
         lasts = random.uniform(*faults.partition_time)
         self._world.after(lasts, self.network.heal)
         self._world.after(lasts + random.expovariate(1 / faults.partition_gap), self._partition)
@@ -121,7 +121,7 @@ class Cluster:
         faults, random = self.faults, self._random
         if not faults.crash_gap:
             return
-        chosen = [random.choice(self.members)]
+        chosen = [self._victim()]
         if random.random() < faults.all_crash_chance:
             chosen = list(self.members)
         for number in chosen:
@@ -132,6 +132,16 @@ class Cluster:
                 machine.crash(power_cut=random.random() < faults.power_cut_chance)
             self._world.after(random.uniform(*faults.down_time), self._restart, number)
         self._world.after(random.expovariate(1 / faults.crash_gap), self._crash)
+
+    def _victim(self) -> int:
+        """Return who is to suffer: the newest leader, or anyone."""
+        if self.leaders and self._random.random() < self.faults.leader_chance:
+            return self.leaders[max(self.leaders)]
+        return self._random.choice(self.members)
+
+    def _crash_voter(self, number: int) -> None:
+        self.machines[number].crash(power_cut=True)
+        self._world.after(self._random.uniform(0.0, 0.03), self._restart, number)
 
     def _restart(self, number: int) -> None:
         machine = self.machines[number]
@@ -146,7 +156,7 @@ class Cluster:
         if not faults.pause_gap:
             return
         self.pauses += 1
-        machine = self.machines[random.choice(self.members)]
+        machine = self.machines[self._victim()]
         machine.pause(random.uniform(*faults.pause_time))
         self._world.after(random.expovariate(1 / faults.pause_gap), self._pause)
 
@@ -178,6 +188,12 @@ class Cluster:
         to = self._number_of(message.to)
         if to is not None:
             self.network.send(sender, to, message)
+        if (
+            message.type == MessageType.VOTE_RESP
+            and not message.reject
+            and self._random.random() < self.faults.vote_crash_chance
+        ):
+            self._world.after(self._random.uniform(0.0, 0.03), self._crash_voter, sender)
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:
         self.machines[to].receive(sender, frame)

@@ -28,13 +28,13 @@ class SimulatedWrite(LmdbWrite):
         self._owner = owner
         owner.writing = self
 
-    def commit(self) -> Sizes:
+    def commit(self) -> None:
         """Commit, unless the machine crashes now."""
         self._owner.committing = True
         self._owner.ask("commit")
         self._owner.committing = False
         self._owner.writing = None
-        return super().commit()
+        super().commit()
 
     def abort(self) -> None:
         """Forget everything."""

@@ -40,6 +40,10 @@ class Faults:
     """That a crash hits between two calls to the disk or between two outputs of a turn."""
     all_crash_chance: float
     """That a crash takes every member at once."""
+    vote_crash_chance: float
+    """That a member loses power right after it gave its vote, and is back at once."""
+    leader_chance: float
+    """That a crash, a pause or a partition is for the leader, and not for anyone."""
     pause_gap: float
     """About the time between two pauses of a process; 0: there is none."""
     pause_time: Span
@@ -74,16 +78,18 @@ def draw(random: Random) -> Faults:
         delay_chance=sometimes(0.4, 0.001, 0.05),
         drop_chance=sometimes(0.5, 0.005, 0.15),
         duplicate_chance=sometimes(0.5, 0.005, 0.1),
-        partition_gap=sometimes(0.6, 1.5, 6.0),
-        partition_time=random.choice([(0.2, 1.5), (1.0, 5.0)]),
+        partition_gap=sometimes(0.6, 0.5, 4.0),
+        partition_time=random.choice([(0.2, 1.5), (1.0, 4.0)]),
         one_way_chance=sometimes(0.4, 0.1, 0.6),
-        crash_gap=sometimes(0.7, 0.7, 6.0),
+        crash_gap=sometimes(0.7, 0.5, 5.0),
         down_time=random.choice([(0.02, 0.5), (0.2, 4.0)]),
         power_cut_chance=random.choice([0.5, 0.9, 1.0]),
         amid_chance=sometimes(0.8, 0.3, 0.9),
         all_crash_chance=sometimes(0.3, 0.1, 0.5),
-        pause_gap=sometimes(0.3, 2.0, 8.0),
-        pause_time=random.choice([(0.1, 1.0), (1.0, 5.0)]),
+        vote_crash_chance=sometimes(0.4, 0.2, 0.8),
+        leader_chance=random.choice([0.0, 0.5, 0.9]),
+        pause_gap=sometimes(0.4, 0.7, 4.0),
+        pause_time=random.choice([(0.1, 1.0), (0.5, 3.0)]),
         log_time=(0.005, 0.2) if slow_disk else random.choice([(0.0001, 0.001), (0.001, 0.01)]),
         flush_time=(0.05, 0.6) if slow_disk else random.choice([(0.0005, 0.005), (0.01, 0.1)]),
         helper_time=random.choice([(0.001, 0.01), (0.05, 0.5)]),
@@ -110,6 +116,8 @@ def without_faults() -> Faults:
         power_cut_chance=1.0,
         amid_chance=0.0,
         all_crash_chance=0.0,
+        vote_crash_chance=0.0,
+        leader_chance=0.0,
         pause_gap=0.0,
         pause_time=(0.0, 0.0),
         log_time=(0.0001, 0.001),

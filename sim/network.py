@@ -67,9 +67,11 @@ class Network:
         """Return whether nothing passes from one member to another now."""
         return (sender, to) in self._cut
 
-    def partition(self, members: list[int], random: Random) -> None:
-        """Cut some members off from the others, in one or both directions."""
-        side = sorted(random.sample(members, random.randint(1, max(1, len(members) // 2))))
+    def partition(self, members: list[int], chosen: int, random: Random) -> None:
+        """Cut one member and some others off from the rest, in one or both directions."""
+        rest = [member for member in members if member != chosen]
+        count = random.randint(0, max(0, len(members) // 2 - 1))
+        side = sorted([chosen, *random.sample(rest, count)])
         others = [member for member in members if member not in side]
         ways = 2
         if random.random() < self.faults.one_way_chance:

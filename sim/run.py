@@ -50,8 +50,8 @@ class Outcome:
 def draw_options(random: Random) -> dict[str, object]:
     """Return options of the members; small limits, so that a short run reaches them."""
     return {
-        "election_ticks": random.choice([4, 4, 10]),
-        "pre_vote": random.random() < 0.8,
+        "election_ticks": random.choice([2, 4, 4, 10]),
+        "pre_vote": random.random() < 0.6,
         "message_bytes_max": random.choice([1, 2000, 1 << 20]),
         "inflight_messages_max": random.choice([2, 16, 512]),
         "segment_bytes": random.choice([4096, 16384, 65536]),
