@@ -193,8 +193,10 @@ def _visible(
     keys: list[bytes] = []
     revisions: list[int] = []
     count = index.live.count(first, end) if index.newest_revision <= latest else -1
-    counted = 0
+    counted = looked_at = 0
     while count < 0 or len(keys) < min(enough, count):
+        if looked_at:
+            yield
         if index.newest_revision <= latest:
             want = KEYS_PER_SLICE if count < 0 else min(KEYS_PER_SLICE, enough - len(keys))
             run = visible = index.live.run(first, end, want)
@@ -205,6 +207,7 @@ def _visible(
             found = [index.at(key, latest) for key in run]
             visible = [key for key, revision in zip(run, found, strict=True) if revision]
             found = [revision for revision in found if revision]
+        looked_at += len(run)
         counted += len(visible)
         if len(keys) < enough:
             keys += visible[: enough - len(keys)]
@@ -212,7 +215,6 @@ def _visible(
         if len(run) < want:
             break
         first = run[-1] + b"\0"
-        yield
     return keys, revisions, counted if count < 0 else count
 
 
