@@ -1,5 +1,6 @@
 """SIGKILL at any moment: nothing acknowledged is lost, revisions never go back, watches resume."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import grpc
+import pytest
 
 from kvorum.api.pb.etcdserverpb import WatchRequest
 from tests.server.client import Client, connected
@@ -90,6 +92,33 @@ def test_fifty_kills(tmp_path: Path) -> None:
             found = {kv.key: kv.mod_revision for kv in client.everything().kvs}
             assert acknowledged.items() <= found.items()
         assert server.terminate() == -15
+
+
+def test_a_clean_end_flushes_and_tells_watchers(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with nursery(tmp_path) as servers:
+        # Commits are so rare that only the end brings one.
+        server = servers.start(data, "--backend-batch-interval=1h")
+        server.wait_ready()
+        with connected(server.address) as client:
+            until: SimpleQueue[None] = SimpleQueue()
+            call = client.watch(stream(1, until))
+            assert next(call).created
+            revision = client.put(b"key", b"value")
+            assert next(call).events[0].kv.mod_revision == revision
+            assert server.terminate() == -15
+            with pytest.raises(grpc.RpcError) as ended:
+                next(call)
+            until.put(None)
+            assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+            assert ended.value.details() == "etcdserver: server stopped"
+        server = servers.start(data)
+        server.wait_ready()
+        (recovered,) = [
+            entry for entry in map(json.loads, server.lines) if entry["msg"] == "recovered"
+        ]
+        assert recovered["current-rev"] == revision
+        server.kill()
 
 
 def test_what_is_in_flight_at_a_sigterm_is_finished(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kvorum.server.environment import (
 )
 from kvorum.server.flags import BOOL, DEFAULTS, FLAGS, Flag, FlagError, parse_arguments
 from kvorum.server.help import flags_text
-from kvorum.server.values import duration, duration_text
+from kvorum.server.values import duration, duration_text, url
 from tests.etcd import binary
 
 # A value other than the default, for each kind.
@@ -258,3 +258,17 @@ def test_the_table_has_the_flags_of_the_reference() -> None:
         for name in line.split("|")[1].split("/")
     }
     assert names == {flag.name for flag in FLAGS}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("http://localhost:2379", "127.0.0.1:2379"),
+        ("http://[::1]:2379", "[::1]:2379"),
+        ("http://10.0.0.1:2379", "10.0.0.1:2379"),
+        ("unix://name:0", "unix:name:0"),
+        ("unix:///run/kvorum.sock", "unix:/run/kvorum.sock"),
+    ],
+)
+def test_where_urls_are_listened_at(text: str, address: str) -> None:
+    assert url(text).address == address

@@ -71,7 +71,7 @@ def probe(url: Url) -> None:
     """Fail early, and with the reason, where another process listens already."""
     if url.scheme.startswith("unix"):
         return
-    host, port = split_host_port(url.host)
+    host, port = split_host_port(url.address)
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
             host, int(port or 0), type=socket.SOCK_STREAM
@@ -82,7 +82,7 @@ def probe(url: Url) -> None:
             bound.listen(1)
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"cannot listen at {url.host}: {reason}") from None
+        raise ConfigError(f"cannot listen at {url.address}: {reason}") from None
 
 
 def resolve(url: str) -> str:

@@ -57,7 +57,11 @@ class Url(NamedTuple):
     @property
     def address(self) -> str:
         """Where the edge listens: `host:port` or `unix:path`."""
-        return f"unix:{self.host}{self.path}" if self.scheme.startswith("unix") else self.host
+        if self.scheme.startswith("unix"):
+            return f"unix:{self.host}{self.path}"
+        host, port = split_host_port(self.host)
+        # As Go does; the resolver may prefer IPv6, where most clients would not find us.
+        return f"127.0.0.1:{port}" if host == "localhost" else self.host
 
 
 def integer(text: str, low: int, high: int) -> int:
