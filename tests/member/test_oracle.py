@@ -252,6 +252,25 @@ def checks_differ(request: TxnRequest) -> bool:
     return len(kinds(request)) > 1
 
 
+def ends_etcd(request: TxnRequest) -> bool:
+    """Tell whether a put may find the key deleted before it whose value it is to keep.
+
+    A deletion without an end does not count as a conflict with puts; etcd's process ends there.
+    """
+
+    def leaves(each: TxnRequest) -> Iterator[RequestOp]:
+        for operation in (*each.success, *each.failure):
+            if operation.HasField("request_txn"):
+                yield from leaves(operation.request_txn)
+            else:
+                yield operation
+
+    found = list(leaves(request))
+    return any(each.request_delete_range.range_end == b"\0" for each in found) and any(
+        each.request_put.ignore_value or each.request_put.ignore_lease for each in found
+    )
+
+
 steps = st.one_of(
     st.tuples(st.just("txn"), txns_of(2)),
     st.tuples(st.just("txn"), txns_of(0)),
@@ -275,7 +294,7 @@ def test_the_same_requests_get_the_same_answers(pair: Pair, made: list[tuple[str
         if name == "txn":
             request = placed(pair, request)
             assume(check_txn(decode_txn(request.SerializeToString()), 128) is None)
-            assume(not checks_differ(request))
+            assume(not checks_differ(request) and not ends_etcd(request))
             pair.txn(request)
         elif name == "put":
             pair.put(request)

@@ -85,7 +85,8 @@ class RequestIds:
             return header + length_delimited(varint(kind << 3 | 2), body), number
         # Most of the id's ten bytes stay the same for thousands of requests.
         tail = self._tail_start + _LOW_BYTES[number & _LOW] + self._tail_end
-        return _TAGS[kind] + varint(len(body)) + body + tail, tail[-TOKEN_BYTES:]
+        payload = _TAGS[kind] + varint(len(body)) + body + tail
+        return payload, payload[-TOKEN_BYTES:]
 
 
 def decode(data: bytes) -> tuple[int, int, bytes]:
