@@ -1,7 +1,9 @@
 """Our program, over the network: answers as a real etcd's, streams, and clients that give up."""
 
 import queue
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +16,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
+from tests.etcd import binary
 from tests.kvorum import running_kvorum
 from tests.rpc.calls import Call, every_call, sequences
 from tests.rpc.oracle import Oracle, by_name, running_oracle, status_of
@@ -211,3 +214,21 @@ def test_health(server: Oracle) -> None:
     assert server.ask_bytes("/grpc.health.v1.Health/Check", b"") == b"\x08\x01"
     unknown = server.ask_bytes("/grpc.health.v1.Health/Check", b"\x0a\x01x")
     assert unknown == errors.UNKNOWN_HEALTH_SERVICE
+
+
+def test_a_snapshot_is_a_database_of_etcd(server: Oracle, tmp_path: Path) -> None:
+    server.ask("KV/Put", pb.PutRequest(key=b"snapshot", value=b"saved"))
+    saved = tmp_path / "saved.db"
+    chunks = server_stream(server, "Maintenance/Snapshot", pb.SnapshotRequest())
+    saved.write_bytes(b"".join(chunk.blob for chunk in chunks))
+    data = tmp_path / "restored"
+    command = [str(binary("etcdutl")), "snapshot", "restore", str(saved), f"--data-dir={data}"]
+    command += ["--name=default", "--initial-cluster=default=http://127.0.0.1:2"]
+    command += ["--initial-advertise-peer-urls=http://127.0.0.1:2"]
+    subprocess.run(command, check=True, capture_output=True)
+    everything = pb.RangeRequest(key=b"\0", range_end=b"\0")
+    with running_oracle(data) as etcd:
+        found: Any = etcd.ask("KV/Range", everything)
+        ours: Any = server.ask("KV/Range", everything)
+    assert found.kvs == ours.kvs
+    assert found.header.revision == ours.header.revision

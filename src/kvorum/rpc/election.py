@@ -175,8 +175,13 @@ def _observe(member: Member, name: bytes) -> Part[bytes]:
 
 
 def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
-    """Send the puts of a key after a revision; return the revision reached, 0 if it is gone."""
+    """Send the puts of a key after a revision; return the revision reached, 0 if it is gone.
+
+    It counts as gone, too, where a compaction may have taken the deletion.
+    """
     store = member.store
+    if revision + 1 < store.compacted_revision:
+        return 0
     start = (revision + 1) << 32
     row_start = length_delimited(b"\x0a", key)
     while True:

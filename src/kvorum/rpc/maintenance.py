@@ -24,6 +24,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.backend.buckets import KEY
 from kvorum.backend.defragment import CatchUp, CopyDatabase
+from kvorum.backend.errors import BackendError
 from kvorum.member.config import QUOTA_BYTES_DEFAULT
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
@@ -216,9 +217,14 @@ def _defragment(member: Member) -> Steps:
     while backend.is_defragmenting:
         yield Until(member.now + POLL_SECONDS)
     job: CopyDatabase | CatchUp | None = backend.defragment()
-    while job is not None:
-        yield RunJob(Place.HELPER, job)
-        job = backend.copied()
+    try:
+        while job is not None:
+            yield RunJob(Place.HELPER, job)
+            job = backend.copied()
+    except (OSError, BackendError) as error:
+        # The database is as it was; only the copy is of no use.
+        yield RunJob(Place.HELPER, backend.abandon_defragmentation())
+        return errors.defragmentation_failed(str(error))
     while backend.is_defragmenting:
         member.flush_soon()
         yield Until(member.now + POLL_SECONDS)
