@@ -215,6 +215,11 @@ def unknown_method(service: str, method: str) -> Status:
     return Status(Code.UNIMPLEMENTED, f"unknown method {method} for service {service}")
 
 
+def defragmentation_failed(reason: str) -> Status:
+    """Say why a database could not be written anew; it is as it was before."""
+    return Status(Code.UNKNOWN, f"defragmentation failed: {reason}")
+
+
 def unparsable_request(reason: str) -> Status:
     """Say that the request's bytes are not a message of the expected type."""
     return Status(Code.INTERNAL, f"grpc: error unmarshalling request: {reason}")

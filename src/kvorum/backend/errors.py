@@ -14,6 +14,11 @@ class CorruptionError(BackendError):
             f"this machine, then remove the member from the cluster and add it anew with an "
             f"empty directory, or restore a snapshot if it is the only one"
         )
+        self._found = (path, place, problem)
+
+    def __reduce__(self) -> tuple[type["CorruptionError"], tuple[str, str, str]]:
+        # A helper process that finds damage reports this very error.
+        return CorruptionError, self._found
 
 
 def describe_revision(revision: int) -> str:

@@ -26,6 +26,10 @@ class Place(Enum):
     """Any thread, for calls that block or compute outside the interpreter."""
 
 
+class JobLostError(Exception):
+    """A job has no result: whoever ran it ended, or could not say what went wrong but in words."""
+
+
 Work = Any
 """What a job does: `run(files)` for the log and the pool, else `run(files, environments)`."""
 

@@ -24,9 +24,9 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.backend.buckets import KEY
 from kvorum.backend.defragment import CatchUp, CopyDatabase
-from kvorum.backend.errors import BackendError
+from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.member.config import QUOTA_BYTES_DEFAULT
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import JobLostError, Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
@@ -221,7 +221,9 @@ def _defragment(member: Member) -> Steps:
         while job is not None:
             yield RunJob(Place.HELPER, job)
             job = backend.copied()
-    except (OSError, BackendError) as error:
+    except CorruptionError:
+        raise
+    except (OSError, BackendError, JobLostError) as error:
         # The database is as it was; only the copy is of no use.
         yield RunJob(Place.HELPER, backend.abandon_defragmentation())
         return errors.defragmentation_failed(str(error))

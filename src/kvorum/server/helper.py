@@ -19,16 +19,13 @@ from typing import Any, BinaryIO
 
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
+from kvorum.member.jobs import JobLostError
 
 LENGTH = Struct("<Q")
 READ_BYTES = 1 << 20
 
 Outcome = tuple[object, Exception | None]
 """A result, or the error in its place."""
-
-
-class HelperError(Exception):
-    """Work failed in the helper, or the helper ended before it answered."""
 
 
 class Helper:
@@ -81,16 +78,15 @@ class Helper:
             end = LENGTH.size + length
             if len(self._buffer) < end:
                 return
-            result, problem = pickle.loads(self._buffer[LENGTH.size : end])  # noqa: S301 (our child)
+            outcome = pickle.loads(self._buffer[LENGTH.size : end])  # noqa: S301 (our child)
             del self._buffer[:end]
-            error = None if problem is None else HelperError(problem)
-            self._report(self._waiting.popleft(), (result, error))
+            self._report(self._waiting.popleft(), outcome)
 
     def _died(self) -> None:
         code = self._end()
         waiting, self._waiting = self._waiting, deque()
         for token in waiting:
-            error = HelperError(f"the helper process ended with {code} before it answered")
+            error = JobLostError(f"the helper process ended with {code} before it answered")
             self._report(token, (None, error))
 
     def _end(self) -> int | None:
@@ -119,10 +115,19 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
         try:
             data = pickle.dumps((work.run(files, environments), None))
         except Exception as error:
-            # As text: not every error can be made anew from its pickle.
-            data = pickle.dumps((None, f"{type(error).__name__}: {error}"))
+            data = pickle.dumps((None, _portable(error)))
         target.write(LENGTH.pack(len(data)) + data)
         target.flush()
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that the server can make anew; not every one can be, from its pickle."""
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 (our own)
+            return error
+    except Exception:  # noqa: S110 (in words, then)
+        pass
+    return JobLostError(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

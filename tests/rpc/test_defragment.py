@@ -1,0 +1,54 @@
+"""Defragmenting that fails: the operator is told, the member goes on, and a later one succeeds."""
+
+import errno
+
+import pytest
+
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.backend.errors import CorruptionError
+from kvorum.backend.memory import MemoryEnvironments
+from kvorum.files.memory import Call, MemoryFiles
+from kvorum.member.errors import MemberStopped
+from tests.rpc.harness import Harness
+
+
+def fresh() -> tuple[MemoryFiles, Harness]:
+    files = MemoryFiles()
+    files.make_directory("/data")
+    harness = Harness(files, MemoryEnvironments(files))
+    for number in range(50):
+        harness.ask("KV/Put", pb.PutRequest(key=b"k%d" % number, value=b"v"))
+    return files, harness
+
+
+def test_a_disk_without_room_for_the_copy() -> None:
+    files, harness = fresh()
+
+    def refuse(call: Call) -> None:
+        if "backend/backend.2" in call.path:
+            raise OSError(errno.ENOSPC, "No space left on device", call.path)
+
+    files.before = refuse
+    answer = harness.ask("Maintenance/Defragment", pb.DefragmentRequest())
+    assert isinstance(answer, Status)
+    assert answer.code is Code.UNKNOWN
+    assert "No space left on device" in answer.text
+    files.before = None
+    harness.ask("KV/Put", pb.PutRequest(key=b"later", value=b"v"))
+    done = harness.ask("Maintenance/Defragment", pb.DefragmentRequest())
+    assert done == pb.DefragmentResponse()
+    found = harness.ask("KV/Range", pb.RangeRequest(key=b"\0", range_end=b"\0"))
+    assert found.count == 51
+
+
+def test_damage_that_the_copy_finds_stops_the_member() -> None:
+    files, harness = fresh()
+
+    def find_damage(call: Call) -> None:
+        if "backend/backend.2" in call.path:
+            raise CorruptionError("backend.1", "revision 2", "its checksum does not fit")
+
+    files.before = find_damage
+    with pytest.raises(MemberStopped, match="checksum does not fit"):
+        harness.ask("Maintenance/Defragment", pb.DefragmentRequest())
