@@ -16,9 +16,10 @@ from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.errors import describe_revision
 
 Entries = Iterator[tuple[bytes, bytes]]
+Content = Iterator[tuple[bytes, Entries]]
 
 
-def checked_content(image: Image) -> Iterator[tuple[bytes, Entries]]:
+def checked_content(image: Image) -> Content:
     """Give every bucket with its entries, both in order; raises ImageError where it is damaged."""
     for bucket in image.buckets():
         if bucket not in BUCKETS:

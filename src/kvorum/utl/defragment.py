@@ -1,0 +1,31 @@
+"""`defrag`: the database of a stopped member written anew, without the pages it has freed."""
+
+from pathlib import Path
+
+from kvorum.backend import Environments, open_backend
+from kvorum.files import Files
+from kvorum.utl.errors import UtlError
+
+
+def defragment(files: Files, environments: Environments, data: Path) -> None:
+    """Put a database without free pages in the place of the old one."""
+    directory = data / "member" / "backend"
+    if not (directory / "CURRENT").exists():
+        raise UtlError(
+            f"{data} is no data directory of a kvorum: there is no {directory}/CURRENT; "
+            "an etcd's is defragmented by etcdutl"
+        )
+    # Without a quota: what is there must fit, however it was configured.
+    backend = open_backend(files, environments, str(directory), quota_bytes=-1)
+    try:
+        job = backend.defragment()
+        job.run(files, environments)
+        assert backend.copied() is None, "nobody wrote meanwhile"
+        stage = backend.seal()
+        assert stage is not None, "the switch is a flush"
+        commit = backend.staged(stage.run(files, environments))
+        removal = backend.committed(commit.run(files, environments))
+        assert removal is not None, "the old file is to be removed"
+        removal.run(files, environments)
+    finally:
+        backend.close()

@@ -1,0 +1,91 @@
+"""Data directories made beside their place, and put there when they are whole.
+
+Until then the place is as it was, whatever happens; what was made so far is removed. If the
+place is an empty directory already, it stays and gets the content: it may be a mount point.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kvorum.utl.errors import UtlError
+
+_ENDING = ".unfinished"
+
+
+class Stage(NamedTuple):
+    """Where the parts of a data directory are made."""
+
+    member: Path
+    wal: Path
+
+
+@contextmanager
+def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
+    """Make a data directory, and its log elsewhere if a place is given, in the block."""
+    data = data.absolute()
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise UtlError(f'data-dir "{data}" not empty or could not be read')
+    if wal is not None and (wal := wal.absolute()).exists():
+        raise UtlError(f'wal-dir "{wal}" exists')
+    is_there = data.exists()
+    root = data / _ENDING.lstrip(".") if is_there else data.with_name(data.name + _ENDING)
+    member = root / "member"
+    wal_stage = member / "wal" if wal is None else wal.with_name(wal.name + _ENDING)
+    # What an attempt that was killed left beside the place is nobody's.
+    _remove(root)
+    if wal is not None:
+        _remove(wal_stage)
+    made = _make_parents(data if is_there else root.parent)
+    if wal is not None:
+        made += _make_parents(wal_stage.parent)
+    try:
+        member.mkdir(0o700, parents=True)
+        root.chmod(0o700)
+        yield Stage(member, wal_stage)
+        for path in (member, root):
+            _sync(path)
+        if wal is not None:
+            wal_stage.rename(wal)
+            _sync(wal.parent)
+        try:
+            (member if is_there else root).rename(data / "member" if is_there else data)
+        except OSError:
+            if wal is not None:
+                wal.rename(wal_stage)
+            raise
+        _sync(data)
+        _sync(data.parent)
+        if is_there:
+            root.rmdir()
+    except BaseException:
+        _remove(root)
+        if wal is not None:
+            _remove(wal_stage)
+        for path in reversed(made):
+            path.rmdir()
+        raise
+
+
+def _make_parents(path: Path) -> list[Path]:
+    """Make a directory and those above it; return the ones that were not there."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(0o700)
+    return missing[::-1]
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

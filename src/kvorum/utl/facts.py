@@ -1,0 +1,87 @@
+"""What a database says about its cluster: a few small buckets, held in memory.
+
+They are what differs between a member's database and one that was restored or brought over; the
+rest, however large, passes by untouched.
+"""
+
+from typing import cast
+
+from kvorum.api.pb.etcdserverpb import Metadata
+from kvorum.backend import Backend, View
+from kvorum.backend.bbolt import Image
+from kvorum.backend.buckets import (
+    CLUSTER,
+    CONF_STATE,
+    CONSISTENT_INDEX,
+    MEMBERS,
+    MEMBERS_REMOVED,
+    META,
+    TERM,
+)
+from kvorum.backend.images import Content, Entries
+from kvorum.membership.cluster import Cluster
+from kvorum.membership.documents import decode_conf_state, encode_conf_state
+from kvorum.membership.v2_store import snapshot_data
+from kvorum.raft.messages import NO_MEMBERS, ConfState
+
+_BUCKETS = (CLUSTER, MEMBERS, MEMBERS_REMOVED, META)
+
+
+class Facts:
+    """The entries of the small buckets, which may be changed."""
+
+    def __init__(self, source: Image | View) -> None:
+        self.buckets = {bucket: dict(source.items(bucket)) for bucket in _BUCKETS}
+
+    def get(self, bucket: bytes, name: bytes) -> bytes | None:
+        """Return an entry."""
+        return self.buckets[bucket].get(name)
+
+    def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the entries of a bucket, in the order of names."""
+        return sorted(self.buckets[bucket].items())
+
+    @property
+    def index(self) -> int:
+        """Up to which entry the database holds the effects."""
+        return int.from_bytes(self.get(META, CONSISTENT_INDEX) or b"", "big")
+
+    @property
+    def conf_state(self) -> ConfState:
+        """The members of raft's configuration at that entry; none if that is not known."""
+        document = self.get(META, CONF_STATE)
+        return NO_MEMBERS if document is None else decode_conf_state(document)
+
+    def set_applied(self, index: int, term: int, conf_state: ConfState) -> None:
+        """Say that the database holds the effects up to an entry."""
+        self.buckets[META] |= {
+            CONSISTENT_INDEX: index.to_bytes(8, "big"),
+            TERM: term.to_bytes(8, "big"),
+            CONF_STATE: encode_conf_state(conf_state),
+        }
+
+    def cluster(self, metadata: bytes) -> Cluster:
+        """Return the membership, as the member of a log's metadata sees it; to read only."""
+        ids = Metadata.FromString(metadata)
+        # It reads through `get` and `items` alone.
+        cluster = Cluster(cast("Backend", self), ids.ClusterID, ids.NodeID)
+        cluster.restore()
+        return cluster
+
+    def document(self, metadata: bytes) -> bytes:
+        """Return the membership as snapshots carry it."""
+        return snapshot_data(self.cluster(metadata))
+
+    def content(self, content: Content) -> Content:
+        """Give the content of a database with these facts in the place of its own."""
+        pending = list(_BUCKETS)
+        for bucket, entries in content:
+            while pending and pending[0] < bucket:
+                yield self._bucket(pending.pop(0))
+            if bucket not in _BUCKETS:
+                yield bucket, entries
+        for bucket in pending:
+            yield self._bucket(bucket)
+
+    def _bucket(self, bucket: bytes) -> tuple[bytes, Entries]:
+        return bucket, iter(self.items(bucket))

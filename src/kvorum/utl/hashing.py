@@ -1,0 +1,63 @@
+"""`hashkv`: the hash that members with the same history agree on, from files alone.
+
+Taken of a snapshot, of an etcd's database file, or of a data directory of ours. A compaction
+that was begun counts as done, as it does when a member starts from the same files.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kvorum.backend import Environments, open_view
+from kvorum.backend.buckets import FINISHED_COMPACT_REVISION, META, SCHEDULED_COMPACT_REVISION
+from kvorum.backend.encoding import parse_row_key
+from kvorum.backend.images import checked_rows
+from kvorum.files import Files
+from kvorum.mvcc.hashes import HashKV, hash_rows, scanned_rows
+from kvorum.mvcc.history import bound
+from kvorum.utl.errors import UtlError
+from kvorum.utl.facts import Facts
+from kvorum.utl.snapshots import HashCheck, opened_snapshot
+
+Rows = Iterator[tuple[int, bytes]]
+
+_COMPACTIONS = (SCHEDULED_COMPACT_REVISION, FINISHED_COMPACT_REVISION)
+_LAST_MAIN = (1 << 63) - 1
+
+
+def hash_kv(files: Files, environments: Environments, path: str, revision: int) -> HashKV:
+    """Hash the keys at a revision, 0 for the newest."""
+    if not Path(path).is_dir():
+        with opened_snapshot(files, path, HashCheck.IF_PRESENT) as image:
+            facts = Facts(image)
+        return _hash_kv(lambda main: _image_rows(files, path, main), facts, revision)
+    directory = Path(path) / "member" / "backend"
+    if not (directory / "CURRENT").exists():
+        raise UtlError(f"{path} is no database file, and no data directory of a kvorum either")
+    with open_view(files, environments, str(directory)) as view:
+        return _hash_kv(lambda main: scanned_rows(view, bound(main)), Facts(view), revision)
+
+
+def _hash_kv(rows_to: Callable[[int], Rows], facts: Facts, revision: int) -> HashKV:
+    stored = [facts.get(META, name) for name in _COMPACTIONS]
+    compacted = max((parse_row_key(each) >> 32 for each in stored if each), default=-1)
+    newest = 1
+    for row, _ in rows_to(_LAST_MAIN):
+        newest = row >> 32
+    newest = max(newest, compacted)
+    if 0 < revision < compacted:
+        raise UtlError("mvcc: required revision has been compacted")
+    if revision > newest:
+        raise UtlError("mvcc: required revision is a future revision")
+    revision = revision or newest
+    value = hash_rows(rows_to, revision, compacted, is_compaction=False)
+    return HashKV(value, revision, compacted)
+
+
+def _image_rows(files: Files, path: str, main: int) -> Rows:
+    # A walk through an image is one way only, so each opens it anew.
+    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+        for key, value in checked_rows(image):
+            row = parse_row_key(key)
+            if row >> 32 > main:
+                return
+            yield row, value

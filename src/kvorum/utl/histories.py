@@ -1,0 +1,77 @@
+"""What a member starts from beside its database: the log, and the snapshot it begins at.
+
+A history that is written has one snapshot, at what the database holds the effects of, and the
+entries behind it. Reading takes a log of etcd or of ours as it is, torn end and all, and changes
+nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kvorum.files import Files
+from kvorum.files.interface import read_file
+from kvorum.raft.entries import Entry
+from kvorum.raft.messages import HardState, Snapshot
+from kvorum.snap import SnapError, WriteSnap, decode
+from kvorum.snap.format import parse_name
+from kvorum.wal import AppendLog, LogContent, SnapshotRecord, create_log, read_log, valid_snapshots
+
+_BATCH_ENTRIES = 1_000
+
+
+class History(NamedTuple):
+    """A log, and the snapshot whose record is in it."""
+
+    metadata: bytes
+    snapshot: Snapshot | None
+    entries: Sequence[Entry]
+    """From right behind the snapshot on, or with those before it: all from index 1 on."""
+    state: HardState
+
+
+def read_history(files: Files, snap: Path, wal: Path) -> tuple[Snapshot | None, LogContent]:
+    """Return the newest snapshot that counts, and the log from there on."""
+    known = {(each.index, each.term) for each in valid_snapshots(files, str(wal))}
+    snapshot = _newest_snapshot(files, snap, known)
+    record = SnapshotRecord()
+    if snapshot is not None:
+        record = SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
+    return snapshot, read_log(files, str(wal), record)
+
+
+def _newest_snapshot(files: Files, snap: Path, known: set[tuple[int, int]]) -> Snapshot | None:
+    for name in reversed(files.list(str(snap))):
+        if parse_name(name) is not None:
+            path = str(snap / name)
+            try:
+                snapshot = decode(path, read_file(files, path))
+            except SnapError:
+                continue  # an older one may be whole
+            if (snapshot.index, snapshot.term) in known:
+                return snapshot
+    return None
+
+
+def write_history(files: Files, snap: Path, wal: Path, history: History) -> None:
+    """Make a log and its snapshot, both durable."""
+    snapshot, entries = history.snapshot, history.entries
+    log = create_log(files, str(wal), history.metadata)
+    try:
+        before = 0
+        if snapshot is not None:
+            before = sum(entry.index <= snapshot.index for entry in entries)
+            _run(files, log.save(None, entries[:before]) if before else None)
+            # The file first, its record second: a record never speaks of what is not there.
+            WriteSnap(str(snap), snapshot).run(files)
+            _run(files, log.save_snapshot(snapshot.index, snapshot.term, snapshot.conf_state))
+        for start in range(before, len(entries), _BATCH_ENTRIES):
+            _run(files, log.save(None, entries[start : start + _BATCH_ENTRIES]))
+        _run(files, log.save(history.state, ()) or log.flush())
+    finally:
+        log.close().run(files)
+
+
+def _run(files: Files, job: AppendLog | None) -> None:
+    if job is not None:
+        job.run(files)

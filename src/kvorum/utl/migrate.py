@@ -1,0 +1,234 @@
+"""`migrate`: the data directory of a stopped etcd into one of ours, and back.
+
+The new directory is the same member of the same cluster: its ids, its vote and its log go on.
+What the database holds the effects of becomes the snapshot it begins at, and of the log only
+what is behind that is taken. The old directory is read and left as it is; it must not be started
+again once the new one has been.
+"""
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kvorum.api.pb.etcdserverpb import InternalRaftRequest
+from kvorum.backend import Environments, dump, install, open_view
+from kvorum.backend.bbolt import write_image
+from kvorum.backend.buckets import CLUSTER, CLUSTER_VERSION, META, STORAGE_VERSION
+from kvorum.backend.images import checked_content
+from kvorum.files import Files, Opening
+from kvorum.membership.versions import Version
+from kvorum.raft.entries import Entry, EntryType
+from kvorum.raft.messages import Snapshot
+from kvorum.snap import database_path
+from kvorum.utl.directories import staged
+from kvorum.utl.errors import UtlError
+from kvorum.utl.facts import Facts
+from kvorum.utl.histories import History, read_history, write_history
+from kvorum.utl.progress import Progress
+from kvorum.utl.snapshots import HashCheck, opened_snapshot
+from kvorum.utl.v2_requests import translated
+from kvorum.wal import LogContent
+from kvorum.wal import exists as log_exists
+from kvorum.wal.version import minimal_etcd_version
+
+OLDEST, NEWEST = Version(3, 5), Version(3, 7)
+_STORAGE_VERSION_MIN = Version(3, 6)
+
+
+class Place(NamedTuple):
+    """A data directory, and where its log is if that is elsewhere."""
+
+    data: Path
+    wal: Path | None = None
+
+    @property
+    def member(self) -> Path:
+        """The member's part of it."""
+        return self.data / "member"
+
+    @property
+    def snap(self) -> Path:
+        """Where its snapshots are."""
+        return self.member / "snap"
+
+    @property
+    def log(self) -> Path:
+        """Where its log is."""
+        return self.wal or self.member / "wal"
+
+
+def from_etcd(files: Files, environments: Environments, source: Place, target: Place) -> None:
+    """Make a data directory of ours from an etcd's."""
+    database = source.snap / "db"
+    _require(files, source, database, "an etcd")
+    with _unlocked(database), staged(target.data, target.wal) as stage:
+        snapshot, log = read_history(files, source.snap, source.log)
+        path, facts = _newest_database(files, source, snapshot)
+        snap, backend = stage.member / "snap", stage.member / "backend"
+        for directory in (snap, backend):
+            directory.mkdir(0o700)
+        history = _behind(log, snapshot, facts)
+        history = history._replace(entries=[translated(each) for each in history.entries])
+        with (
+            opened_snapshot(files, path, HashCheck.SKIPPED) as image,
+            Progress("taking over", image.size) as progress,
+        ):
+            content = facts.content(progress.counted(checked_content(image)))
+            install(files, environments, str(backend), content)
+        write_history(files, snap, stage.wal, history)
+
+
+def to_etcd(
+    files: Files,
+    environments: Environments,
+    source: Place,
+    target: Place,
+    version: Version | None = None,
+) -> None:
+    """Make a data directory that an etcd of a version, or the cluster's own, can start from."""
+    backend = source.member / "backend"
+    _require(files, source, backend / "CURRENT", "a kvorum")
+    with (
+        _locked(files, source.member / "LOCK"),
+        staged(target.data, target.wal) as stage,
+        open_view(files, environments, str(backend)) as view,
+    ):
+        snapshot, log = read_history(files, source.snap, source.log)
+        facts = Facts(view)
+        if snapshot is not None and facts.index < snapshot.index:
+            raise UtlError(
+                f"{backend} holds what was applied up to entry {facts.index}, but the log begins "
+                f"at {snapshot.index}: a received snapshot waits for its installation. Start "
+                "kvorum on the directory once, stop it, and migrate then"
+            )
+        _lower(facts, log, version)
+        history = _behind(log, snapshot, facts)
+        _check_entries(history.entries, facts.cluster(log.metadata).version)
+        snap = stage.member / "snap"
+        snap.mkdir(0o700)
+        descriptor = files.open(str(snap / "db"), Opening.CREATE)
+        try:
+            with Progress("writing", Path(view.path).stat().st_size) as progress:
+                write_image(files, descriptor, facts.content(progress.counted(dump(view))))
+            files.fdatasync(descriptor)
+        finally:
+            files.close(descriptor)
+        write_history(files, snap, stage.wal, history)
+        files.sync_directory(str(snap))
+
+
+def _require(files: Files, source: Place, sign: Path, owner: str) -> None:
+    if not sign.exists() or not log_exists(files, str(source.log)):
+        missing = source.log if sign.exists() else sign
+        raise UtlError(
+            f"{source.data} is not the data directory of {owner}: there is no {missing}; "
+            "name the directory that holds 'member', and --wal-dir if the log is elsewhere"
+        )
+
+
+def _newest_database(files: Files, source: Place, snapshot: Snapshot | None) -> tuple[str, Facts]:
+    """Return the database that counts: a received one whose time has come goes first."""
+    path = str(source.snap / "db")
+    facts = _facts(files, path)
+    if snapshot is not None and facts.index < snapshot.index:
+        path = database_path(str(source.snap), snapshot.index)
+        if not files.exists(path):
+            raise UtlError(
+                f"the log begins at entry {snapshot.index}, but {source.snap}/db holds only what "
+                f"was applied up to {facts.index}, and {path} is missing: the directory is not "
+                "whole, and etcd would not start from it either"
+            )
+        facts = _facts(files, path)
+    return path, facts
+
+
+def _facts(files: Files, path: str) -> Facts:
+    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+        return Facts(image)
+
+
+def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History:
+    """Return the history that begins at what the database holds."""
+    index = facts.index
+    if not index:
+        return History(log.metadata, None, log.entries, log.state)
+    start = 0 if snapshot is None else snapshot.index
+    if index > start + len(log.entries):
+        raise UtlError(
+            f"the database holds what was applied up to entry {index}, but the log ends at "
+            f"{start + len(log.entries)}: the log has lost entries"
+        )
+    conf_state = facts.conf_state
+    if snapshot is not None and index == start:
+        term, conf_state = snapshot.term, snapshot.conf_state
+    else:
+        term = log.entries[index - start - 1].term
+    if not conf_state.voters:
+        raise UtlError(
+            "the database does not say who votes, as those of etcd 3.5 and later do; "
+            "start etcd 3.5 on the directory once, stop it, and migrate then"
+        )
+    facts.set_applied(index, term, conf_state)
+    state = log.state._replace(term=max(log.state.term, term), commit=max(log.state.commit, index))
+    begin = Snapshot(index, term, conf_state, facts.document(log.metadata))
+    return History(log.metadata, begin, log.entries[index - start :], state)
+
+
+def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
+    """Let the database say that it is of a version that etcd can start from."""
+    present = facts.cluster(log.metadata).version
+    target = version or present or NEWEST
+    if not OLDEST <= target <= NEWEST:
+        raise UtlError(f"target version {target}: expected one from {OLDEST} to {NEWEST}")
+    if present is None or target < present:
+        facts.buckets[CLUSTER][CLUSTER_VERSION] = str(target).encode()
+    if target >= _STORAGE_VERSION_MIN:
+        facts.buckets[META][STORAGE_VERSION] = str(target).encode()
+    else:
+        facts.buckets[META].pop(STORAGE_VERSION, None)
+
+
+def _check_entries(entries: Sequence[Entry], target: Version | None) -> None:
+    """Refuse entries that would stop an etcd of the target's version."""
+    assert target is not None, "it was set above"
+    needed = Version(*minimal_etcd_version(entries))
+    for entry in entries:
+        if entry.type == EntryType.NORMAL:
+            request = InternalRaftRequest.FromString(entry.data)
+            major, _, rest = request.cluster_version_set.ver.partition(".")
+            if rest:
+                needed = max(needed, Version(int(major), int(rest.partition(".")[0])))
+    if needed > target:
+        raise UtlError(
+            f"the log has entries behind {entries[0].index - 1} that need etcd {needed}, which is "
+            f"newer than {target}; start kvorum on the directory, stop it with SIGTERM, and "
+            "migrate then: what is applied needs no entries"
+        )
+
+
+@contextmanager
+def _unlocked(database: Path) -> Iterator[None]:
+    """Make sure that no etcd runs on a database, for as long as the block takes."""
+    with database.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UtlError(f"{database} is locked: stop the etcd that serves it") from None
+        yield
+
+
+@contextmanager
+def _locked(files: Files, path: Path) -> Iterator[None]:
+    """Keep a kvorum from starting for as long as the block takes."""
+    if not path.exists():
+        yield
+        return
+    descriptor = files.open(str(path), Opening.WRITE)
+    try:
+        if not files.lock(descriptor):
+            raise UtlError(f"{path} is locked: stop the kvorum that serves {path.parent.parent}")
+        yield
+    finally:
+        files.close(descriptor)

@@ -1,0 +1,147 @@
+"""`snapshot restore`: the data directory of a new member, with the keys of a snapshot.
+
+The keys, leases, users and alarms are the snapshot's; members, ids and the log begin anew, so
+that the new cluster can never meet the old one. Every member of the new cluster is restored from
+the same snapshot with the same list of members, each under its own name.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvorum.api.pb.etcdserverpb import Metadata
+from kvorum.backend import Environments, install
+from kvorum.backend.buckets import (
+    KEY,
+    MEMBERS,
+    MEMBERS_REMOVED,
+    META,
+    SCHEDULED_COMPACT_REVISION,
+)
+from kvorum.backend.encoding import parse_row_key, revision_of, row_key
+from kvorum.backend.images import Content, Entries, checked_content
+from kvorum.files import Files
+from kvorum.membership.bootstrap import (
+    BootstrapError,
+    bootstrap_changes,
+    check_initial_cluster,
+    initial_members,
+    parse_initial_cluster,
+)
+from kvorum.membership.documents import Member, encode_member
+from kvorum.membership.identity import cluster_id
+from kvorum.raft.entries import Entry
+from kvorum.raft.messages import ConfState, HardState, Snapshot
+from kvorum.raft.wire import encode_conf_change
+from kvorum.utl.directories import staged
+from kvorum.utl.errors import BAD_ARGUMENTS, UtlError
+from kvorum.utl.facts import Facts
+from kvorum.utl.histories import History, write_history
+from kvorum.utl.progress import Progress
+from kvorum.utl.snapshots import HashCheck, opened_snapshot
+
+_TERM = 1
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class RestoreOptions:
+    """The flags of the command; the defaults are etcd's."""
+
+    path: str
+    name: str = "default"
+    data_directory: str = ""
+    wal_directory: str = ""
+    initial_cluster: str = "default=http://localhost:2380"
+    initial_cluster_token: str = "etcd-cluster"  # noqa: S105 (not a secret)
+    peer_urls: str = "http://localhost:2380"
+    skip_hash_check: bool = False
+    bump_revision: int = 0
+    mark_compacted: bool = False
+
+
+def restore(files: Files, environments: Environments, options: RestoreOptions) -> Path:
+    """Make the data directory and return it."""
+    if bool(options.bump_revision) != options.mark_compacted:
+        raise UtlError(
+            "--bump-revision and --mark-compacted are given both or not at all", BAD_ARGUMENTS
+        )
+    members = _members(options)
+    local = next(member.id for member in members if member.name == options.name)
+    cluster = cluster_id(member.id for member in members)
+    metadata = Metadata(NodeID=local, ClusterID=cluster).SerializeToString()
+    check = HashCheck.SKIPPED if options.skip_hash_check else HashCheck.REQUIRED
+    with opened_snapshot(files, options.path, check) as image:
+        facts = _renewed(Facts(image), members)
+    data = Path(options.data_directory or f"{options.name}.etcd")
+    wal = Path(options.wal_directory) if options.wal_directory else None
+    with (
+        opened_snapshot(files, options.path, HashCheck.SKIPPED) as image,
+        staged(data, wal) as stage,
+        Progress("restoring", image.size) as progress,
+    ):
+        snap, backend = stage.member / "snap", stage.member / "backend"
+        for directory in (snap, backend):
+            directory.mkdir(0o700)
+        content = progress.counted(checked_content(image))
+        if options.bump_revision:
+            content = _bumped(content, facts, options.bump_revision)
+        install(files, environments, str(backend), facts.content(content))
+        history = _history(members, metadata, facts.document(metadata))
+        write_history(files, snap, stage.wal, history)
+    return data
+
+
+def _members(options: RestoreOptions) -> list[Member]:
+    try:
+        cluster = parse_initial_cluster(options.initial_cluster)
+        if cluster and options.name not in cluster:
+            raise UtlError(
+                f'couldn\'t find local name "{options.name}" in the initial cluster configuration'
+            )
+        advertised = sorted(filter(None, options.peer_urls.split(",")))
+        check_initial_cluster(cluster, options.name, advertised)
+        return initial_members(cluster, options.initial_cluster_token)
+    except BootstrapError as error:
+        raise UtlError(str(error)) from error
+
+
+def _renewed(facts: Facts, members: list[Member]) -> Facts:
+    """Let a database say that nothing but these members was ever agreed."""
+    facts.buckets[MEMBERS_REMOVED].clear()
+    facts.buckets[MEMBERS] = {f"{each.id:x}".encode(): encode_member(each) for each in members}
+    facts.set_applied(len(members), _TERM, _voters(members))
+    return facts
+
+
+def _bumped(content: Content, facts: Facts, bump: int) -> Content:
+    """Raise the newest revision by a mark, and have everything before it compacted.
+
+    So no watcher of the lost cluster goes on here as if it had missed nothing.
+    """
+
+    def marked(entries: Entries) -> Entries:
+        key = b""
+        for key, value in entries:
+            yield key, value
+        newest = (parse_row_key(key) >> 32 if key else 0) + bump
+        mark = row_key(revision_of(newest))
+        facts.buckets[META][SCHEDULED_COMPACT_REVISION] = mark
+        yield mark, b""
+
+    # Bucket `meta` comes behind bucket `key`, and knows the mark by then.
+    for bucket, entries in content:
+        yield bucket, marked(entries) if bucket == KEY else entries
+
+
+def _voters(members: list[Member]) -> ConfState:
+    return ConfState(tuple(member.id for member in members))
+
+
+def _history(members: list[Member], metadata: bytes, document: bytes) -> History:
+    """Return the history of a cluster in which its members were added and nothing else."""
+    entries = [
+        Entry(kind, _TERM, index, data)
+        for index, (kind, data) in enumerate(map(encode_conf_change, bootstrap_changes(members)), 1)
+    ]
+    count = len(entries)
+    snapshot = Snapshot(count, _TERM, _voters(members), document)
+    return History(metadata, snapshot, entries, HardState(_TERM, members[0].id, count))

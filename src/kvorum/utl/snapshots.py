@@ -1,0 +1,125 @@
+"""A snapshot file: a database of etcd's with the SHA-256 of itself behind it.
+
+A copy of a member's database has no such thing behind it, and is opened only if the caller says
+that it need not be checked. A file has a checksum if its length is 32 more than a multiple of
+512: pages are not smaller.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from hashlib import sha256
+from typing import NamedTuple
+
+from google_crc32c import extend
+
+from kvorum.backend.bbolt import Image, ImageError, open_image
+from kvorum.backend.buckets import KEY, META, STORAGE_VERSION
+from kvorum.backend.encoding import parse_row_key
+from kvorum.backend.images import checked_content
+from kvorum.files import Files, Opening
+from kvorum.mvcc.keyvalue import key_of
+from kvorum.utl.errors import UtlError
+from kvorum.utl.progress import Progress
+
+DIGEST_BYTES = 32
+_SECTOR_BYTES = 512
+_PIECE_BYTES = 1 << 20
+
+
+class HashCheck(Enum):
+    """What is asked of the checksum behind a database."""
+
+    REQUIRED = "required"
+    IF_PRESENT = "if present"
+    SKIPPED = "skipped"
+
+
+class Status(NamedTuple):
+    """What `snapshot status` tells."""
+
+    hash: int
+    revision: int
+    total_key: int
+    """Keys that a client sees."""
+    total_size: int
+    version: str
+    """Of the storage; empty before etcd 3.6."""
+
+
+@contextmanager
+def opened_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image]:
+    """Open a snapshot after its checksum was compared; ImageErrors are the user's from here on."""
+    if not files.exists(path):
+        raise UtlError(f"stat {path}: no such file or directory")
+    length = _content_length(files, path, check)
+    try:
+        image = open_image(files, path, length)
+    except ImageError as error:
+        raise UtlError(str(error)) from error
+    try:
+        yield image
+    except ImageError as error:
+        raise UtlError(str(error)) from error
+    finally:
+        image.close()
+
+
+def _content_length(files: Files, path: str, check: HashCheck) -> int:
+    """Return the length of the database in a file; raises UtlError if its checksum is wrong."""
+    descriptor = files.open(path, Opening.READ)
+    try:
+        length = files.size(descriptor)
+        has_digest = length % _SECTOR_BYTES == DIGEST_BYTES
+        if has_digest:
+            length -= DIGEST_BYTES
+        if not has_digest and check is HashCheck.REQUIRED:
+            raise UtlError("snapshot missing hash but --skip-hash-check=false")
+        if not has_digest or check is HashCheck.SKIPPED:
+            return length
+        digest = sha256()
+        with Progress("checking ", length) as progress:
+            for offset in range(0, length, _PIECE_BYTES):
+                piece = files.pread(descriptor, offset, min(_PIECE_BYTES, length - offset))
+                digest.update(piece)
+                progress.add(len(piece))
+        expected = files.pread(descriptor, length, DIGEST_BYTES)
+        if digest.digest() != expected:
+            raise UtlError(
+                f"expected sha256 {list(expected)}, got {list(digest.digest())}: {path} is not "
+                "what was saved; use another copy of the snapshot"
+            )
+        return length
+    finally:
+        files.close(descriptor)
+
+
+def status_of(files: Files, path: str) -> Status:
+    """Read all of a snapshot and tell what is in it."""
+    value, revision, version = 0, 0, ""
+    live: set[bytes] = set()
+    with (
+        opened_snapshot(files, path, HashCheck.IF_PRESENT) as image,
+        Progress("reading ", image.size) as progress,
+    ):
+        for bucket, entries in checked_content(image):
+            value = extend(value, bucket)
+            for name, content in entries:
+                value = extend(extend(value, name), content)
+                progress.add(len(name) + len(content))
+                if bucket == KEY:
+                    revision = _note_row(live, name, content)
+                elif bucket == META and name == STORAGE_VERSION:
+                    version = content.decode()
+        return Status(value, revision, len(live), image.size, version)
+
+
+def _note_row(live: set[bytes], name: bytes, content: bytes) -> int:
+    """Keep the set of keys that a client sees; return the main revision of a row."""
+    revision = parse_row_key(name)
+    if content:
+        if revision & 1:
+            live.discard(key_of(content))
+        else:
+            live.add(key_of(content))
+    return revision >> 32
