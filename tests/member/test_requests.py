@@ -1,9 +1,10 @@
 """Entries' data against protobuf, and the ids in it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.codec import varint
 from kvorum.api.pb.etcdserverpb import (
     AlarmRequest,
     InternalRaftRequest,
@@ -13,7 +14,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.membershippb import ClusterVersionSetRequest
 from kvorum.member import requests
-from kvorum.member.requests import TOKEN_BYTES, RequestIds, decode
+from kvorum.member.requests import TOKEN_BYTES, RequestIds, decode, put_body
 
 members = st.integers(0, (1 << 64) - 1)
 moments = st.floats(0.1, 4e9)
@@ -25,6 +26,7 @@ bodies = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(members, moments, bodies)
 def test_an_entry_is_what_protobuf_writes(member: int, moment: float, put: PutRequest) -> None:
     ids = RequestIds(member, moment)
@@ -34,6 +36,7 @@ def test_an_entry_is_what_protobuf_writes(member: int, moment: float, put: PutRe
     expected = InternalRaftRequest(header=RequestHeader(ID=number), put=put)
     assert data == expected.SerializeToString()
     assert decode(data) == (requests.PUT, number, body)
+    assert put_body(data) == body
     assert token == data[-TOKEN_BYTES:]
 
 
@@ -58,6 +61,7 @@ def test_ids_are_laid_out_as_etcd_lays_them_out(member: int, moment: float) -> N
     assert 0 < ids.next_lease_id() < 1 << 63
 
 
+@settings(deadline=None, max_examples=20)
 @given(members, st.integers(0, (1 << 40) - 1), st.integers(1, 100))
 def test_tokens_of_many_ids_differ_also_where_the_number_wraps(
     member: int, milliseconds: int, count: int
@@ -76,6 +80,17 @@ def test_tokens_of_many_ids_differ_also_where_the_number_wraps(
 def test_an_old_entry_has_its_id_elsewhere() -> None:
     request = InternalRaftRequest(ID=5, alarm=AlarmRequest(memberID=9))
     assert decode(request.SerializeToString()) == (requests.ALARM, 5, b"\x10\x09")
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=40).map(b"\x22".__add__))
+@example(b"\x22\x01\x0a\xa2\x06\x00")
+def test_what_is_taken_for_a_put_is_one(data: bytes) -> None:
+    body = put_body(data)
+    if body is not None:
+        header = data[data.index(body, 2) + len(body) :]
+        assert header.startswith(b"\xa2\x06")
+        assert data == b"\x22" + varint(len(body)) + body + header
 
 
 @given(st.binary(max_size=40))

@@ -16,9 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvorum.api.errors import StatusError
+from kvorum.api.requests import parse_put
 from kvorum.member import changes, leases, requests
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS
+from kvorum.member.requests import put_body
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message
 from kvorum.raft.states import Role
@@ -33,6 +35,7 @@ ENTRIES_PER_LOOK = 64
 
 _PUT = requests.PUT
 _TOKEN = slice(-requests.TOKEN_BYTES, None)
+_NO_OPTIONS = (0, False, False, False)
 _NOBODY: Pending = (None, 0, None)
 
 
@@ -114,6 +117,16 @@ def _apply_run(
         waiting = None
         if kind == normal and data and data[0] < 0x80:
             waiting = pending_pop(data[_TOKEN], None)
+            if waiting is None and is_plain:
+                # Another member's, or from before the start: nobody waits here.
+                body = put_body(data)
+                request = None if body is None else parse_put(body)
+                if request is not None and request[2:] == _NO_OPTIONS:
+                    put(request[0], request[1], 0)
+                    applied += 1
+                    if hub.is_watched and hub.is_publishing:
+                        break
+                    continue
         if waiting is not None and waiting[1] == _PUT and is_plain:
             # The short way: no decoding, no generator, no call but the store's.
             key, value, lease, prev_kv, ignore_value, ignore_lease = waiting[2]

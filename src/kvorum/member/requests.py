@@ -119,6 +119,26 @@ def decode(data: bytes) -> tuple[int, int, bytes]:
     return kind, number, body
 
 
+def put_body(data: bytes) -> bytes | None:
+    """Return the request of an entry that is a put and a header behind it; None for any other.
+
+    What a follower applies most, read without a loop over fields.
+    """
+    if data[0] != 0x22:
+        return None
+    try:
+        length, start = data[1], 2
+        if length >= 0x80:
+            length, start = read_varint(data, 1)
+        end = start + length
+        # The header is shorter than 128 bytes, and the last thing there.
+        if data[end : end + 2] == _HEADER_TAG and end + 3 + data[end + 2] == len(data):
+            return data[start:end]
+    except (IndexError, ValueError):
+        pass
+    return None
+
+
 def _header_id(header: bytes) -> int:
     offset, number = 0, 0
     while offset < len(header):
