@@ -162,6 +162,8 @@ class Server:
     async def run(self, arguments: Sequence[str]) -> None:
         """Serve until a signal or an error; raises what stopped the member."""
         config, logger = self._config, self._logger
+        # Full collections would look at every key again and again; the loop runs young ones.
+        gc.disable()
         descriptors = raise_limits()
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)
@@ -198,7 +200,6 @@ class Server:
             loop.set_exception_handler(runtime.on_loop_error)
             gc.collect()
             gc.freeze()
-            gc.disable()
             runtime.start()
             await self._serve(runtime, edge, member)
         finally:
