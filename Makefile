@@ -19,7 +19,7 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-server bench-edge bench-raft bench-storage bench-wal mutate-raft differential proto clean h2load clients
+.PHONY: help setup run test lint bench bench-server bench-edge bench-member bench-raft bench-storage bench-wal mutate-raft differential proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -57,13 +57,16 @@ ifeq ($(EDGE),native)
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-server bench-edge bench-raft bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+bench: bench-server bench-edge bench-member bench-raft bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
 
 bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
 
 bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
+
+bench-member: setup ## Measure what a put, a transaction and a read cost the loop
+	$(BIN)/python -m bench.member
 
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft
