@@ -11,7 +11,7 @@ from kvorum.mvcc.keyvalue import fields_of
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.store import Store
 
-ROWS_PER_SCAN = 5_000
+ROWS_PER_SCAN = 10_000
 _LAST_REVISION = bound((1 << 63) - 1)
 
 
@@ -53,25 +53,28 @@ def restore_store(
 def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int]) -> None:
     """Note rows in the index, and the lease of the newest value of each key."""
     entries = index.entries
+    width = wider = 0  # bytes of a main revision; the first revision that needs more
     for revision, kv in rows:
         if not kv:
             continue  # a mark that raises the revision, left by a restored snapshot
-        length = kv[1]
-        if length < 0x80 and not revision & 1:
-            # Most rows created their key, with a value and no lease. Such a row is recognised
-            # as a whole, which takes a fifth of the time of parsing its fields.
-            offset = 2 + length
-            key = kv[2:offset]
-            mod = varint(revision >> 32)
-            created = b"\x10%b\x18%b\x20\x01\x2a" % (mod, mod)
-            if kv.startswith(created, offset) and key not in entries:
-                offset += len(created)
-                length = kv[offset]
-                if length < 0x80:
-                    end = offset + 1 + length
-                else:
-                    end = offset + 2 + (length & 0x7F | kv[offset + 1] << 7)
-                if end == len(kv):
+        if revision >= wider:
+            width = len(varint(revision >> 32))
+            wider = 1 << 7 * width + 32
+        # Most rows created their key, with a value and no lease: version 1 means that the create
+        # revision is the row's own. Looking at four bytes takes a fifth of parsing six fields:
+        #   0a length key... 10 create... 18 mod... 20 version 2a length value...
+        # If the create revision is shorter, a byte of mod that is not its last stands for 18.
+        start = 2 + kv[1]
+        value = start + 2 * width + 5
+        if kv[1] < 0x80 and value < len(kv) and kv[start + width + 1] == 0x18:
+            length = kv[value]
+            if length < 0x80:
+                end = value + 1 + length
+            else:
+                end = value + 2 + (length & 0x7F | kv[value + 1] << 7)
+            if end == len(kv) and kv[value - 2] == 1 and kv[value - 1] == 0x2A:
+                key = kv[2:start]
+                if key not in entries and not revision & 1:
                     entries[key] = revision
                     continue
         fields = fields_of(kv)
