@@ -50,6 +50,7 @@ METHODS: dict[str, tuple[str, Any]] = {
 READS = {"get", "list"}
 # These codes say nothing about whether a request has happened.
 _UNKNOWN = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.UNKNOWN, Code.CANCELLED}
+BACKLOG_SECONDS = 0.3
 KEY_PREFIX = b"k/"
 KEY_PREFIX_END = b"k0"
 
@@ -91,11 +92,11 @@ class Workload:
 
 def draw_workload(random: Random, seconds: float) -> Workload:
     """Return what the clients of a run do, so that it lasts about so long."""
-    clients = random.randint(2, 6)
+    clients = random.randint(2, 8)
     requests = max(8, random.randint(40, 260) // clients)
     weights = [
         ("put", random.uniform(1.0, 4.0)),
-        ("get", random.uniform(1.0, 4.0)),
+        ("get", random.choice([1.0, 3.0, 8.0])),
         ("list", random.uniform(0.0, 0.7)),
         ("delete", random.uniform(0.2, 1.0)),
         ("set", random.uniform(0.3, 2.0)),
@@ -129,6 +130,7 @@ class Client:
         "_number",
         "_random",
         "_requests",
+        "_roams",
         "_seen",
         "_values",
         "_waiting",
@@ -150,6 +152,8 @@ class Client:
         self._kinds = [kind for kind, _ in workload.weights]
         self._weights = [weight for _, weight in workload.weights]
         self._member = self._random.choice(calls.members)
+        # How soon it looks for another member when this one does not answer.
+        self._roams = self._random.choice([0.05, 1.0])
         self._values = 0
         self._requests = 0
         # Value and revision of keys as this client last saw them.
@@ -220,10 +224,11 @@ class Client:
                 f"c{self._number}",
                 f"= #{record.invoked} {describe_result(result, record)}",
             )
-        if failed or self._random.random() < 0.05:
+        if self._random.random() < (self._roams if failed else 0.1 * self._roams):
             self._member = self._random.choice(self._calls.members)
         pause = 0.0
-        if self._random.random() < 0.5:
+        # Who had to wait has more to do by now.
+        if world.now - record.started < BACKLOG_SECONDS and self._random.random() < 0.5:
             pause = self._random.expovariate(1.0) * self._workload.think
         if failed:
             pause += 0.05

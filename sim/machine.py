@@ -79,6 +79,7 @@ class Machine:
         "_calls_left",
         "_clock_now",
         "_cluster",
+        "_cut_off_until",
         "_directory",
         "_in_turn",
         "_incarnation",
@@ -132,6 +133,7 @@ class Machine:
         self.front: Front | None = None
         self.is_dead = True
         self.paused_until = 0.0
+        self._cut_off_until = 0.0
         self.seen_revision = 0
         self.seen_term = 0
         self.crashes = 0
@@ -233,7 +235,7 @@ class Machine:
         self.member = None
         self.front = None
         self._jobs = {}
-        self.paused_until = 0.0
+        self.paused_until = self._cut_off_until = 0.0
         self.environments.crash(self._survives)
         self.files.before = None
         if power_cut:
@@ -293,13 +295,15 @@ class Machine:
     def disarm(self) -> None:
         """Let the process live and run."""
         self._calls_left = self._outputs_left = None
-        self.paused_until = 0.0
+        self.paused_until = self._cut_off_until = 0.0
 
     def pause(self, seconds: float) -> None:
         """Let the process stand still for a while."""
         if not self.is_dead:
             self._line(f"paused for {seconds:.3f}")
             self.paused_until = self._world.now + seconds
+            # Peers have given up its connections meanwhile: clients are heard first.
+            self._cut_off_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
     def _later(self, call: Callable[..., None], *arguments: object) -> bool:
         """Put something off while the process stands still; return whether it was."""
@@ -457,9 +461,8 @@ class Machine:
         """Take a frame from another member."""
         if self.is_dead:
             return
-        if self.paused_until > self._world.now:
-            # Peers and clients have sockets of their own: whose is read first is open.
-            delay = self.paused_until - self._world.now + self._random.uniform(0.0, 0.02)
+        if self._cut_off_until > self._world.now:
+            delay = self._cut_off_until - self._world.now
             self._world.after(delay, self.receive, sender, frame)
             return
         message = decode_message(frame)
