@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.rpc.calls import Call, alarm_calls, every_call, kv_calls, sequences
+from tests.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
 from tests.rpc.pairs import SEQUENCES, Pairs
 
 many = settings(
@@ -42,7 +41,7 @@ def test_every_call(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
 
 
-@given(calls=sequences(st.one_of(alarm_calls, kv_calls)))
+@given(calls=alarm_sequences())
 @many
 def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
