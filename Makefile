@@ -19,7 +19,9 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench bench-server bench-edge bench-member bench-raft bench-storage bench-wal mutate-raft differential proto clean h2load clients
+SEEDS ?= 100
+FIRST_SEED ?= 0
+.PHONY: help setup run test lint bench bench-server bench-edge bench-member bench-raft bench-storage bench-wal mutate-raft differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -83,6 +85,12 @@ differential: setup ## Compare thousands of sequences of calls with a real etcd'
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	$(BIN)/python -m tests.raft.mutate
+
+sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0
+	$(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+sim-planted: setup ## Plant bugs in the member; the simulator must find every one
+	$(BIN)/python -m tests.sim.planted
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py
