@@ -116,6 +116,8 @@ class Harness:
         self.looks_max = 0
         """After so many looks at the clock a turn's time is over; 0: it never is."""
         self._looks = 0
+        self.failing: tuple[type, ...] = ()
+        """Kinds of work that fail."""
         self._files = files
         self._environments = environments
         self.edge = RecordingEdge()
@@ -156,6 +158,8 @@ class Harness:
         jobs = self.member.out.take_jobs()
         for job in jobs:
             try:
+                if isinstance(job.work, self.failing):
+                    raise OSError("the disk does not answer")
                 result = job.run(self._files, self._environments)
             except Exception as error:
                 self.member.failed(job, error)

@@ -12,6 +12,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import v3electionpb, v3lockpb
 from kvorum.edge.interface import EventKind
+from kvorum.mvcc.hashes import HashDatabase, HashRows
 from kvorum.rpc.services import Services
 from tests.rpc.harness import NUMBERS, Harness, by_name
 
@@ -161,6 +162,17 @@ def test_snapshot(harness: Harness) -> None:
         assert each.remaining_bytes == left
         assert (each.version, len(each.blob) <= 32 * 1024) == ("3.7.0", True)
     assert not any(each.HasField("header") for each in blobs)
+
+
+def test_a_hash_that_cannot_be_computed_is_its_clients_loss() -> None:
+    harness = Harness()
+    harness.failing = (HashRows, HashDatabase)
+    for name, request in (
+        ("Maintenance/HashKV", pb.HashKVRequest()),
+        ("Maintenance/Hash", pb.HashRequest()),
+    ):
+        assert harness.ask(name, request) == Status(Code.UNKNOWN, "the disk does not answer")
+    assert not isinstance(harness.ask("KV/Put", pb.PutRequest(key=b"a")), Status)
 
 
 def test_health(harness: Harness) -> None:

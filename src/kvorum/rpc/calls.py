@@ -7,7 +7,7 @@ a message's bytes are its fields' bytes, one after the other.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -25,6 +25,10 @@ POLL_SECONDS = 0.01
 
 OK = Status(Code.OK, "")
 """What the procedure of a stream returns at its end; None if the stream outlives it."""
+
+Value = TypeVar("Value")
+Part = Generator[Wait | None, Any, Value]
+"""Steps of a procedure that lead to a value: `value = yield from part`."""
 
 Unary = Callable[[int, bytes], Result | None]
 
@@ -70,7 +74,7 @@ class Streams(Protocol):
         """Go on with a stream that was held back."""
 
 
-def flushed(member: Member) -> Generator[Wait, Any, None]:
+def flushed(member: Member) -> Part[None]:
     """Wait until what is applied now is on the disk; a part of procedures."""
     backend = member.backend
     index = member.applied

@@ -25,8 +25,8 @@ from kvorum.member.requests import TXN
 from kvorum.member.waits import KeysChanged, Send, Steps
 from kvorum.mvcc.history import bound
 from kvorum.rpc import sessions
-from kvorum.rpc.calls import Output
-from kvorum.rpc.sessions import Part, answered
+from kvorum.rpc.calls import Output, Part
+from kvorum.rpc.sessions import answered
 
 UNARY = {
     "/v3electionpb.Election/Campaign": "campaign",

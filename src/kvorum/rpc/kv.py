@@ -44,8 +44,6 @@ UNARY = {
     "/etcdserverpb.KV/Txn": "txn",
     "/etcdserverpb.KV/Compact": "compact",
 }
-
-
 RANGE_STREAM = "/etcdserverpb.KV/RangeStream"
 
 PIECE_KEYS_FIRST = 10
@@ -72,10 +70,8 @@ class KeyValues:
         if put is None:
             message = PutRequest.FromString(payload)
             payload, put = canonical(message), put_of(message)
-        status = self._member.check_quota(PUT_COST + len(put[0]) + len(put[1])) or checks.check_put(
-            put
-        )
-        if status is not None:
+        cost = PUT_COST + len(put[0]) + len(put[1])
+        if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
             return status
         self._member.propose(call, PUT, payload, put)
         return None
@@ -148,14 +144,14 @@ def _range_stream(member: Member, request: Range) -> Steps:
     options = range_options(request)._replace(sort_order=0, sort_target=0)
     store = member.store
     try:
-        first = last = store.readable(options.revision)
-        header = member.header.field(store.revision)
+        current = store.revision
+        header = member.header.field(current)
+        options = options._replace(revision=store.readable(options.revision))
         if options.count_only:
             counted = yield from store.range_slices(options)
             yield Send(_piece(header + reply_body(counted)))
             return OK
         wanted = options.limit if options.limit > 0 else UNLIMITED
-        options = options._replace(revision=first)
         size, sent = PIECE_KEYS_FIRST, 0
         while True:
             options = options._replace(limit=min(size, wanted - sent))
@@ -163,7 +159,8 @@ def _range_stream(member: Member, request: Range) -> Steps:
             sent += len(found.kvs)
             body = b"".join([length_delimited(b"\x12", kv) for kv in found.kvs])
             if not found.more or sent == wanted:
-                total = RangeResult([], sent - len(found.kvs) + found.count, found.more, last)
+                count = sent - len(found.kvs) + found.count
+                total = RangeResult([], count, found.more, current)
                 yield Send(_piece(header + body + reply_body(total)))
                 return OK
             yield Send(_piece(body))

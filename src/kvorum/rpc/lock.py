@@ -18,8 +18,8 @@ from kvorum.member.member import Member
 from kvorum.member.requests import DELETE_RANGE
 from kvorum.member.waits import Propose
 from kvorum.rpc import checks, sessions
-from kvorum.rpc.calls import Output
-from kvorum.rpc.sessions import Part, answered, good, refuse
+from kvorum.rpc.calls import Output, Part
+from kvorum.rpc.sessions import answered, good, refuse
 
 UNARY = {"/v3lockpb.Lock/Lock": "lock", "/v3lockpb.Lock/Unlock": "unlock"}
 

@@ -7,7 +7,7 @@ beside the loop, over what is on the disk and what still waits for it.
 from google_crc32c import value as crc32c
 
 from kvorum.api import errors
-from kvorum.api.errors import Status, StatusError
+from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import (
     AlarmRequest,
     DefragmentRequest,
@@ -32,8 +32,8 @@ from kvorum.member.outbox import Result
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import Propose, ReadIndex, RunJob, Steps, Until
 from kvorum.membership.versions import Version, one_minor_below, parse_version
-from kvorum.mvcc.hashes import HashDatabase, HashKV
-from kvorum.rpc.calls import POLL_SECONDS, Output, canonical, flushed
+from kvorum.mvcc.hashes import HashDatabase, HashKV, HashRows
+from kvorum.rpc.calls import POLL_SECONDS, Output, Part, canonical, flushed
 
 UNARY = {
     "/etcdserverpb.Maintenance/Alarm": "alarm",
@@ -146,7 +146,7 @@ def _hash_kv(member: Member, revision: int) -> Steps:
             found = asked
         else:
             try:
-                value = yield RunJob(Place.HELPER, asked)
+                value = yield from _hashed(asked)
             finally:
                 store.hash_ended(asked)
             found = HashKV(value, asked.revision, asked.compact_revision)
@@ -236,5 +236,16 @@ def _defragment(member: Member) -> Steps:
 def _hash(member: Member) -> Steps:
     header = member.header.field(member.store.revision)
     yield from flushed(member)
-    value = yield RunJob(Place.HELPER, HashDatabase(member.backend.directory))
+    value = yield from _hashed(HashDatabase(member.backend.directory))
     return header + HashResponse(hash=value).SerializeToString()
+
+
+def _hashed(work: HashRows | HashDatabase) -> Part[int]:
+    """Let the helper hash; what befalls it befalls the client, and not the member."""
+    try:
+        value: int = yield RunJob(Place.HELPER, work)
+    except CorruptionError:
+        raise
+    except (OSError, BackendError, JobLostError) as error:
+        raise StatusError(Status(Code.UNKNOWN, str(error))) from error
+    return value

@@ -92,10 +92,9 @@ class Services:
             for service, module in zip(services, _MODULES, strict=True)
             for name in module.UNARY.values()
         ]
-        self._watches = watch.Watches(member)
         self._keep_alives = lease.KeepAlives(member, edge)
         self._streaming: tuple[Streams, ...] = (
-            self._watches,
+            watch.Watches(member),
             self._keep_alives,
             streams.Answers(member, kv.RangeStreams(member).begin),
             streams.Answers(member, election.Observers(member).begin),
@@ -207,6 +206,8 @@ class Services:
             self._finish(call, status)
 
     def _finish(self, call: int, status: Status) -> None:
+        # What was answered before comes before the end.
+        self._keep_alives.deliver()
         self._forget(call)
         self._edge.finish(call, status)
 

@@ -6,8 +6,7 @@ is a part of a procedure, to be used with `yield from`. What goes wrong is raise
 prefix; the key with the lowest create revision is at the head.
 """
 
-from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
@@ -30,15 +29,13 @@ from kvorum.member.outbox import Result
 from kvorum.member.ranges import range_response
 from kvorum.member.requests import LEASE_GRANT, TXN
 from kvorum.member.transactions import put_cost
-from kvorum.member.waits import KeyDeleted, Propose, ReadIndex, Steps, Wait
+from kvorum.member.waits import KeyDeleted, Propose, ReadIndex, Steps
 from kvorum.rpc import checks
+from kvorum.rpc.calls import Part, Value
 
 SESSION_TTL_SECONDS = 60
 """A lease that is made for a caller without one runs so long, and nobody renews it."""
 OPERATIONS_MAX = 128
-
-Value = TypeVar("Value")
-Part = Generator[Wait | None, Any, Value]
 
 # These end a call by the caller's own will, and keep their code.
 _CONTEXT = {errors.CONTEXT_CANCELED, errors.CONTEXT_DEADLINE_EXCEEDED}
