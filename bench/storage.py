@@ -260,15 +260,14 @@ def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
     worst = total = 0.0
     for number in count_up(1):
         start = time.thread_time()
-        try:
-            next(slices)
-        except StopIteration:
-            return f"{worst * 1e3:.2f} ms of {total:.2f} s"
+        is_done = next(slices, slices) is slices  # what ends them counts as well
         taken = time.thread_time() - start
         worst, total = max(worst, taken), total + taken
+        if is_done:
+            break
         if flushed is not None and number % 20 == 0:
             flushed.flush()
-    raise AssertionError("slices without an end")
+    return f"{worst * 1e3:.2f} ms of {total:.2f} s"
 
 
 def etcd_bytes(count: int) -> int:

@@ -35,9 +35,6 @@ class Index:
         self.ended = SortedKeys()
         self.newest_revision = 0  # of all keys, seen by readers or not
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     def put(self, key: bytes, revision: int) -> tuple[int, int, int]:
         """Note a put; return create revision, version and the revision before it, or 0.
 
@@ -142,11 +139,11 @@ class Index:
 
     def restored(self) -> None:
         """Put the keys in order after the last revision was read."""
-        live: list[bytes] = []
-        ended: list[bytes] = []
-        for key, entry in self.entries.items():
-            (ended if history.newest(entry) & 1 else live).append(key)
-        live.sort()
-        ended.sort()
-        self.live = SortedKeys(live)
-        self.ended = SortedKeys(ended)
+        # The lowest bit of a revision, and of the last byte of a packed history, is the tombstone.
+        ended = [
+            key
+            for key, entry in self.entries.items()
+            if (entry if isinstance(entry, int) else entry[-1]) & 1
+        ]
+        self.live = SortedKeys(sorted(self.entries.keys() - ended if ended else self.entries))
+        self.ended = SortedKeys(sorted(ended))

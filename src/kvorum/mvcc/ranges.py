@@ -140,17 +140,21 @@ def read_range(
         revisions = index.newest_of(keys)
         count = index.live.count(options.key, end)
     else:
-        keys, revisions, count = yield from _visible(index, options.key, end, main, enough)
+        is_ordered_by_index = _is_sorted(options) and target != SortTarget.VALUE
+        with_keys = options.is_filtered or options.keys_only or is_ordered_by_index
+        keys, revisions, count = yield from _visible(
+            index, options.key, end, main, enough, with_keys=with_keys
+        )
         if options.count_only:
             return [], count, False
         if options.is_filtered:
             keys, revisions = yield from _filtered(index, options, keys, revisions, main)
         if target == SortTarget.VALUE:
             return (yield from _by_value(backend, options, revisions, count, limit))
-        if target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND:
+        if _is_sorted(options):
             measure = _measure(index, target, main)
             keys, revisions = yield from _ordered(keys, revisions, measure, options, limit + 1)
-    more = len(keys) > limit
+    more = len(revisions) > limit
     if more:
         del keys[limit:]
         del revisions[limit:]
@@ -175,6 +179,11 @@ def _reads_all(options: RangeOptions) -> bool:
     return options.limit <= 0 or options.is_filtered or not is_key_order
 
 
+def _is_sorted(options: RangeOptions) -> bool:
+    """Tell whether the answer is in another order than that of keys."""
+    return options.sort_target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND
+
+
 def _is_from_the_end(options: RangeOptions) -> bool:
     """Tell whether the last keys are the answer, so that the others need not be looked at."""
     return (
@@ -186,19 +195,22 @@ def _is_from_the_end(options: RangeOptions) -> bool:
 
 
 def _visible(
-    index: Index, first: bytes, end: bytes | None, main: int, enough: int
+    index: Index, first: bytes, end: bytes | None, main: int, enough: int, *, with_keys: bool
 ) -> Slices[tuple[list[bytes], list[int], int]]:
-    """Return the first keys of the state at a main revision, their revisions, and the count."""
+    """Return the first keys of the state at a main revision, their revisions, and the count.
+
+    No keys are returned unless they are asked for.
+    """
     latest = bound(main)
     keys: list[bytes] = []
     revisions: list[int] = []
     count = index.live.count(first, end) if index.newest_revision <= latest else -1
     counted = looked_at = 0
-    while count < 0 or len(keys) < min(enough, count):
+    while count < 0 or len(revisions) < min(enough, count):
         if looked_at:
             yield
         if index.newest_revision <= latest:
-            want = KEYS_PER_SLICE if count < 0 else min(KEYS_PER_SLICE, enough - len(keys))
+            want = KEYS_PER_SLICE if count < 0 else min(KEYS_PER_SLICE, enough - len(revisions))
             run = visible = index.live.run(first, end, want)
             found = index.newest_of(run)
         else:
@@ -209,8 +221,9 @@ def _visible(
             found = [revision for revision in found if revision]
         looked_at += len(run)
         counted += len(visible)
-        if len(keys) < enough:
-            keys += visible[: enough - len(keys)]
+        if len(revisions) < enough:
+            if with_keys:
+                keys += visible[: enough - len(revisions)]
             revisions += found[: enough - len(revisions)]
         if len(run) < want:
             break
@@ -223,9 +236,8 @@ def _filtered(
 ) -> Slices[tuple[list[bytes], list[int]]]:
     latest = bound(main)
     passed_keys, passed_revisions = [], []
-    for start in range(0, len(keys), KEYS_PER_SLICE):
-        stop = start + KEYS_PER_SLICE
-        for key, revision in zip(keys[start:stop], revisions[start:stop], strict=True):
+    for some_keys, some_revisions in zip(_parts(keys), _parts(revisions), strict=True):
+        for key, revision in zip(some_keys, some_revisions, strict=True):
             facts = index.facts(key, latest)
             assert facts is not None, f"{key!r} vanished at revision {main}"
             if options.passes(facts):
@@ -238,7 +250,7 @@ def _filtered(
 def _by_value(
     backend: Backend, options: RangeOptions, revisions: list[int], count: int, limit: int
 ) -> Slices[tuple[list[bytes], int, bool]]:
-    kvs = yield from _rows(backend, revisions)
+    kvs = yield from _rows(backend, revisions[:])
 
     def measure(kv: bytes, _: int) -> bytes:
         return value_of(kv)
@@ -278,11 +290,10 @@ def _ordered(
     """Return the first items of a stable sort: sorted runs, then one merge, all in slices."""
     is_reverse = options.sort_order == SortOrder.DESCEND
     runs: list[list[Measured]] = []
-    for start in range(0, len(items), KEYS_PER_SLICE):
-        stop = start + KEYS_PER_SLICE
+    for some_items, some_revisions in zip(_parts(items), _parts(revisions), strict=True):
         run = [
             (measure(item, revision), item, revision)
-            for item, revision in zip(items[start:stop], revisions[start:stop], strict=True)
+            for item, revision in zip(some_items, some_revisions, strict=True)
         ]
         run.sort(key=itemgetter(0), reverse=is_reverse)
         runs.append(run)
@@ -297,10 +308,7 @@ def _ordered(
     ordered: list[bytes] = []
     ordered_revisions: list[int] = []
     last = yield from _merged(runs, enough, is_reverse=is_reverse)
-    last.reverse()
-    while last:
-        part = last[: -KEYS_PER_SLICE - 1 : -1]
-        del last[-KEYS_PER_SLICE:]
+    for part in _parts(last):
         ordered += [item for _, item, _ in part]
         ordered_revisions += [revision for _, _, revision in part]
         yield
@@ -318,25 +326,33 @@ def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Sli
 
 
 def _drained(run: list[Item]) -> Iterator[Item]:
-    # Freeing half a million tuples at once would take longer than a turn.
     run.reverse()
     while run:
         yield run.pop()
+
+
+def _parts(items: list[Item]) -> Iterator[list[Item]]:
+    """Take a list apart. It is empty afterwards: to free it at once may last many turns."""
+    items.reverse()
+    while items:
+        part = items[: -KEYS_PER_SLICE - 1 : -1]
+        del items[-KEYS_PER_SLICE:]
+        yield part
 
 
 def _rows(backend: Backend, revisions: list[int]) -> Slices[list[bytes]]:
     if len(revisions) <= KEYS_PER_SLICE:
         return backend.rows(revisions)
     kvs: list[bytes] = []
-    for start in range(0, len(revisions), KEYS_PER_SLICE):
-        kvs += backend.rows(revisions[start : start + KEYS_PER_SLICE])
+    for part in _parts(revisions):
+        kvs += backend.rows(part)
         yield
     return kvs
 
 
 def _mapped(items: list[Item], function: Callable[[Item], Mapped]) -> Slices[list[Mapped]]:
     mapped: list[Mapped] = []
-    for start in range(0, len(items), KEYS_PER_SLICE):
-        mapped += map(function, items[start : start + KEYS_PER_SLICE])
+    for part in _parts(items):
+        mapped += map(function, part)
         yield
     return mapped
