@@ -26,9 +26,9 @@ from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.wal import AppendLog
 
-ROUNDS = 5
-REQUESTS = 20_000
-KEYS = 10_000
+ROUNDS = 25
+REQUESTS = 4000
+KEYS = 4000
 VALUE = b"v" * 256
 
 

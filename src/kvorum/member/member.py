@@ -49,6 +49,8 @@ from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, Mes
 from kvorum.raft.states import Role, SoftState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvorum.backend import Backend
     from kvorum.backend.environment import Environment
     from kvorum.backend.flush import Staged
@@ -302,15 +304,20 @@ class Member:
         elif self.is_installing:
             self._deferred.append((waiter, execute, request))
         else:
-            self._execute((waiter, execute, request))
+            self._execute_all(((waiter, execute, request),))
 
-    def _execute(self, read: Read) -> None:
-        waiter, execute, request = read
-        result = None if execute is None else execute(self, request)
-        if result is None or isinstance(result, (bytes, tuple)):
-            self.answer(waiter, result)
-        else:
-            self._slices.append((read, result))
+    def _execute_all(self, reads: Sequence[Read]) -> None:
+        reply = self.out.replies.append
+        for read in reads:
+            waiter, execute, request = read
+            result = None if execute is None else execute(self, request)
+            # Most are the bytes of a call's answer.
+            if result.__class__ is bytes and waiter.__class__ is int:
+                reply((waiter, result))
+            elif result is None or isinstance(result, (bytes, tuple)):
+                self.answer(waiter, result)
+            else:
+                self._slices.append((read, result))
 
     def start(self, call: int | None, steps: Steps) -> None:
         """Begin a procedure; its end goes to the replies under the call's number."""
@@ -502,8 +509,8 @@ class Member:
 
     def _serve_reads(self, deadline: float) -> None:
         self.procedures.applied(self.applied)
-        for read in self.reads.take_ready(self.applied):
-            self._execute(read)
+        if self.reads.confirmed:
+            self._execute_all(self.reads.take_ready(self.applied))
         clock = self.clock
         slices = self._slices
         while slices:
@@ -602,8 +609,7 @@ class Member:
         self.use_state(state)
         self.hub.resync()
         deferred, self._deferred = self._deferred, []
-        for read in deferred:
-            self._execute(read)
+        self._execute_all(deferred)
 
     def close(self) -> None:
         """End cleanly: flush what is applied, then close the log and the backend.

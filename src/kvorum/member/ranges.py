@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.slices import Sliced, Slices
 
-# Everything but the key, the end and whether the read is serializable.
-_PLAIN_HEAD = (b"", 0, 0, 0, 0)
-_PLAIN_TAIL = (False, False, 0, 0, 0, 0)
+# Everything but the key: one key at the current revision, with its value.
+_PLAIN = (
+    (b"", 0, 0, 0, 0, False, False, False, 0, 0, 0, 0),
+    (b"", 0, 0, 0, 0, True, False, False, 0, 0, 0, 0),
+)
 _COUNT_ONE = b"\x20\x01"
 
 
 def range_response(member: Member, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
-    if request[1:6] == _PLAIN_HEAD and request[7:] == _PLAIN_TAIL:
+    if request[1:] in _PLAIN:
         store = member.store
         kv = store.get(request[0])
         header = member.header.field(store.revision)
