@@ -33,7 +33,7 @@ class Oracle:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.channel = grpc.insecure_channel(address)
+        self.channel = grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)])
         self._calls: dict[str, Any] = {}
 
     def ask(self, name: str, request: Message) -> Message | Status:

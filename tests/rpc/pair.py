@@ -64,7 +64,7 @@ class Pair:
         if differences.may_both_be_right(name, request, ours, expected):
             return
         if isinstance(ours, Status) or isinstance(expected, Status):
-            assert ours == expected, (name, request)
+            assert ours == expected, f"{name} {request}: {ours}, expected {expected}"
             return
         assert masked(name, ours) == masked(name, expected), f"{name}: {request}"
 

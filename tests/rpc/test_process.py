@@ -99,6 +99,37 @@ def test_watch(server: Oracle) -> None:
     talk.close()
 
 
+def test_a_watcher_that_sleeps_misses_nothing(server: Oracle) -> None:
+    talk = Talk(server, "Watch/Watch")
+    create = pb.WatchCreateRequest(key=b"slow")
+    talk.say(pb.WatchRequest(create_request=create))
+    assert talk.hear().created
+    count = 60
+    first: Any = None
+    for number in range(count):
+        put: Any = server.ask("KV/Put", pb.PutRequest(key=b"slow", value=b"%d" % number * 100_000))
+        first = first or put.header.revision
+    seen: list[int] = []
+    while len(seen) < count:
+        seen += [event.kv.mod_revision for event in talk.hear().events]
+    assert seen == list(range(first, first + count))
+    talk.close()
+
+
+def test_a_large_range_in_pieces(server: Oracle) -> None:
+    for number in range(40):
+        server.ask("KV/Put", pb.PutRequest(key=b"large/%03d" % number, value=bytes(500_000)))
+    request = pb.RangeRequest(key=b"large/", range_end=b"large0")
+    sizes = []
+    keys = []
+    for each in server_stream(server, "KV/RangeStream", request):
+        sizes.append(each.ByteSize())
+        keys += [kv.key for kv in each.range_response.kvs]
+    assert keys == [b"large/%03d" % number for number in range(40)]
+    assert max(sizes) < 8 << 20
+    server.ask("KV/DeleteRange", pb.DeleteRangeRequest(key=b"large/", range_end=b"large0"))
+
+
 def test_keep_alive(server: Oracle) -> None:
     server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=77, TTL=100))
     talk = Talk(server, "Lease/LeaseKeepAlive")
