@@ -26,8 +26,9 @@ def binary(name: str) -> Path:
 class Etcd:
     """A running member that is a cluster by itself."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
         self._port = port
+        self.process = process
         self.address = f"127.0.0.1:{port}"
 
     def ask(self, method: str, **request: Any) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def running_etcd(directory: Path, *flags: str) -> Iterator[Etcd]:
         # Its log is read on, so that it never waits for a full pipe.
         reader = threading.Thread(target=process.stderr.read)
         reader.start()
-        yield Etcd(port)
+        yield Etcd(port, process)
         process.terminate()
         reader.join()
     finally:

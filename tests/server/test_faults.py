@@ -165,7 +165,7 @@ def test_the_directory_of_an_etcd_is_refused(tmp_path: Path) -> None:
         pass
     before = sorted(tmp_path.rglob("*"))
     reason = refused(tmp_path / "data")
-    assert "is the data directory of an etcd" in reason and "make-mirror" in reason
+    assert "is the data directory of an etcd" in reason and "kvorumutl migrate" in reason
     assert sorted(tmp_path.rglob("*")) == before
 
 

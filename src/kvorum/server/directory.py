@@ -76,8 +76,8 @@ def _refuse_foreign(data: Path, logger: Logger) -> None:
     if database.exists():
         raise DirectoryRefusedError(
             f"{data} is the data directory of an etcd: {database} is etcd's database, and this "
-            "server keeps its keys in another form. Start etcd on it, or give this server an empty "
-            "--data-dir and copy the keys with 'etcdctl make-mirror'"
+            "server keeps its keys in another form. Start etcd on it, or take it over with "
+            f"'kvorumutl migrate --data-dir {data} --output-dir <new data directory>'"
         )
 
 
