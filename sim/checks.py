@@ -204,9 +204,9 @@ def check_linearizable(history: History) -> None:
             raise Violation("linearizable", f"no order explains the operations on {key!r}")
 
 
-def _unclaimed_deletions(history: History) -> dict[bytes, list[Operation]]:
-    """Return the deletions that no client asked for: leases that ended."""
-    claimed = {
+def _claimed_deletions(history: History) -> set[int]:
+    """Return the revisions at which a client was told that it deleted something."""
+    return {
         record.response.header.revision
         for record in history.records
         if record.kind == "delete"
@@ -214,6 +214,11 @@ def _unclaimed_deletions(history: History) -> dict[bytes, list[Operation]]:
         and not isinstance(record.response, Status)
         and record.response.deleted
     }
+
+
+def _unclaimed_deletions(history: History) -> dict[bytes, list[Operation]]:
+    """Return the deletions that no client asked for: leases that ended."""
+    claimed = _claimed_deletions(history)
     found: dict[bytes, list[Operation]] = {}
     for main, rows in history.effects.items():
         for revision, kv in rows:
@@ -296,3 +301,37 @@ def _puts_of(record: Record) -> list[Any]:
     if record.kind in ("set", "pair"):
         return [each.request_put for each in record.request.success if each.HasField("request_put")]
     return []
+
+
+def check_leases(history: History) -> None:
+    """Require that no lease ended before its time, counted from its last renewal.
+
+    A client that got an answer knows that the lease lives that long from when it asked.
+    """
+    revoked = {record.request.ID for record in history.records if record.kind == "revoke"}
+    renewals: dict[int, list[Record]] = {}
+    for record in history.records:
+        if record.kind in ("grant", "keep") and record.returned is not None:
+            response = record.response
+            if not isinstance(response, Status) and response.TTL > 0:
+                renewals.setdefault(response.ID, []).append(record)
+    claimed = _claimed_deletions(history)
+    for main, rows in history.effects.items():
+        for revision, kv in rows:
+            if not revision & 1 or main in claimed:
+                continue
+            before = history.at(key_of(kv), main - 1)
+            lease = 0 if before is None else KeyValue.FromString(before).lease
+            if lease and lease not in revoked:
+                _check_lease(lease, renewals.get(lease, []), history.first_seen[main])
+
+
+def _check_lease(lease: int, renewals: list[Record], ended: float) -> None:
+    for record in renewals:
+        until = record.started + record.response.TTL
+        if record.finished <= ended < until:
+            raise Violation(
+                "leases do not end early",
+                f"{lease:x} was to live until {until:.3f} by {record.kind} #{record.invoked}, and "
+                f"its keys were gone at {ended:.3f}",
+            )

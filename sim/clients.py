@@ -19,6 +19,8 @@ from kvorum.api.pb.etcdserverpb import (
     DeleteRangeResponse,
     LeaseGrantRequest,
     LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
     LeaseRevokeRequest,
     LeaseRevokeResponse,
     PutRequest,
@@ -44,6 +46,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     "compact": ("/etcdserverpb.KV/Compact", CompactionResponse),
     "grant": ("/etcdserverpb.Lease/LeaseGrant", LeaseGrantResponse),
     "revoke": ("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeResponse),
+    "keep": ("/etcdserverpb.Lease/LeaseKeepAlive", LeaseKeepAliveResponse),
 }
 """What clients ask for, its path, and the message they are answered with."""
 
@@ -68,6 +71,18 @@ class Calls(Protocol):
         answered: Callable[[bytes | Status | None], None],
     ) -> int:
         """Send a request; the answer, or None if the connection broke, is told later."""
+
+    def open_stream(
+        self,
+        member: int,
+        path: str,
+        answered: Callable[[bytes | Status | None], None],
+        message: Callable[[bytes], None],
+    ) -> int:
+        """Open a stream; its end is told, None if the connection broke."""
+
+    def send(self, member: int, call: int, payload: bytes) -> None:
+        """Send a message on a stream."""
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer."""
@@ -104,6 +119,7 @@ def draw_workload(random: Random, seconds: float) -> Workload:
         ("compact", random.choice([0.0, 0.0, 0.1, 0.3])),
         ("grant", random.choice([0.0, 0.2, 0.5])),
         ("revoke", random.uniform(0.0, 0.3)),
+        ("keep", random.choice([0.0, 0.5, 1.5])),
     ]
     return Workload(
         clients=clients,
@@ -172,7 +188,7 @@ class Client:
         if self.is_stopped or self._requests > self._workload.requests:
             return
         kind = self._random.choices(self._kinds, self._weights)[0]
-        if kind == "revoke" and not self._leases:
+        if kind in ("revoke", "keep") and not self._leases:
             kind = "put"
         if kind == "compact" and self._history.revision < 5:
             kind = "get"
@@ -191,12 +207,16 @@ class Client:
                 f"c{self._number}",
                 f"{kind} #{record.invoked} at m{self._member} {describe_request(request)}",
             )
-        call = self._calls.call(
-            self._member,
-            METHODS[kind][0],
-            request.SerializeToString(),
-            lambda result: self._answered(record, result),
-        )
+        path, payload = METHODS[kind][0], request.SerializeToString()
+
+        def answered(result: bytes | Status | None) -> None:
+            self._answered(record, result)
+
+        if kind == "keep":
+            call = self._calls.open_stream(self._member, path, answered, answered)
+            self._calls.send(self._member, call, payload)
+        else:
+            call = self._calls.call(self._member, path, payload, answered)
         self._waiting = (call, record)
         world.after(self._random.uniform(*self._workload.patience), self._lose_patience, record)
 
@@ -208,8 +228,11 @@ class Client:
     def _answered(self, record: Record, result: bytes | Status | None) -> None:
         if self._waiting is None or self._waiting[1] is not record:
             return
+        if record.kind == "keep":
+            self._calls.hang_up(record.member, self._waiting[0])
         self._waiting = None
         world = self._world
+        record.finished = world.now
         failed = result is None or isinstance(result, Status)
         if isinstance(result, bytes):
             record.response = METHODS[record.kind][1].FromString(result)
@@ -313,6 +336,8 @@ class Client:
             return CompactionRequest(revision=revision), None, True
         if kind == "grant":
             return LeaseGrantRequest(TTL=random.randint(*self._workload.lease_seconds)), None, True
+        if kind == "keep":
+            return LeaseKeepAliveRequest(ID=random.choice(self._leases)), None, True
         if kind == "revoke":
             return LeaseRevokeRequest(ID=self._leases.pop(0)), None, True
         return self._put(self._key()), None, True
@@ -342,6 +367,8 @@ class Client:
                 self._seen[put.key] = (put.value, response.header.revision)
         elif kind == "grant":
             self._leases.append(response.ID)
+        elif kind == "keep" and not response.TTL and request.ID in self._leases:
+            self._leases.remove(request.ID)
 
 
 def _value_and_revision(response: RangeResponse) -> tuple[bytes | None, int]:
@@ -386,4 +413,6 @@ def describe_result(result: bytes | Status | None, record: Record) -> str:
         text += f" deleted {response.deleted}"
     elif isinstance(response, LeaseGrantResponse):
         text += f" lease {response.ID:x} {response.TTL}s"
+    elif isinstance(response, LeaseKeepAliveResponse):
+        text += f" {response.TTL}s"
     return text

@@ -141,7 +141,7 @@ class Cluster:
 
     def _crash_voter(self, number: int) -> None:
         self.machines[number].crash(power_cut=True)
-        self._world.after(self._random.uniform(0.0, 0.03), self._restart, number)
+        self._world.after(self._random.uniform(0.0, 0.01), self._restart, number)
 
     def _restart(self, number: int) -> None:
         machine = self.machines[number]
@@ -193,7 +193,7 @@ class Cluster:
             and not message.reject
             and self._random.random() < self.faults.vote_crash_chance
         ):
-            self._world.after(self._random.uniform(0.0, 0.03), self._crash_voter, sender)
+            self._world.after(self._random.uniform(0.0, 0.01), self._crash_voter, sender)
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:
         self.machines[to].receive(sender, frame)

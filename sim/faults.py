@@ -86,7 +86,7 @@ def draw(random: Random) -> Faults:
         power_cut_chance=random.choice([0.5, 0.9, 1.0]),
         amid_chance=sometimes(0.8, 0.3, 0.9),
         all_crash_chance=sometimes(0.3, 0.1, 0.5),
-        vote_crash_chance=sometimes(0.4, 0.2, 0.8),
+        vote_crash_chance=sometimes(0.5, 0.2, 0.8),
         leader_chance=random.choice([0.0, 0.5, 0.9]),
         pause_gap=sometimes(0.5, 0.5, 3.0),
         pause_time=random.choice([(0.1, 1.0), (0.5, 3.0)]),

@@ -22,6 +22,7 @@ class Record:
     __slots__ = (
         "client",
         "expected",
+        "finished",
         "invoked",
         "kind",
         "linearizable",
@@ -47,6 +48,8 @@ class Record:
         # None: it is not known whether it happened. A Status: it did not, unless it may have.
         self.response: Any = None
         self.returned: int | None = None
+        # When the answer came, in virtual seconds.
+        self.finished = 0.0
 
 
 class History:

@@ -13,15 +13,18 @@ from random import Random
 from typing import Protocol
 
 from kvorum.api.errors import Code, Status
+from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
 from kvorum.files.memory import Call, MemoryFiles
+from kvorum.member import leases
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import SnapshotTransfer
 from kvorum.member.recovery import open_member
+from kvorum.member.waits import Steps
 from kvorum.mvcc.hashes import HashKV
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message
@@ -572,14 +575,22 @@ class Machine:
             self._guarded(tell)
 
     def asked(self, path: str, body: bytes, answer: Callable[[object], None]) -> None:
-        """Take a question from another member; the answer is given at once or never."""
+        """Take a question from another member, and answer as its transport does."""
         member = self.member
         if member is None or self.paused_until > self._world.now:
             answer(None)
             return
 
+        assert path == leases.LEASES_PATH, f"nobody answers {path}"
+        lease_id = LeaseKeepAliveRequest.FromString(body).ID
+
+        def steps() -> Steps:
+            renewed = yield from leases.renew_here(member, lease_id)
+            answer(renewed)
+            return None
+
         def serve() -> None:
-            answer(None)
+            member.start(None, steps())
             self._request_turn()
 
         self._guarded(serve)

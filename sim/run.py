@@ -30,6 +30,8 @@ SERVE_SECONDS_MAX = 30.0
 """Once nothing goes wrong any more, every member serves within this time."""
 WATCH_SECONDS_MAX = 20.0
 """And every watcher has everything that was committed within this time."""
+LEASE_SECONDS_MAX = 6.0
+"""And every lease that nobody renews ends within its time and this."""
 PROBE_SECONDS = 0.5
 MEMORY_DIRECTORY = "/dev/shm"  # noqa: S108 (a directory of its own is made in it)
 
@@ -86,6 +88,7 @@ class Run:
         self.fault_seconds = random.uniform(2.0, 8.0)
         self.workload = draw_workload(random, self.fault_seconds)
         options = draw_options(random)
+        self.waits_for_leases = random.random() < 0.2
         if trace is not None:
             trace.line(0.0, "---", f"seed {seed} members {members}")
             trace.line(0.0, "---", f"{self.faults}")
@@ -137,6 +140,8 @@ class Run:
         self._expect_service("once faults had stopped")
         self._expect_agreement()
         self._expect_watchers()
+        if self.waits_for_leases:
+            self._expect_leases_to_end()
         for machine in cluster.machines.values():
             machine.crash(power_cut=True)
         for machine in cluster.machines.values():
@@ -227,6 +232,20 @@ class Run:
         for watcher in self.watchers:
             watcher.is_stopped = True
 
+    def _expect_leases_to_end(self) -> None:
+        """Require that what nobody renews is gone in time, and its keys with it."""
+        seconds = self.workload.lease_seconds[1] + LEASE_SECONDS_MAX
+        self.world.run_until(self.world.now + seconds)
+        for machine in self.cluster.machines.values():
+            assert machine.member is not None
+            leases = machine.member.lessor.leases()
+            if leases:
+                raise Violation(
+                    "leases end in bounded time",
+                    f"{machine.name} has {len(leases)} leases {seconds:.0f} s after the last "
+                    f"client stopped",
+                )
+
     def _judge(self) -> None:
         history = self.cluster.history
         history.replay()
@@ -234,6 +253,7 @@ class Run:
         checks.check_answers(history)
         checks.check_order(history)
         checks.check_linearizable(history)
+        checks.check_leases(history)
         for watcher in self.watchers:
             watcher.check()
 

@@ -145,9 +145,10 @@ def main() -> int:
         outcome = find(planted)
         if outcome is None:
             missed += 1
-            print(f"{name}: not found within {SEEDS_MAX} seeds", flush=True)
+            sys.stdout.write(f"{name}: not found within {SEEDS_MAX} seeds\n")
         else:
-            print(f"{name}: found by seed {outcome.seed}: {outcome.guarantee}", flush=True)
+            sys.stdout.write(f"{name}: found by seed {outcome.seed}: {outcome.guarantee}\n")
+        sys.stdout.flush()
     return 1 if missed else 0
 
 
