@@ -1,13 +1,14 @@
 """Everything a member does by itself from time to time: one table.
 
-A duty is a named step with an interval. It does a bounded piece of work, or nothing; what is
-left is done when it comes up again. Duties run at the beginning of a turn, in the order of the
-table, when their time has come.
+A duty is a named step. It does a bounded piece of work, or nothing; what is left is done when it
+comes up again. It is due at an interval, or when it says so itself, which it is asked every turn.
+Duties run at the beginning of a turn, in the order of the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.files import Purge
@@ -17,6 +18,8 @@ from kvorum.membership.versions import decide_cluster_version, decide_storage_ve
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
+    from kvorum.mvcc.compaction import Compactor
+    from kvorum.mvcc.hashes import HashRows
 
 Step = Callable[["Member", float], float | None]
 """Returns after how many seconds it is due again; None leaves it to the table."""
@@ -24,35 +27,44 @@ Step = Callable[["Member", float], float | None]
 PURGE_SECONDS = 30.0
 READERS_SECONDS = 60.0
 VERSION_SECONDS = 4.0
-WATCH_SECONDS = 0.1
+ROWS_PER_STEP = 1000
+"""About what one step of a compaction deletes."""
 
 
 class Duty(NamedTuple):
-    """A step and how often it is due; without an interval, once every heartbeat."""
+    """A step and when it is due: every so many seconds, or at the moment a function tells.
+
+    0 seconds are one heartbeat.
+    """
 
     name: str
-    seconds: float | None
+    when: float | Callable[[Member], float]
     step: Step
 
 
-def _compact(member: Member, _now: float) -> float | None:
-    """Go on with the compaction that was asked for; without one, look for it rarely."""
+def _compaction_due(member: Member) -> float:
+    return member.compaction_resumes if member.store.compaction.is_runnable else inf
+
+
+def _compact(member: Member, now: float) -> None:
+    """Go on with the compaction that was asked for; then leave room for others."""
     compaction = member.store.compaction
-    if not compaction.is_runnable:
-        return None
-    if member.store.is_writing or member.backend.is_full:
-        return member.config.compaction_pause_seconds
-    work = compaction.step()
-    if work is not None:
-        member.out.jobs.append(
-            Job(
-                Place.HELPER,
-                work,
-                lambda value: compaction.hashed(work, value),
-                lambda _: compaction.hashed(work, None),
-            )
-        )
-    return member.config.compaction_pause_seconds
+    member.compaction_resumes = now + member.config.compaction_pause_seconds
+    for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
+        if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
+            return
+        work = compaction.step()
+        if work is not None:
+            member.out.jobs.append(_hash_job(compaction, work))
+
+
+def _hash_job(compaction: Compactor, work: HashRows) -> Job:
+    return Job(
+        Place.HELPER,
+        work,
+        lambda value: compaction.hashed(work, value),
+        lambda _: compaction.hashed(work, None),
+    )
 
 
 def _purge(member: Member, _now: float) -> None:
@@ -94,37 +106,55 @@ def agree_on_version(member: Member, _now: float) -> None:
         member.propose(None, requests.CLUSTER_VERSION_SET, body)
 
 
-def _watch(member: Member, now: float) -> None:
-    """Tell watchers of progress."""
+def _progress_due(member: Member) -> float:
+    return member.hub.next_deadline
+
+
+def _tell_progress(member: Member, now: float) -> None:
+    """Send watchers the periodic progress that is due."""
     member.hub.tick(now)
 
 
 DUTIES = (
-    Duty("fail what waited too long", None, timeouts.expire),
+    Duty("fail what waited too long", 0.0, timeouts.expire),
     Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
-    Duty("compact", None, _compact),
-    Duty("tell watchers of progress", WATCH_SECONDS, _watch),
+    Duty("compact", _compaction_due, _compact),
+    Duty("tell watchers of progress", _progress_due, _tell_progress),
     Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
     Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
     Duty("purge old files", PURGE_SECONDS, _purge),
     Duty("forget dead readers", READERS_SECONDS, _check_readers),
 )
+_ASKED = [(duty.when, duty.step) for duty in DUTIES if callable(duty.when)]
 
 
 class Schedule:
     """When each duty is due next."""
 
-    __slots__ = ("_due", "_intervals", "first")
+    __slots__ = ("_due", "_first", "_regular")
 
     def __init__(self, now: float, heartbeat_seconds: float) -> None:
-        self._intervals = [duty.seconds or heartbeat_seconds for duty in DUTIES]
-        self._due = [now + interval for interval in self._intervals]
-        self.first = min(self._due)
+        self._regular = [
+            (duty.when or heartbeat_seconds, duty.step)
+            for duty in DUTIES
+            if not callable(duty.when)
+        ]
+        self._due = [now + seconds for seconds, _ in self._regular]
+        self._first = min(self._due)
 
     def run(self, member: Member, now: float) -> None:
         """Do what is due."""
-        for number, duty in enumerate(DUTIES):
+        for when, step in _ASKED:
+            if when(member) <= now:
+                step(member, now)
+        if self._first > now:
+            return
+        for number, (seconds, step) in enumerate(self._regular):
             if self._due[number] <= now:
-                seconds = duty.step(member, now)
-                self._due[number] = now + (self._intervals[number] if seconds is None else seconds)
-        self.first = min(self._due)
+                self._due[number] = now + seconds
+                step(member, now)
+        self._first = min(self._due)
+
+    def next_moment(self, member: Member) -> float:
+        """Return when something is due next."""
+        return min(self._first, *(when(member) for when, _ in _ASKED))

@@ -27,13 +27,13 @@ from kvorum.api.errors import (
     StatusError,
 )
 from kvorum.backend.quota import effective_quota
-from kvorum.member import leases, requests, snapshots, stepping
+from kvorum.member import flushing, leases, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import DECODERS
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import Job
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures
@@ -41,7 +41,7 @@ from kvorum.member.proposals import Proposals
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
 from kvorum.member.slices import Slices
-from kvorum.member.snapshots import SealedAt, Snapshots
+from kvorum.member.snapshots import Snapshots
 from kvorum.member.waits import Answer, Steps
 from kvorum.membership.versions import Version, parse_version
 from kvorum.raft.errors import ProposalDroppedError, RaftError
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvorum.backend import Backend
-    from kvorum.backend.environment import Environment
-    from kvorum.backend.flush import Staged
     from kvorum.lease.lessor import Lessor
     from kvorum.member.alarms import Alarms
     from kvorum.member.config import MemberConfig, Seams
@@ -66,9 +64,6 @@ if TYPE_CHECKING:
     from kvorum.raft.rawnode import RawNode
     from kvorum.raft.storage import MemoryStorage
     from kvorum.wal import Log
-
-FLUSHED_ENTRIES_MAX = 1000
-"""Entries without an effect are noted in the backend when there are so many of them."""
 
 _PLAIN_PUT_ROOM = 64 << 20
 """With so much room under the quota no request need be measured."""
@@ -126,7 +121,8 @@ class Member:
         self._last_tick = self.now
         self._stalled_at: float | None = None
         self._schedule = Schedule(self.now, config.heartbeat_seconds)
-        self._flush_wanted = False
+        self.compaction_resumes = -inf
+        self.is_flush_wanted = False
         self._alarm_proposed_at = -inf
         self._room = 0
         self._request_bytes_max = config.request_bytes_max
@@ -158,7 +154,7 @@ class Member:
         self.cluster, self.alarms = state.cluster, state.alarms
         self.applied, self.applied_term = self.backend.applied_index, self.backend.applied_term
         self.header.set_raft_term(self.applied_term)
-        self._measure_room()
+        self.measure_room()
 
     # State that fronts may look at.
 
@@ -351,7 +347,8 @@ class Member:
 
     # Quota.
 
-    def _measure_room(self) -> None:
+    def measure_room(self) -> None:
+        """Look how much room is left under the quota."""
         quota = effective_quota(self.config.quota_bytes)
         used = self.backend.size_bytes + self.backend.pending_bytes
         self._room = 1 << 62 if quota is None else quota - used
@@ -391,7 +388,7 @@ class Member:
 
     def _turn(self, now: float, deadline: float) -> bool:
         self.procedures.passed(now)
-        if self._schedule.first <= now and not self.is_installing:
+        if not self.is_installing:
             self._schedule.run(self, now)
         clock = self.clock
         # Looked at once a turn: a little more or less does not matter.
@@ -414,7 +411,7 @@ class Member:
         if not self._has_campaigned and log.applied == log.committed:
             self._campaign_if_alone()
         self._watch(deadline)
-        self._flush(now)
+        flushing.flush(self, now)
         self.backend.end_turn()
         return has_work or self.hub.has_work
 
@@ -443,7 +440,7 @@ class Member:
         if self.is_installing:
             return inf
         moments = (
-            self._schedule.first,
+            self._schedule.next_moment(self),
             self.procedures.next_moment,
             self.backend.due_at,
             self.reads.wake_at,
@@ -541,40 +538,7 @@ class Member:
 
     def flush_soon(self) -> None:
         """Let what is applied so far become durable without waiting for its time."""
-        self._flush_wanted = True
-
-    def _flush(self, now: float) -> None:
-        backend = self.backend
-        is_due = backend.is_due(now)
-        if backend.is_flushing or self.store.is_writing or self.apply_queue.slices is not None:
-            return
-        unnoted = backend.applied_index - backend.durable_index
-        if is_due or self._flush_wanted or unnoted > FLUSHED_ENTRIES_MAX:
-            self._flush_wanted = False
-            work = backend.seal()
-            if work is None:
-                return
-            self.snapshots.sealed = SealedAt(
-                backend.applied_index, backend.applied_term, self.conf_state
-            )
-            job = Job(Place.FLUSHER, work, self._staged, is_awaited=True)
-            self.out.jobs.append(job)
-
-    def _staged(self, staged: Staged) -> None:
-        work = self.backend.staged(staged)
-        self.out.jobs.append(Job(Place.FLUSHER, work, self._committed))
-
-    def _committed(self, flushed: Environment) -> None:
-        removal = self.backend.committed(flushed)
-        if removal is not None:
-            self.out.jobs.append(Job(Place.FLUSHER, removal, _nothing))
-        self._measure_room()
-        if self.is_installing:
-            snapshots.install_when_flushed(self)
-            return
-        snapshots.after_flush(self)
-        if self.is_closing:
-            self._close_when_flushed()
+        self.is_flush_wanted = True
 
     def purged(self, names: object) -> None:
         """Take the names of files that were purged."""
@@ -617,20 +581,7 @@ class Member:
         Take the jobs, run them and give their results back, until `is_closed`.
         """
         self.is_closing = True
-        self._close_when_flushed()
-
-    def _close_when_flushed(self) -> None:
-        if self.backend.is_flushing or self.is_installing:
-            return
-        self._flush_wanted = True
-        self._flush(self.now)
-        if not self.backend.is_flushing:
-            # Nothing is left, or an entry is being applied: the next start applies it again.
-            self.writer.close(self._log_closed)
-
-    def _log_closed(self, _result: object) -> None:
-        self.backend.close()
-        self.is_closed = True
+        flushing.close_when_flushed(self)
 
     def _check(self) -> None:
         if self.stopped is not None:
@@ -645,7 +596,3 @@ class Member:
         self.stopped = stopped
         self.logger.critical(f"member {self.id:x} stops: {stopped}")
         raise stopped
-
-
-def _nothing(_result: object) -> None:
-    """Take the result of a job that nobody waits for."""

@@ -1,0 +1,80 @@
+"""The backend's way to the disk, and the member's clean end.
+
+A batch is sealed between two entries, when its time has come, or when someone asked for it. One
+is on its way at most. What follows a finished flush (snapshots, images, an installation that
+waited, the end) follows it here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.member import snapshots
+from kvorum.member.jobs import Job, Place
+from kvorum.member.snapshots import SealedAt
+
+if TYPE_CHECKING:
+    from kvorum.backend import Environment
+    from kvorum.backend.flush import Staged
+    from kvorum.member.member import Member
+
+UNNOTED_ENTRIES_MAX = 1000
+"""Entries without an effect are noted in the backend when there are so many of them."""
+
+
+def flush(member: Member, now: float) -> None:
+    """Seal what was applied, if it is due and may be sealed now."""
+    backend = member.backend
+    is_due = backend.is_due(now)
+    # The effects of one entry are never divided between two batches.
+    if backend.is_flushing or member.store.is_writing or member.apply_queue.slices is not None:
+        return
+    unnoted = backend.applied_index - backend.durable_index
+    if not (is_due or member.is_flush_wanted or unnoted > UNNOTED_ENTRIES_MAX):
+        return
+    member.is_flush_wanted = False
+    work = backend.seal()
+    if work is None:
+        return
+    index, term = backend.applied_index, backend.applied_term
+    member.snapshots.sealed = SealedAt(index, term, member.conf_state)
+    done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)
+    member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=True))
+
+
+def _staged(member: Member, staged: Staged) -> None:
+    work = member.backend.staged(staged)
+    member.out.jobs.append(Job(Place.FLUSHER, work, lambda done: _committed(member, done)))
+
+
+def _committed(member: Member, environment: Environment) -> None:
+    removal = member.backend.committed(environment)
+    if removal is not None:
+        member.out.jobs.append(Job(Place.FLUSHER, removal, _nothing))
+    member.measure_room()
+    if member.is_installing:
+        snapshots.install_when_flushed(member)
+        return
+    snapshots.after_flush(member)
+    if member.is_closing:
+        close_when_flushed(member)
+
+
+def close_when_flushed(member: Member) -> None:
+    """End the log and the backend once everything applied is durable."""
+    if member.backend.is_flushing or member.is_installing:
+        return
+    member.is_flush_wanted = True
+    flush(member, member.now)
+    if not member.backend.is_flushing:
+        # Nothing is left, or an entry is being applied: the next start applies it again.
+        member.writer.close(lambda _: _closed(member))
+
+
+def _closed(member: Member) -> None:
+    member.backend.close()
+    member.is_closed = True
+
+
+def _nothing(_result: object) -> None:
+    """Take the result of a job that nobody waits for."""
