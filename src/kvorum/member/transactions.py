@@ -22,7 +22,7 @@ from kvorum.api.errors import (
 from kvorum.member.ranges import range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
 from kvorum.mvcc.ranges import RangeOptions, reply_body
-from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
+from kvorum.mvcc.slices import KEYS_PER_SLICE, freed, run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -82,6 +82,7 @@ def _delete_range(member: Member, request: DeleteRange, wanted: bool) -> Slices:
     transaction = member.store.begin()
     body = yield from _delete(member.backend, transaction, request, wanted)
     revision = transaction.commit()
+    yield from transaction.end_slices()
     return member.header.field(revision) + body
 
 
@@ -97,6 +98,7 @@ def revoke(member: Member, lease_id: int) -> Slices:
     # Within the transaction, so that no seal comes between the keys and the lease.
     lessor.forget(lease_id)
     revision = transaction.commit()
+    yield from transaction.end_slices()
     return member.header.field(revision)
 
 
@@ -150,6 +152,7 @@ def _run(member: Member, path: Path, wanted: bool) -> Slices:
     transaction = member.store.begin()
     body = yield from _execute(member.backend, transaction, path, wanted)
     revision = transaction.commit()
+    yield from transaction.end_slices()
     return member.header.field(revision) + body
 
 
@@ -338,12 +341,11 @@ def _delete(
 ) -> Work:
     key, range_end, prev_kv = request
     deleted = yield from transaction.delete_range_slices(key, range_end)
-    if not wanted:
-        return b""
-    body = b"\x10" + varint(len(deleted)) if deleted else b""
-    if prev_kv and deleted:
+    body = b"\x10" + varint(len(deleted)) if deleted and wanted else b""
+    if prev_kv and deleted and wanted:
         kvs = yield from _rows(backend, [revision for _, revision in deleted])
         body += b"".join([b"\x1a" + varint(len(kv)) + kv for kv in kvs])
+    yield from freed(deleted)
     return body
 
 

@@ -6,13 +6,14 @@ result; what may change meanwhile is said by each operation. A slice is at most
 """
 
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 Slices = Generator[None, None, Result]
 
 KEYS_PER_SLICE = 250
+FREED_PER_SLICE = 10_000
 
 
 def run_to_end(slices: Slices[Result]) -> Result:
@@ -23,3 +24,11 @@ def run_to_end(slices: Slices[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+
+
+def freed(items: list[Any]) -> Slices[None]:
+    """Empty a list that may be long: to free half a million items at once outlasts a turn."""
+    while len(items) > FREED_PER_SLICE:
+        del items[-FREED_PER_SLICE:]
+        yield
+    items.clear()

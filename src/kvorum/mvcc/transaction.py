@@ -13,7 +13,7 @@ from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index, range_end
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.ranges import RangeOptions, RangeResult, is_long, read_range
-from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, freed, run_to_end
 from kvorum.mvcc.watch.history import Change
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class WriteTransaction:
     @property
     def revision(self) -> int:
         """The main revision as this transaction sees it: the new one after the first change."""
-        return self._main if self._changes else self._main - 1
+        return self._next - 1 >> 32
 
     def put(self, key: bytes, value: bytes, lease: int) -> None:
         """Put a key."""
@@ -77,22 +77,20 @@ class WriteTransaction:
         self._store.delete_operations += 1
         deleted: Deleted = []
         while keys := self._index.live.run(key, stop, KEYS_PER_SLICE):
-            self._delete(keys, deleted)
+            deleted += zip(keys, self._delete(keys), strict=True)
             if len(keys) < KEYS_PER_SLICE:
                 break
             yield
         return deleted
 
-    def delete_keys_slices(self, keys: list[bytes]) -> Slices[Deleted]:
+    def delete_keys_slices(self, keys: list[bytes]) -> Slices[None]:
         """Delete these keys, which are in order; those that do not exist are left alone."""
         self._store.delete_operations += len(keys)
-        deleted: Deleted = []
         for start in range(0, len(keys), KEYS_PER_SLICE):
             if start:
                 yield
             part = keys[start : start + KEYS_PER_SLICE]
-            self._delete([key for key in part if self._index.newest(key)], deleted)
-        return deleted
+            self._delete([key for key in part if self._index.newest(key)])
 
     def get(self, key: bytes) -> bytes | None:
         """Return the encoded KeyValue of a key, None if it does not exist."""
@@ -125,18 +123,24 @@ class WriteTransaction:
             store.changes_in_transactions += len(self._changes)
             if self._hub.is_watched:
                 self._hub.publish(self._main, self._changes)
+                self._changes = []  # they are the hub's now
         return store.revision
+
+    def end_slices(self) -> Slices[None]:
+        """Free what the transaction holds, after the commit; needed where that may be much."""
+        return freed(self._changes)
 
     def _readable(self, options: RangeOptions) -> int:
         if options.revision <= 0:
             return self.revision
         return self._store.readable(options.revision)
 
-    def _delete(self, keys: list[bytes], deleted: Deleted) -> None:
+    def _delete(self, keys: list[bytes]) -> list[int]:
+        """Delete live keys, in order; return the revisions they had."""
         if not keys:
-            return
-        revision = self._next | 1
+            return []
         self._store.deletes += len(keys)
+        revision = self._next | 1
         before = self._index.delete_run(keys, revision)
         put_row, lease_of = self._backend.put_row, self._lessor.lease_of
         for key, previous in zip(keys, before, strict=True):
@@ -146,9 +150,9 @@ class WriteTransaction:
             if held:
                 self._lessor.detach(held, key)
             self._note(key, revision, kv, previous)
-            deleted.append((key, previous))
             revision += 2
         self._next = revision - 1
+        return before
 
     def _note(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
         if previous >> 32 == self._main:
