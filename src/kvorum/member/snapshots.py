@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
-"""The entries in memory are not dropped one by one."""
+"""The entries in memory are not dropped one by one, unless only so few are kept at all."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,7 +92,7 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
     if snapshots.sending or snapshots.transfers or member.now < snapshots.held_until:
         return
     index = sealed.index - member.config.catch_up_entries
-    if index - storage.first_index() < COMPACTED_ENTRIES_MIN:
+    if index - storage.first_index() < min(COMPACTED_ENTRIES_MIN, member.config.catch_up_entries):
         return
     # A peer that needs older entries is sent an image, which is newer than this in any case.
     storage.create_snapshot(sealed.index, sealed.conf_state, b"")
