@@ -21,7 +21,7 @@ endif
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
-.PHONY: help setup run test lint bench bench-server bench-edge bench-member bench-raft bench-storage bench-wal mutate-raft differential sim sim-planted proto clean h2load clients
+.PHONY: help setup run test lint bench bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -59,7 +59,7 @@ ifeq ($(EDGE),native)
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-server bench-edge bench-member bench-raft bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+bench: bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
 
 bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
@@ -72,6 +72,9 @@ bench-member: setup ## Measure what a put, a transaction and a read cost the loo
 
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft
+
+bench-snapshot: setup h2load ## Measure images, and puts while snapshots are fetched, beside etcd's
+	$(BIN)/python -m bench.snapshot
 
 bench-storage: setup ## Measure index, store and LMDB; memory beside etcd's
 	$(BIN)/python -m bench.storage

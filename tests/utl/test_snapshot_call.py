@@ -30,7 +30,7 @@ from tests.rpc.oracle import Oracle, status_of
 from tests.utl.history import ask, connected
 
 BLOB_BYTES = 32 * 1024
-LARGE_PUTS = 40
+LARGE_PUTS = 16
 
 
 def call(client: Oracle) -> Any:

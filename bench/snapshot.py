@@ -1,0 +1,128 @@
+"""Snapshots: how fast an image is written and read, and what a client of the member feels of it.
+
+The image is written and imported in a process that does nothing else, as the helper does it. The
+latency of a single client's puts is taken in turns, undisturbed and while snapshots are fetched
+one behind the other, of kvorum and of etcd; what counts is the ratio of the two. Run it as
+`make bench-snapshot`.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.load import Load, fill
+from bench.servers import Server, running
+from kvorum.api.pb.etcdserverpb import PutRequest, SnapshotRequest
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.backend import install
+from kvorum.backend.buckets import KEY
+from kvorum.backend.encoding import revision_of, row_key
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from kvorum.member.images import BuildImage, InstallImage
+
+PUT, SNAPSHOT = "/etcdserverpb.KV/Put", "/etcdserverpb.Maintenance/Snapshot"
+VALUE = b"x" * 256
+MEGABYTE = 1_000_000
+
+
+def rows(count: int) -> Iterator[tuple[bytes, bytes]]:
+    """Return rows of a store with that many keys."""
+    for main in range(2, count + 2):
+        kv = KeyValue(
+            key=b"/bench/%08d" % main,
+            create_revision=main,
+            mod_revision=main,
+            version=1,
+            value=VALUE,
+        )
+        yield row_key(revision_of(main)), kv.SerializeToString()
+
+
+def measured(what: str, size: int, rounds: int, work: Callable[[], object]) -> None:
+    """Print megabytes per second of work, by the processor's time and by the clock."""
+    processor, clock = [], []
+    for _ in range(rounds):
+        started = time.process_time(), time.monotonic()
+        work()
+        processor.append(size / MEGABYTE / (time.process_time() - started[0]))
+        clock.append(size / MEGABYTE / (time.monotonic() - started[1]))
+    print(
+        f"{what}: {max(processor):.0f} MB/s of processor time (median "
+        f"{statistics.median(processor):.0f}), {max(clock):.0f} MB/s by the clock (median "
+        f"{statistics.median(clock):.0f})"
+    )
+
+
+def measure_files(directory: Path, keys: int, rounds: int) -> None:
+    """Write and import an image of so many keys."""
+    files, environments = RealFiles(), LmdbEnvironments()
+    source, target, image = directory / "source", directory / "target", str(directory / "image")
+    for each in (source, target):
+        each.mkdir()
+    install(files, environments, str(source), [(KEY, rows(keys))])
+    size = BuildImage(str(source), image).run(files, environments).length
+    print(f"an image of {keys} keys of {len(VALUE)} bytes has {size / MEGABYTE:.0f} MB")
+    build = BuildImage(str(source), image)
+    measured("writing it", size, rounds, lambda: build.run(files, environments))
+    load = InstallImage(image, str(target), 0)
+    measured("importing it", size, rounds, lambda: load.run(files, environments))
+
+
+def put_seconds(server: Server, seconds: int) -> float:
+    """Return the median latency of a single client's puts."""
+    message = PutRequest(key=b"/bench/0", value=VALUE).SerializeToString()
+    load = Load(
+        server.address, PUT, [message], connections=1, streams=1, seconds=seconds, latencies=True
+    )
+    return load.finish().median_seconds
+
+
+def measure_serving(directory: Path, keys: int, rounds: int, seconds: int) -> None:
+    """Compare the latency while snapshots are fetched with the usual one."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(running(name, directory)) for name in ("kvorum", "etcd")]
+        for server in servers:
+            fill(server.address, ((b"/bench/%08d" % each, VALUE) for each in range(keys)))
+        for server in servers:
+            usual, disturbed, rate = [], [], []
+            for _ in range(rounds):
+                usual.append(put_seconds(server, seconds))
+                message = SnapshotRequest().SerializeToString()
+                fetching = Load(
+                    server.address,
+                    SNAPSHOT,
+                    [message],
+                    connections=1,
+                    streams=1,
+                    seconds=seconds + 1,
+                )
+                disturbed.append(put_seconds(server, seconds))
+                rate.append(fetching.finish().data_bytes / (seconds + 1) / MEGABYTE)
+            ratios = [slow / fast for slow, fast in zip(disturbed, usual, strict=True)]
+            print(
+                f"{server.name}: a put takes {statistics.median(usual) * 1e6:.0f} us, while "
+                f"snapshots are fetched {statistics.median(disturbed) * 1e6:.0f} us: "
+                f"{statistics.median(ratios):.2f} times as long (best {min(ratios):.2f}); "
+                f"{statistics.median(rate):.0f} MB/s fetched"
+            )
+
+
+def main() -> None:
+    """Measure all of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        measure_files(Path(directory), given.keys, given.rounds)
+        measure_serving(Path(directory), given.keys, given.rounds, given.seconds)
+
+
+if __name__ == "__main__":
+    main()
