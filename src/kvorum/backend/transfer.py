@@ -5,7 +5,6 @@ Buckets come in the order of their names, and entries in the order of their keys
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from kvorum.backend import directory as directories
 from kvorum.backend.batch import write_entries
@@ -17,9 +16,12 @@ from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files
 
+# So much is read at once, and so much goes into one transaction of a database that does not
+# count yet: entries may have a byte or a megabyte.
 _PIECE_ENTRIES = 1_000
-# So much goes into one transaction of a database that does not count yet.
+_PIECE_BYTES = 1 << 20
 _COMMIT_ENTRIES = 100_000
+_COMMIT_BYTES = 32 << 20
 
 Entries = Iterable[tuple[bytes, bytes]]
 
@@ -31,10 +33,12 @@ def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
 
 
 def _rows(view: View) -> Iterator[tuple[bytes, bytes]]:
-    first = b""
-    while rows := view.scan_keyed_rows(first, _PIECE_ENTRIES):
+    first, limit = b"", 1
+    while rows := view.scan_keyed_rows(first, limit):
         yield from rows
         first = rows[-1][0] + b"\0"
+        size = sum([len(value) for _, value in rows])
+        limit = min(_PIECE_ENTRIES, limit * 2) if size < _PIECE_BYTES else max(1, limit // 2)
 
 
 def install(
@@ -58,8 +62,7 @@ def install(
         environment = environments.open(path, reserved_bytes(quota_bytes))
         try:
             for bucket, entries in content:
-                rest = iter(entries)
-                while piece := list(islice(rest, _COMMIT_ENTRIES)):
+                for piece in _pieces(entries):
                     with writing(environment) as transaction:
                         _write(transaction, bucket, piece)
         finally:
@@ -69,6 +72,20 @@ def install(
             directories.remove_database(files, database_path(directory, old.number))
     finally:
         files.close(lock)
+
+
+def _pieces(entries: Entries) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Share entries out to transactions."""
+    piece: list[tuple[bytes, bytes]] = []
+    size = 0
+    for entry in entries:
+        piece.append(entry)
+        size += len(entry[1])
+        if size >= _COMMIT_BYTES or len(piece) == _COMMIT_ENTRIES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _write(transaction: WriteTransaction, bucket: bytes, piece: list[tuple[bytes, bytes]]) -> None:
