@@ -1,5 +1,6 @@
 # Everything here works from a clean clone with Python 3.11+, gcc and make.
 # With cargo the native edge is built; without it, or with KVORUM_EDGE=python, the pure one serves.
+# The hot modules are compiled too, unless KVORUM_COMPILED=0; tests run on the sources, then on those.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,6 +8,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 NATIVE := src/kvorum/edge/_native.abi3.so
 RUST_SOURCES := .cargo/config.toml rust/Cargo.toml rust/Cargo.lock rust/build.rs $(shell find rust/src -name '*.rs')
+CORE := $(VENV)/.compiled
+CORE_SOURCES := $(shell find src/kvorum -name '*.py')
 CARGO := $(shell command -v cargo)
 
 ifeq ($(KVORUM_EDGE),)
@@ -27,7 +30,7 @@ help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
 		| while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
-setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) ## Make .venv, install, build the edge
+setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) $(if $(filter 0,$(KVORUM_COMPILED)),,$(CORE)) ## Make .venv, install, build the edge, compile the core
 
 # The extension is left out here: the next rule builds it, and fails if that fails.
 $(INSTALLED): pyproject.toml setup.py
@@ -39,6 +42,11 @@ $(NATIVE): $(RUST_SOURCES)
 	cargo build --release --locked --manifest-path rust/Cargo.toml
 	install -m 755 rust/target/release/libkvorum_edge.so $@.new
 	mv $@.new $@
+
+# Does nothing where the core was compiled from these very sources, whatever their dates.
+$(CORE): $(INSTALLED) $(CORE_SOURCES)
+	$(BIN)/python -m kvorum.compiled.build
+	touch $@
 
 run: setup ## Start a node
 	$(BIN)/kvorum
@@ -107,5 +115,6 @@ clients: # The npm client of tests/clients, where there is Node.js.
 
 clean: ## Remove what the targets made
 	rm -rf tests/clients/node/node_modules $(VENV) build dist rust/target src/*.egg-info $(NATIVE)
+	find src/kvorum/compiled -mindepth 1 -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

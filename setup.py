@@ -1,25 +1,72 @@
-"""Declares the native edge; everything else is in pyproject.toml.
+"""Declares what is not Python: the native edge and the compiled core; the rest is pyproject.toml.
 
-KVORUM_EDGE decides: `python` builds no extension, `native` makes a failing build an error,
-unset builds it where cargo works and goes on without it where it does not.
+KVORUM_EDGE decides on the edge: `python` builds no extension, `native` makes a failing build an
+error, unset builds it where cargo works and goes on without it where it does not.
+KVORUM_COMPILED decides on the core in the same way: `0`, `1`, or unset.
 """
 
 import os
+import sys
+from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.build_ext import build_ext
 from setuptools_rust import Binding, RustExtension
 
-edge = os.environ.get("KVORUM_EDGE", "")
-if edge not in ("", "native", "python"):
-    raise SystemExit(f"KVORUM_EDGE is {edge!r}; expected 'native' or 'python', or leave it unset")
+PACKAGE = Path(__file__).parent / "src" / "kvorum"
+
+
+def choice(name: str, *values: str) -> str:
+    """Return a variable of the environment that may be unset."""
+    value = os.environ.get(name, "")
+    if value not in ("", *values):
+        raise SystemExit(f"{name} is {value!r}; expected one of {values}, or leave it unset")
+    return value
+
+
+EDGE = choice("KVORUM_EDGE", "native", "python")
+COMPILED = choice("KVORUM_COMPILED", "0", "1")
+
+
+class BuildExtensions(build_ext):  # type: ignore[misc]
+    """Build the core after the extensions; an editable install leaves that to `make setup`."""
+
+    def run(self) -> None:
+        """Build what is wanted."""
+        super().run()
+        if self.editable_mode or COMPILED == "0":
+            return
+        os.environ["KVORUM_COMPILED"] = "0"
+        sys.path.insert(0, str(PACKAGE.parent))
+        try:
+            from kvorum.compiled.build import build
+
+            build(PACKAGE, Path(self.build_lib, "kvorum"))
+        except (Exception, SystemExit) as error:
+            if COMPILED == "1":
+                raise
+            self.warn(f"the core stays Python, because it could not be compiled: {error}")
+
+
+class BinaryDistribution(Distribution):  # type: ignore[misc]
+    """What is built fits one version of Python on one kind of machine."""
+
+    def has_ext_modules(self) -> bool:
+        """Say so."""
+        return True
+
 
 native = RustExtension(
     "kvorum.edge._native",
     path="rust/Cargo.toml",
     binding=Binding.PyO3,
     debug=False,
-    optional=edge != "native",
+    optional=EDGE != "native",
     args=["--locked"],
 )
 
-setup(rust_extensions=[] if edge == "python" else [native])
+setup(
+    rust_extensions=[] if EDGE == "python" else [native],
+    cmdclass={"build_ext": BuildExtensions},
+    distclass=BinaryDistribution,
+)

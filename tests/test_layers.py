@@ -15,6 +15,7 @@ ROWS = [
     {"server"},
     {"rpc", "gateway", "peer", "proxy"},
     {"edge"},
+    {"compiled"},
     {"client"},
     {"member"},
     {"mvcc", "lease", "auth", "membership"},

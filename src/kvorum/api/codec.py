@@ -4,8 +4,10 @@ Building a message object only to serialise it costs more than the rest of a put
 function here gives exactly the bytes protobuf gives; property tests hold it to that.
 """
 
-_UINT64_LIMIT = 1 << 64
-_INT64_MIN = -(1 << 63)
+from typing import Final
+
+_UINT64_LIMIT: Final = 1 << 64
+_INT64_MIN: Final = -(1 << 63)
 
 
 def _two_groups(value: int, continued: int) -> bytes:
@@ -14,10 +16,10 @@ def _two_groups(value: int, continued: int) -> bytes:
 
 # A varint is 7 bits a byte; the tables hold 14 bits an entry, so that most numbers are
 # encoded by one or two look-ups instead of a loop over bytes.
-_FINAL = tuple(
+_FINAL: Final = tuple(
     bytes((value,)) if value < 0x80 else _two_groups(value, 0) for value in range(1 << 14)
 )
-_CONTINUED = tuple(_two_groups(value, 0x80) for value in range(1 << 14))
+_CONTINUED: Final = tuple(_two_groups(value, 0x80) for value in range(1 << 14))
 
 
 def varint(value: int) -> bytes:

@@ -10,7 +10,7 @@ A length of two bytes is as common as one of a single byte, so both are read wit
 Property tests hold the parsers to protobuf.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvorum.api.codec import read_varint
 from kvorum.api.pb import etcdserverpb
@@ -42,19 +42,29 @@ a cast for each look at it costs as much as the look."""
 Txn: TypeAlias = tuple[list[Compare], list[Operation], list[Operation]]
 """(compares, success, failure)."""
 
-RANGE, PUT, DELETE_RANGE, TXN = 1, 2, 3, 4
+RANGE: Final = 1
+PUT: Final = 2
+DELETE_RANGE: Final = 3
+TXN: Final = 4
 """Kinds of operations."""
 
-VERSION, CREATE, MOD, VALUE, LEASE = 0, 1, 2, 3, 4
+VERSION: Final = 0
+CREATE: Final = 1
+MOD: Final = 2
+VALUE: Final = 3
+LEASE: Final = 4
 """Targets of compares, and (but for LEASE) of sorting; a sort's target 0 is KEY."""
-EQUAL, GREATER, LESS, NOT_EQUAL = 0, 1, 2, 3
+EQUAL: Final = 0
+GREATER: Final = 1
+LESS: Final = 2
+NOT_EQUAL: Final = 3
 """Results of compares."""
 
-NESTING_MAX = 200
+NESTING_MAX: Final = 200
 """Deeper transactions are left to protobuf, which refuses them."""
 
-_SIGN = 1 << 63
-_UINT64_LIMIT = 1 << 64
+_SIGN: Final = 1 << 63
+_UINT64_LIMIT: Final = 1 << 64
 
 
 def parse_put(data: bytes) -> Put | None:

@@ -5,14 +5,15 @@ to, and nothing in it changes afterwards.
 """
 
 from itertools import islice
+from typing import Final
 
 from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.encoding import row_keys, seal_value, sealed_rows, stored_name, stored_value
 from kvorum.backend.environment import WriteTransaction
 
 # What an entry costs beside its bytes, in memory and, near enough, in the file.
-ENTRY_BYTES = 64
-_PIECE_ROWS = 1_000
+ENTRY_BYTES: Final = 64
+_PIECE_ROWS: Final = 1_000
 
 
 class Batch:

@@ -5,8 +5,10 @@ forgotten unless they are asked for before the next change. No row is moved on a
 half, which is what keeps a range over cached rows cheap.
 """
 
+from typing import Final
+
 # A row's objects beside its bytes: the value's header, the revision, a place in the table.
-ROW_BYTES = 136
+ROW_BYTES: Final = 136
 
 
 class RowCache:

@@ -13,27 +13,28 @@ value. Shorter names are stored as they are, so the length tells which is which.
 from collections.abc import Iterable
 from hashlib import sha256
 from struct import Struct
+from typing import Final
 
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-KEY_BYTES_MAX = 511
-CHECKSUM_BYTES = 4
+KEY_BYTES_MAX: Final = 511
+CHECKSUM_BYTES: Final = 4
 # What the CRC-32C of anything followed by its own CRC-32C comes to, whatever it started from.
-RESIDUE = 0x48674BC7
+RESIDUE: Final = 0x48674BC7
 
-_DIGEST_BYTES = 32
-_LENGTH_BYTES = 4
+_DIGEST_BYTES: Final = 32
+_LENGTH_BYTES: Final = 4
 
-_row_key = Struct(">QcQ")
-_pack_row_key = _row_key.pack
-_unpack_row_key = Struct(">QxQ").unpack_from
-_pack_checksum = Struct("<I").pack
-_ROW_KEY_BYTES = _row_key.size
+_row_key: Final = Struct(">QcQ")
+_pack_row_key: Final = _row_key.pack
+_unpack_row_key: Final = Struct(">QxQ").unpack_from
+_pack_checksum: Final = Struct("<I").pack
+_ROW_KEY_BYTES: Final = _row_key.size
 # The key of the first row of a main revision, which is nearly every row.
-_pack_first_key = Struct(">Q9s").pack
-_FIRST = b"_" + bytes(8)
-_SUB_MASK = 0xFFFFFFFF
+_pack_first_key: Final = Struct(">Q9s").pack
+_FIRST: Final = b"_" + bytes(8)
+_SUB_MASK: Final = 0xFFFFFFFF
 
 
 def revision_of(main: int, sub: int = 0, *, tombstone: bool = False) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api.errors import StatusError
 from kvorum.api.requests import parse_put
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from kvorum.member.proposals import Pending
     from kvorum.member.slices import Sliced, Slices
 
-ENTRIES_PER_LOOK = 64
+ENTRIES_PER_LOOK: Final = 64
 """How many entries are applied between two looks at the clock."""
 
-_PUT = requests.PUT
-_TOKEN = slice(-requests.TOKEN_BYTES, None)
-_NO_OPTIONS = (0, False, False, False)
-_NOBODY: Pending = (None, 0, None)
+_PUT: Final = requests.PUT
+_NO_OPTIONS: Final = (0, False, False, False)
+_NOBODY: Final[Pending] = (None, 0, None)
 
 
 class ApplyQueue:
@@ -116,7 +115,7 @@ def _apply_run(
         kind = entry.type
         waiting = None
         if kind == normal and data and data[0] < 0x80:
-            waiting = pending_pop(data[_TOKEN], None)
+            waiting = pending_pop(data[-requests.TOKEN_BYTES :], None)
             if waiting is None and is_plain:
                 # Another member's, or from before the start: nobody waits here.
                 body = put_body(data)

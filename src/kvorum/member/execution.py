@@ -9,7 +9,7 @@ member has to do the same, so the request runs, the client is told, and the alar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api import requests as api
 from kvorum.api.errors import NO_SPACE
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.slices import Sliced, Slices
 
-PUT_COST = 256
-LEASE_GRANT_COST = 64
+PUT_COST: Final = 256
+LEASE_GRANT_COST: Final = 64
 
 Applier = Callable[["Member", Any, bool], "Sliced"]
 
-ALARM_GET, ALARM_ACTIVATE, ALARM_DEACTIVATE = 0, 1, 2
+ALARM_GET: Final = 0
+ALARM_ACTIVATE: Final = 1
+ALARM_DEACTIVATE: Final = 2
 
 
 def _put(member: Member, request: api.Put, wanted: bool) -> Sliced:
@@ -170,7 +172,7 @@ def _no_effect(_member: Member, _request: bytes, _wanted: bool) -> Sliced:
     return b""
 
 
-APPLIERS: dict[int, Applier] = {
+APPLIERS: Final[dict[int, Applier]] = {
     requests.RANGE: _range,
     requests.PUT: _put,
     requests.DELETE_RANGE: _delete_range,
@@ -186,7 +188,7 @@ APPLIERS: dict[int, Applier] = {
     requests.DOWNGRADE_VERSION_TEST: _no_effect,
 }
 
-DECODERS: dict[int, Callable[[bytes], object]] = {
+DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
     requests.RANGE: api.decode_range,
     requests.PUT: api.decode_put,
     requests.DELETE_RANGE: api.decode_delete_range,

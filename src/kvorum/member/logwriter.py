@@ -9,6 +9,7 @@ write; its messages follow the batches before them.
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import Outbox
@@ -20,8 +21,8 @@ from kvorum.raft.storage import MemoryStorage
 from kvorum.snap import WriteSnap
 from kvorum.wal import Log
 
-BATCHES_ON_THEIR_WAY_MAX = 2
-BATCH_BYTES_MAX = 4 << 20
+BATCHES_ON_THEIR_WAY_MAX: Final = 2
+BATCH_BYTES_MAX: Final = 4 << 20
 
 
 class LogWriter:

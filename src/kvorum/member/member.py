@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kvorum.api.codec import HeaderEncoder, varint
 from kvorum.api.errors import (
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from kvorum.raft.storage import MemoryStorage
     from kvorum.wal import Log
 
-_PLAIN_PUT_ROOM = 64 << 20
+_PLAIN_PUT_ROOM: Final = 64 << 20
 """With so much room under the quota no request need be measured."""
 
 

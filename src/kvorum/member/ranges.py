@@ -7,7 +7,7 @@ is long.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvorum.api.codec import varint
 from kvorum.api.errors import StatusError
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kvorum.member.slices import Sliced, Slices
 
 # Everything but the key: one key at the current revision, with its value.
-_PLAIN = (
+_PLAIN: Final = (
     (b"", 0, 0, 0, 0, False, False, False, 0, 0, 0, 0),
     (b"", 0, 0, 0, 0, True, False, False, 0, 0, 0, 0),
 )
-_COUNT_ONE = b"\x20\x01"
+_COUNT_ONE: Final = b"\x20\x01"
 
 
 def range_response(member: Member, request: Range) -> Sliced:

@@ -9,7 +9,7 @@ counts, and none to another's. When another leader is noticed the round fails.
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.raft.states import ReadState, Role
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvorum.member.slices import Sliced
     from kvorum.raft.rawnode import RawNode
 
-RETRY_SECONDS = 0.5
+RETRY_SECONDS: Final = 0.5
 
 Execute = Callable[["Member", Any], "Sliced"]
 Read = tuple["int | Procedure | None", "Execute | None", Any]

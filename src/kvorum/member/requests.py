@@ -8,33 +8,37 @@ Ids are made as etcd makes them: 16 bits of the member, then a number that grows
 the milliseconds of the start, so that members, and starts of one member, do not meet.
 """
 
+from typing import Final
+
 from kvorum.api.codec import length_delimited, read_varint, varint
 
-RANGE = 3
-PUT = 4
-DELETE_RANGE = 5
-TXN = 6
-COMPACTION = 7
-LEASE_GRANT = 8
-LEASE_REVOKE = 9
-ALARM = 10
-LEASE_CHECKPOINT = 11
-CLUSTER_VERSION_SET = 1300
-CLUSTER_MEMBER_ATTR_SET = 1301
-DOWNGRADE_INFO_SET = 1302
-DOWNGRADE_VERSION_TEST = 9900
+RANGE: Final = 3
+PUT: Final = 4
+DELETE_RANGE: Final = 5
+TXN: Final = 6
+COMPACTION: Final = 7
+LEASE_GRANT: Final = 8
+LEASE_REVOKE: Final = 9
+ALARM: Final = 10
+LEASE_CHECKPOINT: Final = 11
+CLUSTER_VERSION_SET: Final = 1300
+CLUSTER_MEMBER_ATTR_SET: Final = 1301
+DOWNGRADE_INFO_SET: Final = 1302
+DOWNGRADE_VERSION_TEST: Final = 9900
 
-_HEADER = 100
-_HEADER_TAG = varint(_HEADER << 3 | 2)
-_TAGS = {kind: varint(kind << 3 | 2) for kind in range(RANGE, LEASE_CHECKPOINT + 1)}
+_HEADER: Final = 100
+_HEADER_TAG: Final = varint(_HEADER << 3 | 2)
+_TAGS: Final = {kind: varint(kind << 3 | 2) for kind in range(RANGE, LEASE_CHECKPOINT + 1)}
 
-_SUFFIX = (1 << 48) - 1
+_SUFFIX: Final = (1 << 48) - 1
 # The lower part of an id that is encoded anew every time; the rest is kept.
-_LOW_BITS = 14
-_LOW = (1 << _LOW_BITS) - 1
-_LOW_BYTES = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
+_LOW_BITS: Final = 14
+_LOW: Final = (1 << _LOW_BITS) - 1
+_LOW_BYTES: Final = tuple(
+    bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)
+)
 
-TOKEN_BYTES = 11
+TOKEN_BYTES: Final = 11
 """The end of an entry whose header comes last: no two that wait at once share it."""
 
 Token = bytes | int

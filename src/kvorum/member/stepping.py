@@ -7,7 +7,7 @@ cannot be told any more, and the procedure looks for itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum.api.errors import NO_LEADER, StatusError
 from kvorum.member.jobs import Job
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.procedures import Procedure
 
-_NO_PUT = (0,)
+_NO_PUT: Final = (0,)
 
 
 def run_procedures(member: Member, deadline: float) -> None:
@@ -147,7 +147,7 @@ def _watch(
     stream.create(key, range_end, revision + 1, filters=filters)
 
 
-_WAITS: dict[type, Callable[[Member, Procedure, Any], None]] = {
+_WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     Propose: _propose,
     ProposeChange: _propose_change,
     ReadIndex: _read_index,

@@ -8,7 +8,7 @@ the whole. Then they run, each seeing what the ones before it wrote, under one r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum.api import requests as api
 from kvorum.api.codec import length_delimited, varint
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Work = Generator[None, None, bytes]
 
-_NESTED_HEADER = b"\x0a\x00"
+_NESTED_HEADER: Final = b"\x0a\x00"
 
 
 class Path:

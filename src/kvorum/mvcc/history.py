@@ -15,17 +15,17 @@ million times.
 """
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Entry = int | bytes | bytearray
 
-SUB_MASK = (1 << 32) - 1
-RECORD_BYTES = 12
-_HEAD = Struct(">QQI")
-_HEAD_BYTES = _HEAD.size
-_RECORD = Struct(">QI")
-_TOMBSTONE_BITS = bytes(byte & 1 for byte in range(256))
-_BYTEARRAY_FROM_BYTES = 600
+SUB_MASK: Final = (1 << 32) - 1
+RECORD_BYTES: Final = 12
+_HEAD: Final = Struct(">QQI")
+_HEAD_BYTES: Final = _HEAD.size
+_RECORD: Final = Struct(">QI")
+_TOMBSTONE_BITS: Final = bytes(byte & 1 for byte in range(256))
+_BYTEARRAY_FROM_BYTES: Final = 600
 
 
 class Facts(NamedTuple):

@@ -15,7 +15,7 @@ from enum import IntEnum
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kvorum.api.codec import key_value, varint
 from kvorum.backend import Backend
@@ -24,8 +24,8 @@ from kvorum.mvcc.index import Index, range_end
 from kvorum.mvcc.keyvalue import value_of, without_value
 from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices
 
-UNLIMITED = 1 << 62
-RUNS_PER_MERGE = 64
+UNLIMITED: Final = 1 << 62
+RUNS_PER_MERGE: Final = 64
 Measured = tuple[Any, bytes, int]
 """By what it is ordered, a key or the bytes of a KeyValue, and its revision."""
 Item = TypeVar("Item")

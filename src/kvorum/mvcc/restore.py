@@ -1,6 +1,7 @@
 """The store as the disk has it: every row is read once, in order."""
 
 from collections.abc import Callable
+from typing import Final
 
 from kvorum.api.codec import varint
 from kvorum.backend import Backend
@@ -11,8 +12,8 @@ from kvorum.mvcc.keyvalue import fields_of
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.store import Store
 
-ROWS_PER_SCAN = 10_000
-_LAST_REVISION = bound((1 << 63) - 1)
+ROWS_PER_SCAN: Final = 10_000
+_LAST_REVISION: Final = bound((1 << 63) - 1)
 
 
 def restore_store(

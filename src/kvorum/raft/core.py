@@ -10,7 +10,7 @@ and those that promise something and must wait until all that was appended so fa
 """
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from kvorum.raft import candidate, election, follower, leader, membership, replication
 from kvorum.raft.config import Config
@@ -32,19 +32,21 @@ from kvorum.raft.read_only import ReadOnly
 from kvorum.raft.states import ReadState, Role, SoftState
 from kvorum.raft.tracker import Tracker
 
-_ELECTION_TYPES = (
+_ELECTION_TYPES: Final = (
     MessageType.VOTE,
     MessageType.VOTE_RESP,
     MessageType.PRE_VOTE,
     MessageType.PRE_VOTE_RESP,
 )
-_OF_A_LEADER = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
+_OF_A_LEADER: Final = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 # Indexed by message type.
-_IS_OF_ELECTION = tuple(kind in _ELECTION_TYPES for kind in MESSAGE_TYPES)
+_IS_OF_ELECTION: Final = tuple(kind in _ELECTION_TYPES for kind in MESSAGE_TYPES)
 # These travel without a term: they are for whoever leads when they arrive.
-_IS_FORWARDED = tuple(kind in (MessageType.PROP, MessageType.READ_INDEX) for kind in MESSAGE_TYPES)
+_IS_FORWARDED: Final = tuple(
+    kind in (MessageType.PROP, MessageType.READ_INDEX) for kind in MESSAGE_TYPES
+)
 # These promise that something was written, so they wait until it is.
-_IS_PROMISE = tuple(
+_IS_PROMISE: Final = tuple(
     kind in (MessageType.APP_RESP, MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP)
     for kind in MESSAGE_TYPES
 )
@@ -415,7 +417,7 @@ def _table(handlers: Handlers) -> tuple[Handler | None, ...]:
     return tuple(handlers.get(kind) for kind in MESSAGE_TYPES)
 
 
-_ANY_ROLE = _table(
+_ANY_ROLE: Final = _table(
     {
         MessageType.HUP: _on_hup,
         MessageType.STORAGE_APPEND_RESP: _on_storage_append_response,
@@ -425,7 +427,7 @@ _ANY_ROLE = _table(
     }
 )
 # Indexed by role, then by message type; None is ignored.
-_ROLES = (
+_ROLES: Final = (
     _table(follower.HANDLERS),
     _table(candidate.HANDLERS),
     _table(leader.HANDLERS),

@@ -8,10 +8,10 @@ size; limits on what is uncommitted or in flight count the payload, the length o
 from collections.abc import Sequence
 from typing import Final
 
-NO_LIMIT = (1 << 64) - 1
+NO_LIMIT: Final = (1 << 64) - 1
 
 # How many entries are measured at once; bounds the work of reading a prefix of a long log.
-_CHUNK = 512
+_CHUNK: Final = 512
 
 
 class EntryType:

@@ -6,7 +6,7 @@ the log is refused with a hint that skips every position which cannot be shared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvorum.raft import election, membership
 from kvorum.raft.config import ReadOnlyOption
@@ -17,7 +17,7 @@ from kvorum.raft.states import ReadState
 if TYPE_CHECKING:
     from kvorum.raft.core import Handlers, Raft
 
-_NO_SNAPSHOT = Snapshot(0, 0)
+_NO_SNAPSHOT: Final = Snapshot(0, 0)
 
 
 def _on_propose(raft: Raft, message: Message) -> None:
@@ -146,7 +146,7 @@ def _on_read_index_response(raft: Raft, message: Message) -> None:
     raft.read_states.append(ReadState(message.index, message.entries[0].data))
 
 
-HANDLERS: Handlers = {
+HANDLERS: Final[Handlers] = {
     MessageType.PROP: _on_propose,
     MessageType.APP: _on_append,
     MessageType.HEARTBEAT: _on_heartbeat,

@@ -6,7 +6,7 @@ A peer without a progress is unknown to the configuration, and ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvorum.raft import reads
 from kvorum.raft.describe import conf_change_text
@@ -247,7 +247,7 @@ def _from_peer(handler: Callable[[Raft, Message, Progress], None]) -> Handler:
     return with_progress
 
 
-HANDLERS: Handlers = {
+HANDLERS: Final[Handlers] = {
     MessageType.BEAT: _on_beat,
     MessageType.CHECK_QUORUM: _on_check_quorum,
     MessageType.PROP: _on_propose,

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from kvorum.raft.entries import Entry
 
-NONE = 0
-APPEND_THREAD = (1 << 64) - 1
-APPLY_THREAD = (1 << 64) - 2
+NONE: Final = 0
+APPEND_THREAD: Final = (1 << 64) - 1
+APPLY_THREAD: Final = (1 << 64) - 2
 
 
 class MessageType:
@@ -49,8 +49,8 @@ class MessageType:
     FORGET_LEADER: Final = 23
 
 
-MESSAGE_TYPES = range(24)
-_LOCAL = {
+MESSAGE_TYPES: Final = range(24)
+_LOCAL: Final = {
     MessageType.HUP,
     MessageType.BEAT,
     MessageType.UNREACHABLE,
@@ -61,7 +61,7 @@ _LOCAL = {
     MessageType.STORAGE_APPLY,
     MessageType.STORAGE_APPLY_RESP,
 }
-_RESPONSE = {
+_RESPONSE: Final = {
     MessageType.APP_RESP,
     MessageType.VOTE_RESP,
     MessageType.HEARTBEAT_RESP,
@@ -72,8 +72,8 @@ _RESPONSE = {
     MessageType.STORAGE_APPLY_RESP,
 }
 # Indexed by the type.
-IS_LOCAL = tuple(kind in _LOCAL for kind in MESSAGE_TYPES)
-IS_RESPONSE = tuple(kind in _RESPONSE for kind in MESSAGE_TYPES)
+IS_LOCAL: Final = tuple(kind in _LOCAL for kind in MESSAGE_TYPES)
+IS_RESPONSE: Final = tuple(kind in _RESPONSE for kind in MESSAGE_TYPES)
 
 
 class ConfState(NamedTuple):
@@ -96,7 +96,7 @@ class ConfState(NamedTuple):
         )
 
 
-NO_MEMBERS = ConfState()
+NO_MEMBERS: Final = ConfState()
 
 
 @dataclass(slots=True, frozen=True)
@@ -117,7 +117,7 @@ class HardState(NamedTuple):
     commit: int = 0
 
 
-NO_HARD_STATE = HardState()
+NO_HARD_STATE: Final = HardState()
 
 
 @dataclass(slots=True)

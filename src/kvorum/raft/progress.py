@@ -20,7 +20,7 @@ class ProgressState:
     SNAPSHOT: Final = 2
 
 
-STATE_NAMES = ("StateProbe", "StateReplicate", "StateSnapshot")
+STATE_NAMES: Final = ("StateProbe", "StateReplicate", "StateSnapshot")
 
 
 class Progress:

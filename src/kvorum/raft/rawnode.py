@@ -6,6 +6,7 @@ threads, append and apply, whose responses are stepped in when it is done.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from kvorum.raft import membership
 from kvorum.raft.changes import ChangeType, ConfChange, ConfChangeV2
@@ -38,9 +39,9 @@ from kvorum.raft.states import SoftState
 from kvorum.raft.status import BasicStatus, Status, basic_status, status
 from kvorum.raft.wire import encode_conf_change
 
-_LOCAL_THREADS = (APPEND_THREAD, APPLY_THREAD)
+_LOCAL_THREADS: Final = (APPEND_THREAD, APPLY_THREAD)
 # A node never sends these to itself, nor without a term.
-_OF_OTHERS = (
+_OF_OTHERS: Final = (
     MessageType.APP,
     MessageType.HEARTBEAT,
     MessageType.SNAP,

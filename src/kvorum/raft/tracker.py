@@ -5,14 +5,14 @@ messages everywhere. A configuration is immutable; a change makes a new one.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvorum.raft.inflights import Inflights
 from kvorum.raft.messages import ConfState
 from kvorum.raft.progress import Progress
 from kvorum.raft.quorum import VoteResult, committed_index, joint_vote_result, vote_result
 
-_NOBODY: frozenset[int] = frozenset()
+_NOBODY: Final[frozenset[int]] = frozenset()
 
 
 def ids_text(ids: Iterable[int]) -> str:

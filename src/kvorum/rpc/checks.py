@@ -7,6 +7,7 @@ two mistakes is told of the same one by every server.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
@@ -22,8 +23,8 @@ from kvorum.api.requests import (
     Txn,
 )
 
-SORT_ORDER_MAX = 2
-SORT_TARGET_MAX = 4
+SORT_ORDER_MAX: Final = 2
+SORT_TARGET_MAX: Final = 4
 
 
 def check_put(put: Put) -> Status | None:

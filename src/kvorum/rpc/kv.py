@@ -4,6 +4,8 @@ A request in its canonical shape is proposed in the bytes it came in; any other 
 because what is in the log has to mean the same to every member.
 """
 
+from typing import Final
+
 from kvorum.api import errors
 from kvorum.api.codec import length_delimited
 from kvorum.api.errors import Status, StatusError
@@ -37,16 +39,16 @@ from kvorum.mvcc.ranges import UNLIMITED, RangeResult, reply_body
 from kvorum.rpc import checks
 from kvorum.rpc.calls import OK, POLL_SECONDS, canonical, flushed
 
-UNARY = {
+UNARY: Final = {
     "/etcdserverpb.KV/Range": "range",
     "/etcdserverpb.KV/Put": "put",
     "/etcdserverpb.KV/DeleteRange": "delete_range",
     "/etcdserverpb.KV/Txn": "txn",
     "/etcdserverpb.KV/Compact": "compact",
 }
-RANGE_STREAM = "/etcdserverpb.KV/RangeStream"
+RANGE_STREAM: Final = "/etcdserverpb.KV/RangeStream"
 
-PIECE_KEYS_FIRST = 10
+PIECE_KEYS_FIRST: Final = 10
 
 
 class KeyValues:

@@ -10,7 +10,7 @@ require that this member knows a leader, and tokens mean nothing while authentic
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from google.protobuf.message import DecodeError
 
@@ -38,10 +38,10 @@ from kvorum.rpc import (
 )
 from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
 
-LEADERLESS_CHECKS_MAX = 3
+LEADERLESS_CHECKS_MAX: Final = 3
 """A stream that required a leader ends after so many election timeouts without one."""
 
-_STREAMS = (
+_STREAMS: Final = (
     watch.PATH,
     lease.KEEP_ALIVE,
     kv.RANGE_STREAM,
@@ -49,12 +49,12 @@ _STREAMS = (
     health.WATCH,
     snapshot.PATH,
 )
-_MODULES = (kv, lease, cluster, maintenance, auth, lock, election, health)
-_UNARY = tuple(path for module in _MODULES for path in module.UNARY)
-_RANGE = _UNARY.index("/etcdserverpb.KV/Range")
-_PUT = _UNARY.index("/etcdserverpb.KV/Put")
-_SNAPSHOT = len(_UNARY) + _STREAMS.index(snapshot.PATH)
-_STATUS = _UNARY.index("/etcdserverpb.Maintenance/Status")
+_MODULES: Final = (kv, lease, cluster, maintenance, auth, lock, election, health)
+_UNARY: Final = tuple(path for module in _MODULES for path in module.UNARY)
+_RANGE: Final = _UNARY.index("/etcdserverpb.KV/Range")
+_PUT: Final = _UNARY.index("/etcdserverpb.KV/Put")
+_SNAPSHOT: Final = len(_UNARY) + _STREAMS.index(snapshot.PATH)
+_STATUS: Final = _UNARY.index("/etcdserverpb.Maintenance/Status")
 
 
 class Services:

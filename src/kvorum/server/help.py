@@ -4,6 +4,7 @@ import platform
 from textwrap import wrap
 
 import kvorum
+from kvorum.compiled import core_name
 from kvorum.edge import edge_name
 from kvorum.server.flags import FLAGS
 
@@ -30,7 +31,8 @@ def version_text() -> str:
         "etcd API: 3.7\n"
         f"Python Version: {platform.python_version()}\n"
         f"OS/Arch: {platform.system().lower()}/{platform.machine()}\n"
-        f"edge: {edge_name()}"
+        f"edge: {edge_name()}\n"
+        f"core: {core_name()}"
     )
 
 

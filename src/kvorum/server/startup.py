@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import kvorum
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.compiled import core_name
 from kvorum.edge import Edge, Limits, edge_name, open_edge
 from kvorum.files.real import RealFiles
 from kvorum.gateway.health import Health
@@ -293,7 +294,12 @@ class Server:
                 traffic="grpc+http",
                 address=address,
             )
-            logger.info("ready to serve client requests", address=address, edge=edge_name())
+            logger.info(
+                "ready to serve client requests",
+                address=address,
+                edge=edge_name(),
+                core=core_name(),
+            )
         notify_ready(logger)
         return await runtime.ended
 
@@ -324,6 +330,7 @@ class Server:
             os=platform.system().lower(),
             arch=platform.machine(),
             edge=edge_name(),
+            core=core_name(),
             pid=os.getpid(),
             max_cpu_available=os.cpu_count(),
             file_descriptor_limit=descriptors,

@@ -8,6 +8,7 @@ data. Works on bytes only: whoever calls it knows the file and writes.
 
 from collections.abc import Sequence
 from struct import Struct
+from typing import Final
 
 from google_crc32c import extend
 
@@ -16,8 +17,12 @@ from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState
 from kvorum.raft.wire import encode_conf_state
 
-METADATA, ENTRY, STATE, CRC, SNAPSHOT = 1, 2, 3, 4, 5
-RECORD_NAMES = {
+METADATA: Final = 1
+ENTRY: Final = 2
+STATE: Final = 3
+CRC: Final = 4
+SNAPSHOT: Final = 5
+RECORD_NAMES: Final = {
     METADATA: "metadata",
     ENTRY: "entry",
     STATE: "state",
@@ -25,10 +30,10 @@ RECORD_NAMES = {
     SNAPSHOT: "snapshot",
 }
 
-_pack_word = Struct("<Q").pack
+_pack_word: Final = Struct("<Q").pack
 # By the length modulo eight: what the top byte of the length word says, and the zeros.
-_PADDING_MARK = tuple((0x80 | 8 - rest) << 56 if rest else 0 for rest in range(8))
-_PADDING = tuple(bytes(-rest % 8) for rest in range(8))
+_PADDING_MARK: Final = tuple((0x80 | 8 - rest) << 56 if rest else 0 for rest in range(8))
+_PADDING: Final = tuple(bytes(-rest % 8) for rest in range(8))
 
 
 def _frame(record: bytes) -> bytes:
@@ -42,9 +47,9 @@ def _frame_data(kind: int, crc: int, data: bytes) -> bytes:
 
 # Nearly every checksum takes five bytes, and then everything around it and the data depends on
 # the type and the length of the data alone. Looked up, that costs half of making it.
-_FIVE_BYTES = 1 << 28
-_CONTINUED = tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14))
-_FINAL = tuple(bytes((high,)) for high in range(1 << 4))
+_FIVE_BYTES: Final = 1 << 28
+_CONTINUED: Final = tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14))
+_FINAL: Final = tuple(bytes((high,)) for high in range(1 << 4))
 
 
 def _shape(kind: int, length: int) -> tuple[bytes, bytes, bytes]:
@@ -53,8 +58,8 @@ def _shape(kind: int, length: int) -> tuple[bytes, bytes, bytes]:
     return framed[:11], framed[16:start], framed[start + length :]
 
 
-_ENTRY_SHAPES = tuple(_shape(ENTRY, length) for length in range(2048))
-_STATE_SHAPES = tuple(_shape(STATE, length) for length in range(34))
+_ENTRY_SHAPES: Final = tuple(_shape(ENTRY, length) for length in range(2048))
+_STATE_SHAPES: Final = tuple(_shape(STATE, length) for length in range(34))
 
 
 class Framer:

@@ -1,0 +1,156 @@
+"""The compiled core: the hot modules as one extension, built by mypyc from these very sources.
+
+The sources stay what they are, and serve wherever the extension is missing, was built from other
+sources, or is not wanted: KVORUM_COMPILED decides, `0` runs the sources, `1` makes a missing or
+stale extension an error, unset takes the extension where it fits. The extension lies in a
+directory named by the hash of what it was built from, so that a stale one is never found.
+"""
+
+import ctypes
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+MODULES = (
+    "kvorum.api.codec",
+    "kvorum.api.requests",
+    "kvorum.backend.backend",
+    "kvorum.backend.batch",
+    "kvorum.backend.cache",
+    "kvorum.backend.encoding",
+    "kvorum.backend.view",
+    "kvorum.member.apply",
+    "kvorum.member.execution",
+    "kvorum.member.logwriter",
+    "kvorum.member.member",
+    "kvorum.member.outbox",
+    "kvorum.member.proposals",
+    "kvorum.member.ranges",
+    "kvorum.member.reads",
+    "kvorum.member.requests",
+    "kvorum.member.stepping",
+    "kvorum.member.transactions",
+    "kvorum.mvcc.history",
+    "kvorum.mvcc.index",
+    "kvorum.mvcc.keyvalue",
+    "kvorum.mvcc.ranges",
+    "kvorum.mvcc.restore",
+    "kvorum.mvcc.sortedkeys",
+    "kvorum.mvcc.store",
+    "kvorum.mvcc.transaction",
+    "kvorum.raft.core",
+    "kvorum.raft.entries",
+    "kvorum.raft.follower",
+    "kvorum.raft.inflights",
+    "kvorum.raft.leader",
+    "kvorum.raft.log",
+    "kvorum.raft.progress",
+    "kvorum.raft.quorum",
+    "kvorum.raft.rawnode",
+    "kvorum.raft.read_only",
+    "kvorum.raft.reads",
+    "kvorum.raft.replication",
+    "kvorum.raft.tracker",
+    "kvorum.raft.unstable",
+    "kvorum.rpc.checks",
+    "kvorum.rpc.kv",
+    "kvorum.rpc.services",
+    "kvorum.wal.framing",
+    "kvorum.wal.log",
+)
+"""What is compiled. Functions of these modules cannot be replaced from outside."""
+
+LIBRARY = "core__mypyc"
+PACKAGE = Path(__file__).parents[1]
+
+
+def source_hash(package: Path) -> str:
+    """Hash every source of the rooms that have compiled modules.
+
+    A compiled module holds constants of the modules it imports, so that more than the listed
+    ones count.
+    """
+    digest = hashlib.sha256()
+    for room in sorted({"compiled"} | {name.split(".")[1] for name in MODULES}):
+        for path in sorted((package / room).rglob("*.py")):
+            name = str(path.relative_to(package))
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+@cache
+def library(package: Path) -> Path:
+    """Return where the extension is that fits these sources, built or not."""
+    return package / "compiled" / source_hash(package) / (LIBRARY + EXTENSION_SUFFIXES[0])
+
+
+@cache
+def core_name() -> str:
+    """Return which core runs here, `compiled` or `python`; KVORUM_COMPILED forces one.
+
+    Raises ImportError where the compiled core is wanted, but there is none for these sources.
+    """
+    wanted = os.environ.get("KVORUM_COMPILED", "")
+    if wanted not in ("", "0", "1"):
+        raise ImportError(f"KVORUM_COMPILED is {wanted!r}; expected '0' or '1'")
+    if wanted == "0":
+        return "python"
+    if library(PACKAGE).exists():
+        return "compiled"
+    if wanted == "1":
+        raise ImportError(
+            "KVORUM_COMPILED is '1', but no extension is built from these sources; "
+            "run 'make setup', or leave it unset"
+        )
+    return "python"
+
+
+class _Core(MetaPathFinder, Loader):
+    """Finds the listed modules in the extension."""
+
+    def __init__(self, path: Path) -> None:
+        loader = ExtensionFileLoader(LIBRARY, str(path))
+        spec = spec_from_file_location(LIBRARY, path, loader=loader)
+        assert spec is not None
+        self._library = module_from_spec(spec)
+        loader.exec_module(self._library)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a listed module."""
+        del path, target
+        if fullname not in MODULES:
+            return None
+        return ModuleSpec(fullname, self, origin=self._library.__file__)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Run the module's initial function, which the extension hands out in a capsule."""
+        name = "init_" + spec.name.replace(".", "___")
+        pointer = _capsule_pointer(getattr(self._library, name), f"{LIBRARY}.{name}".encode())
+        module: ModuleType = ctypes.PYFUNCTYPE(ctypes.py_object)(pointer)()
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as it is: its body ran when it was created."""
+
+
+def _capsule_pointer(capsule: object, name: bytes) -> int:
+    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    pointer: int = get(capsule, name)
+    return pointer
+
+
+def install() -> None:
+    """Serve the listed modules from the extension from now on, if that is what is to run."""
+    if core_name() == "compiled":
+        sys.meta_path.insert(0, _Core(library(PACKAGE)))
