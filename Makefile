@@ -24,7 +24,7 @@ endif
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
-.PHONY: help setup run test lint bench bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft differential sim sim-planted proto clean h2load clients
+.PHONY: help setup run test lint bench trace-put bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -71,6 +71,10 @@ bench: bench-server bench-edge bench-member bench-raft bench-snapshot bench-stor
 
 bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
+
+trace-put: setup ## Show, system call by system call, that an answer follows its fdatasync
+	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq strace; }
+	$(BIN)/python -m bench.trace
 
 bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge

@@ -316,9 +316,15 @@ def check_leases(history: History) -> None:
             if not isinstance(response, Status) and response.TTL > 0:
                 renewals.setdefault(response.ID, []).append(record)
     claimed = _claimed_deletions(history)
+    # Whoever never got an answer may have deleted them as well.
+    unknown = {
+        record.request.key
+        for record in history.records
+        if record.kind == "delete" and record.response is None
+    }
     for main, rows in history.effects.items():
         for revision, kv in rows:
-            if not revision & 1 or main in claimed:
+            if not revision & 1 or main in claimed or key_of(kv) in unknown:
                 continue
             before = history.at(key_of(kv), main - 1)
             lease = 0 if before is None else KeyValue.FromString(before).lease

@@ -87,7 +87,7 @@ def draw(random: Random) -> Faults:
         amid_chance=sometimes(0.8, 0.3, 0.9),
         all_crash_chance=sometimes(0.3, 0.1, 0.5),
         vote_crash_chance=sometimes(0.5, 0.2, 0.8),
-        leader_chance=random.choice([0.0, 0.5, 0.9]),
+        leader_chance=random.choice([0.2, 0.6, 0.9]),
         pause_gap=sometimes(0.5, 0.5, 3.0),
         pause_time=random.choice([(0.1, 1.0), (0.5, 3.0)]),
         log_time=(0.005, 0.2) if slow_disk else random.choice([(0.0001, 0.001), (0.001, 0.01)]),

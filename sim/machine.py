@@ -220,12 +220,16 @@ class Machine:
                     break
         self._die(power_cut=power_cut)
 
+    def cut_off_after(self, calls: int) -> None:
+        """Let the power fail after so many further calls that change the disk."""
+        self._calls_left = calls
+
     def crash_amid(self) -> None:
         """Let the process end between two calls to the disk, or two outputs, soon."""
         if self.is_dead:
             return
         if self._random.random() < 0.6:
-            self._calls_left = self._random.randint(0, _AMID_CALLS_MAX)
+            self.cut_off_after(self._random.randint(0, _AMID_CALLS_MAX))
         else:
             self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
 

@@ -441,3 +441,13 @@ def test_a_txn_answers_with_one_revision() -> None:
     response = TxnResponse.FromString(answer)
     assert response.succeeded and response.header.revision == 2
     assert [each.response_put.header.revision for each in response.responses] == [2, 2, 2]
+
+
+def test_one_segment_is_prepared_however_long_the_disk_takes() -> None:
+    cluster = Cluster(1)
+    machine = cluster[0]
+    machine.held.add(Place.LOG)
+    # Long enough for the duty of that name to come up again, more than once.
+    cluster.pass_time(100.0)
+    machine.held.clear()
+    cluster.success(cluster.leader(), machine.put(b"a"))

@@ -183,7 +183,12 @@ def _make_operation(kind: str, fields: Any, revision: int) -> pb.RequestOp:
 
 txn_calls = txn_fields(2).map(lambda fields: Call("KV/Txn", fields, make_txn))
 
+odd_orders: dict[str, st.SearchStrategy[Any]] = {
+    "sort_order": st.sampled_from([0, 1, 3, -1]),
+    "sort_target": st.sampled_from([0, 4, 5, -1]),
+}
 kv_calls = st.one_of(
+    simple("KV/Range", pb.RangeRequest, **(range_fields | odd_orders)),
     simple("KV/Range", pb.RangeRequest, **range_fields),
     simple("KV/Put", pb.PutRequest, **put_fields),
     simple("KV/Put", pb.PutRequest, **good_put_fields),
@@ -231,6 +236,7 @@ cluster_calls = st.one_of(
     simple("Cluster/MemberPromote", pb.MemberPromoteRequest, ID=st.sampled_from([0, 5, OWN_ID])),
 )
 maintenance_calls = st.one_of(
+    simple("Maintenance/Alarm", pb.AlarmRequest, action=st.sampled_from([0, 3, -1])),
     simple("Maintenance/Status", pb.StatusRequest),
     simple("Maintenance/HashKV", pb.HashKVRequest, revision=revisions),
     simple(

@@ -92,6 +92,25 @@ def nested(of: st.SearchStrategy[RequestOp]) -> st.SearchStrategy[TxnRequest]:
     )
 
 
+@st.composite
+def changing_branches(draw: st.DrawFn, depth: int) -> list[RequestOp]:
+    """Make a few changes, about every second one in a transaction of its own."""
+    branch = []
+    for _ in range(draw(st.integers(0, 3))):
+        if depth and draw(st.booleans()):
+            branch.append(RequestOp(request_txn=draw(changing_txns(depth - 1))))
+        else:
+            branch.append(draw(changes))
+    return branch
+
+
+@st.composite
+def changing_txns(draw: st.DrawFn, depth: int) -> TxnRequest:
+    return TxnRequest(
+        success=draw(changing_branches(depth)), failure=draw(changing_branches(depth))
+    )
+
+
 def compare_with_etcd(oracle: Oracle, name: str, message: Message, checked: Status | None) -> None:
     answer = oracle.ask(name, message)
     if checked is not None:
@@ -116,7 +135,7 @@ def test_deletions(oracle: Oracle, message: DeleteRangeRequest) -> None:
     compare_with_etcd(oracle, "KV/DeleteRange", message, checked)
 
 
-@given(message=st.one_of(nested(anything), nested(changes)))
+@given(message=st.one_of(nested(anything), changing_txns(2)))
 @settings(max_examples=300, deadline=None)
 def test_transactions(oracle: Oracle, message: TxnRequest) -> None:
     checked = checks.check_txn(requests.txn_of(message), OPERATIONS_MAX)
@@ -221,7 +240,7 @@ class Naive:
         return key
 
 
-@given(message=nested(changes))
+@given(message=changing_txns(2))
 @settings(max_examples=150, deadline=None)
 def test_collisions_against_explicit_sets(message: TxnRequest) -> None:
     txn = requests.txn_of(message)

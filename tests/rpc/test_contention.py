@@ -26,7 +26,7 @@ LEASES = (1, 2, 3, 4)
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Oracle]]:
     with (
-        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data") as kvorum,
+        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data", "--unsafe-no-fsync") as kvorum,
         running_oracle(tmp_path_factory.mktemp("etcd")) as etcd,
     ):
         ours = Oracle(kvorum.address)

@@ -1,5 +1,6 @@
 """Services of several members: who serves what, and what is asked of the leader."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -242,6 +243,12 @@ def test_a_learner_serves_little(cluster: Fronts) -> None:
     assert cluster.call(learner, "Maintenance/Status", pb.StatusRequest()).isLearner
     stream = cluster.open(learner, "Watch/Watch")
     assert cluster.finished(learner, stream) == errors.NOT_SUPPORTED_FOR_LEARNER
+    snapshot = cluster.open(learner, "Maintenance/Snapshot")
+    cluster.message(learner, snapshot, pb.SnapshotRequest())
+    cluster.wait(lambda: cluster.finished(learner, snapshot) is not None)
+    *blobs, digest = cluster.received(learner, "Maintenance/Snapshot", snapshot)
+    assert digest.blob == sha256(b"".join(each.blob for each in blobs)).digest()
+    assert learner.running.seams.files.list(learner.running.snap_directory) == []
     promoted = cluster.call(leader, "Cluster/MemberPromote", promote)
     assert not any(member.isLearner for member in promoted.members)
     cluster.wait(lambda: not learner.running.is_learner)

@@ -29,7 +29,7 @@ WAIT_SECONDS = 20
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with (
-        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data") as server,
+        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data", "--unsafe-no-fsync") as server,
         running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
     ):
         ours = Oracle(server.address)

@@ -1,6 +1,11 @@
 """The command line of `kvorumutl`: formats, exit codes, and what scripts of etcdutl rely on."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -124,6 +129,24 @@ def test_hashes_are_a_real_etcds_also_behind_a_compaction(
         1,
         "Error: mvcc: required revision has been compacted\n",
     )
+
+
+def test_a_terminal_sees_how_far_it_is(path: Path) -> None:
+    near, far = pty.openpty()
+    program = Path(sys.executable).parent / "kvorumutl"
+    command = [str(program), "snapshot", "restore", str(path), "--data-dir", str(path) + ".dir"]
+    subprocess.run(command, check=True, stderr=far, timeout=60)
+    os.close(far)
+    seen = b""
+    with suppress(OSError), os.fdopen(near, "rb") as terminal:  # the end of a terminal is an error
+        for line in terminal:
+            seen += line
+    bars = [line.rsplit("\r")[-1] for line in seen.decode().split("\r\n")]
+    assert [bar.split()[0].removeprefix("\033[K") for bar in bars if "%" in bar] == [
+        "checking",
+        "restoring",
+    ]
+    assert bars[-2].startswith("restored snapshot")
 
 
 def test_a_database_shrinks_and_keeps_everything(tmp_path: Path) -> None:

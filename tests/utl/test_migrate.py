@@ -121,6 +121,29 @@ def test_a_killed_kvorum_is_given_to_etcd(tmp_path: Path) -> None:
         assert Sight(client) == expected
 
 
+def test_a_received_database_that_waits_to_be_installed_counts(tmp_path: Path) -> None:
+    source, early = tmp_path / "source", tmp_path / "early"
+    snap = source / "member" / "snap"
+    with running_etcd(source) as etcd:
+        etcd.put(b"early", b"value")
+    shutil.copy(snap / "db", early)
+    with running_etcd(source, "--snapshot-count=20") as etcd, connected(etcd.address) as oracle:
+        perform(oracle, random_calls(12, 100))
+        expected = Sight(oracle)
+    # As after a crash between the arrival of a leader's snapshot and its installation.
+    index = max(path.stem.split("-")[1] for path in snap.glob("*.snap"))
+    (snap / "db").rename(snap / f"{index}.snap.db")
+    shutil.copy(early, snap / "db")
+    migrate = ("migrate", "--data-dir", source, "--output-dir")
+    done("kvorumutl", *migrate, tmp_path / "ours")
+    with running_kvorum(tmp_path / "ours") as kvorum, connected(kvorum.address) as client:
+        assert Sight(client) == expected
+    (snap / f"{index}.snap.db").unlink()
+    code, text = refusal(*migrate, tmp_path / "other")
+    assert code == 1 and f"{index}.snap.db is missing" in text
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_log_elsewhere_is_found_and_goes_elsewhere(tmp_path: Path) -> None:
     source, wal = tmp_path / "source", tmp_path / "source-log"
     with running_etcd(source, f"--wal-dir={wal}") as etcd, connected(etcd.address) as oracle:

@@ -25,6 +25,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.backend.bbolt import open_image
 from kvorum.backend.encoding import parse_row_key
 from kvorum.files.real import RealFiles
+from kvorum.rpc.snapshot import IMAGES_MAX
 from tests.kvorum import Kvorum, running_kvorum
 from tests.rpc.oracle import Oracle, status_of
 from tests.utl.history import ask, connected
@@ -101,7 +102,7 @@ def test_blobs_come_with_what_remains_and_end_with_their_digest(tmp_path: Path) 
 def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
         fill(client)
-        is_over = threading.Event()
+        is_over, has_begun = threading.Event(), threading.Event()
 
         def write() -> None:
             with connected(server.address) as writer:
@@ -110,10 +111,12 @@ def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
                         RequestOp(request_put=PutRequest(key=key)) for key in (b"a", b"b", b"c")
                     ]
                     ask(writer, "KV/Txn", TxnRequest(success=puts))
+                    has_begun.set()
 
         threads = [threading.Thread(target=write) for _ in range(2)]
         for thread in threads:
             thread.start()
+        has_begun.wait()
         content = b"".join(response.blob for response in call(client))
         is_over.set()
         for thread in threads:
@@ -127,6 +130,24 @@ def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
     assert sizes[:LARGE_PUTS] == [1] * LARGE_PUTS
     assert set(sizes[LARGE_PUTS:]) == {3}
     assert sorted(rows) == list(range(2, max(rows) + 1))
+
+
+def test_images_do_not_fill_the_disk_however_many_ask(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_kvorum(data) as server, connected(server.address) as client:
+        fill(client)
+        streams = [call(client) for _ in range(IMAGES_MAX + 1)]
+        for stream in streams[:IMAGES_MAX]:
+            next(stream)
+        # Those two are not read on, so the last one waits until one of them goes away.
+        wait_for_helper(client)
+        assert len(temporary_files(data)) == IMAGES_MAX
+        streams[0].cancel()
+        next(streams[-1])
+        wait_for_helper(client)
+        assert len(temporary_files(data)) == IMAGES_MAX
+        for stream in streams[1:]:
+            stream.cancel()
 
 
 def test_a_crash_on_the_way_leaves_a_file_that_the_next_start_removes(tmp_path: Path) -> None:

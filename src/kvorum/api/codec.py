@@ -120,7 +120,7 @@ def key_value(
     mod = varint(mod_revision)
     create = mod if create_revision == mod_revision else varint(create_revision)
     key_length, value_length = len(key), len(value)
-    if key_length < 0x4000 and 0 < value_length < 0x4000 and version < 0x4000 and not lease:
+    if key_length < 0x4000 and 0 < value_length < 0x4000 and 0 < version < 0x4000 and not lease:
         # The usual put: the small numbers are looked up here, which saves a third of the time.
         return b"".join(
             (

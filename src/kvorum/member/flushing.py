@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 UNNOTED_ENTRIES_MAX = 1000
 """Entries without an effect are noted in the backend when there are so many of them."""
 
+AWAITED_WRITES_MAX = 20_000
+"""The loop waits for the staging of so many writes at most, about 10 ms."""
+
 
 def flush(member: Member, now: float) -> None:
     """Seal what was applied, if it is due and may be sealed now."""
@@ -39,7 +42,10 @@ def flush(member: Member, now: float) -> None:
     index, term = backend.applied_index, backend.applied_term
     member.snapshots.sealed = SealedAt(index, term, member.conf_state)
     done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)
-    member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=True))
+    # A large batch, the work of one long entry, is staged beside the loop: slower, but who waits
+    # for half a second is taken for dead.
+    is_awaited = work.batch.writes <= AWAITED_WRITES_MAX
+    member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=is_awaited))
 
 
 def _staged(member: Member, staged: Staged) -> None:

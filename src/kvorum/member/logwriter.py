@@ -31,6 +31,7 @@ class LogWriter:
     __slots__ = (
         "_install",
         "_installing",
+        "_is_preparing",
         "_log",
         "_node",
         "_out",
@@ -61,6 +62,7 @@ class LogWriter:
         # The writes of each batch on its way, oldest first.
         self._writing: deque[list[Message]] = deque()
         self._installing: Message | None = None
+        self._is_preparing = False
         self.durable_appends = 0
 
     @property
@@ -120,15 +122,18 @@ class LogWriter:
 
     def prepare_segment(self) -> None:
         """Make the next segment ready in advance."""
-        job = self._log.prepare()
+        job = None if self._is_preparing else self._log.prepare()
         if job is not None:
+            self._is_preparing = True
             self._out.jobs.append(Job(Place.LOG, job, self._prepared, self._not_prepared))
 
     def _prepared(self, result: object) -> None:
         assert isinstance(result, int)
+        self._is_preparing = False
         self._log.prepared(result)
 
     def _not_prepared(self, error: Exception) -> None:
+        self._is_preparing = False
         # The segment in use just grows; the duty of that name tries again.
         self._node.raft.logger.warning(f"cannot prepare the next segment of the log: {error}")
 

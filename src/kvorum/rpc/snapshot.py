@@ -14,7 +14,7 @@ from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
-from kvorum.member.waits import RunJob, Send, Steps
+from kvorum.member.waits import RunJob, Send, Steps, Until
 from kvorum.rpc.calls import OK, flushed
 
 PATH = "/etcdserverpb.Maintenance/Snapshot"
@@ -22,6 +22,10 @@ PATH = "/etcdserverpb.Maintenance/Snapshot"
 BLOB_BYTES = 32 * 1024
 PIECE_BYTES = 4 * BLOB_BYTES
 """What is read at once: so much the loop sends before it looks at anything else."""
+IMAGES_MAX = 2
+"""So many images exist at a time, for each takes as much of the disk as the database."""
+WAIT_SECONDS = 0.1
+"""How often a call looks whether it is its turn."""
 PROGRESS_SECONDS = 5.0
 """How often the log tells how far a snapshot is."""
 
@@ -32,13 +36,24 @@ class Snapshots:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._count = 0
+        self._under_way = 0
 
     def begin(self, payload: bytes) -> Steps | Status:
         """Return the procedure that sends an image."""
         SnapshotRequest.FromString(payload)
+        return self._serve()
+
+    def _serve(self) -> Steps:
+        member = self._member
+        while self._under_way >= IMAGES_MAX:
+            yield Until(member.now + WAIT_SECONDS)
+        self._under_way += 1
         self._count += 1
-        path = "/".join((self._member.snap_directory, f"tmp.snapshot.{self._count}"))
-        return _snapshot(self._member, path)
+        try:
+            path = "/".join((member.snap_directory, f"tmp.snapshot.{self._count}"))
+            return (yield from _snapshot(member, path))
+        finally:
+            self._under_way -= 1
 
 
 def _snapshot(member: Member, path: str) -> Steps:

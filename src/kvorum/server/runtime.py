@@ -74,6 +74,7 @@ class Runtime:
         self.leader_changes = 0
         self.slow_applies = 0
         self._leader = 0
+        self._is_alone = False
         # The entry that is being applied in several turns, and since when.
         self._long_entry: Entry | None = None
         self._long_since = 0.0
@@ -160,7 +161,9 @@ class Runtime:
             self.services.serve(requests, events)
         is_busy = member.turn(now, now + TURN_SECONDS_MAX)
         if member.out.jobs:
-            is_busy = self._run_jobs(now, len(requests) <= INLINE_CALLS_MAX)
+            # The loop waits for the disk itself only where no other member waits for the loop.
+            may_write = self._is_alone and len(requests) <= INLINE_CALLS_MAX
+            is_busy = self._run_jobs(now, may_write)
         self.services.deliver(now)
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
@@ -209,7 +212,8 @@ class Runtime:
         self._next_tick += self._tick_seconds
         member = self._member
         member.tick(now)
-        if not member.leader and list(member.conf_state.voters) == [member.id]:
+        self._is_alone = list(member.conf_state.voters) == [member.id]
+        if not member.leader and self._is_alone:
             # Nobody else could lead, so there is nothing to wait for.
             member.node.campaign()
         if member.leader != self._leader:

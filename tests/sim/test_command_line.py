@@ -1,0 +1,49 @@
+"""The command line: a summary last, an exit code, and what it says of a seed that fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+# Runs the command line with a bug in place.
+WITH_A_BUG = """
+import sys
+from sim.__main__ import main
+from tests.sim.planted import index_ahead_of_effects
+sys.argv = ["sim", *sys.argv[1:]]
+with index_ahead_of_effects():
+    sys.exit(main())
+"""
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_summary_is_the_last_line() -> None:
+    ended = run("-m", "sim", "--seeds", "3", "--first-seed", "4", "--members", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    last = ended.stdout.splitlines()[-1]
+    assert last.startswith("3 seeds from 4 in ") and last.endswith(" 0 violations")
+    assert ended.stderr == "", "a bar is for terminals"
+
+
+def test_a_failing_seed_says_what_and_how_to_see_it_again() -> None:
+    ended = run("-c", WITH_A_BUG, "--seeds", "3", "--members", "3")
+    assert ended.returncode == 1
+    lines = ended.stdout.splitlines()
+    assert "seed 0 with 3 members violates: one history" in lines
+    assert "replay: python -m sim --replay 0 --members 3" in lines
+    assert any(" !!! one history: " in line for line in lines), "the trace ends with it"
+    assert not any("depends on more than the seed" in line for line in lines)
+    assert "failed: seed 0, 3 members: one history" in lines
+    assert lines[-1].endswith(" violations") and not lines[-1].endswith(" 0 violations")
