@@ -8,6 +8,7 @@
 mod arrivals;
 mod authority;
 mod connection;
+mod der;
 #[cfg(feature = "python")]
 mod edge;
 mod exchange;
@@ -15,6 +16,7 @@ mod grpc;
 mod http1;
 mod http2;
 mod inbox;
+mod incidents;
 mod io;
 mod listener;
 mod log_writer;
@@ -22,6 +24,8 @@ mod network;
 mod ready;
 mod shared;
 mod stream;
+mod tls;
+mod transport;
 mod wakeup;
 
 /// A call costs some twenty allocations, most of them h2's; this halves their price.

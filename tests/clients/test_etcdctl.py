@@ -193,9 +193,7 @@ def test_endpoints_and_members(kvorum: str, etcd: str) -> None:
     assert run(kvorum, "defrag").output.startswith("Finished defragmenting etcd member")
 
 
-@pytest.mark.parametrize(
-    "command", ["datascale", pytest.param("perf", marks=pytest.mark.campaign)]
-)
+@pytest.mark.parametrize("command", ["datascale", pytest.param("perf", marks=pytest.mark.campaign)])
 @pytest.mark.timeout(120)
 def test_check(kvorum: str, command: str) -> None:
     # The verdict depends on the machine; that it runs to its end and cleans up does not.

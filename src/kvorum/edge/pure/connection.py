@@ -21,6 +21,7 @@ from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.shared import ENTRY_BYTES, Shared
+from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, Tls, TlsError
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
@@ -90,6 +91,7 @@ class Connection:
     """A socket and what waits on it."""
 
     __slots__ = (
+        "_farewell",
         "_first",
         "_interest",
         "_out_counted",
@@ -111,16 +113,28 @@ class Connection:
         "shared",
         "socket",
         "timeout",
+        "tls",
+        "tls_offered",
     )
 
     def __init__(
-        self, shared: Shared, number: int, sock: socket.socket, peer: str, listener: int
+        self,
+        shared: Shared,
+        number: int,
+        sock: socket.socket,
+        peer: str,
+        listener: int,
+        tls: Tls | None,
     ) -> None:
         self.shared = shared
         self.number = number
         self.socket = sock
         self.peer = peer
         self.listener = listener
+        self.tls_offered = tls
+        """The listener's TLS, until the client's first byte has decided about it."""
+        self.tls: Session | None = None
+        self._farewell = False
         self.dialect: Dialect | None = None
         self._first = b""
         self.calls: dict[int, Call] = {}
@@ -142,7 +156,10 @@ class Connection:
         self.held = False
         self.hung_up = False
         self.timeout = 0.0
-        self.set_timeout(shared.limits.header_read_seconds_max)
+        limits = shared.limits
+        self.set_timeout(
+            limits.handshake_seconds_max if tls is not None else limits.header_read_seconds_max
+        )
         self._interest = select.EPOLLIN
         shared.epoll.register(sock.fileno(), self._interest)
 
@@ -168,11 +185,48 @@ class Connection:
         self.shared.counters.bytes_read += len(data)
         if self.closing:
             return
+        if self.tls is not None or self.tls_offered is not None:
+            decrypted = self._decrypt(data)
+            if not decrypted:
+                self.flush()
+                return
+            data = decrypted
         if self.dialect is None:
             self._choose_dialect(data)
         else:
             self.dialect.receive(data)
         self.flush()
+
+    def _decrypt(self, data: bytes) -> bytes:
+        """Return what is left for the dialect, which is nothing while hands are shaken."""
+        if self.tls_offered is not None:
+            offered, self.tls_offered = self.tls_offered, None
+            if data[0] != HANDSHAKE:
+                if not offered.settings.plain_too:
+                    self.note("tls_handshakes_failed", NO_TLS)
+                    self.close_when_flushed()
+                    return b""
+                self.set_timeout(self.shared.limits.header_read_seconds_max)
+                return data
+            self.tls, failure = offered.session()
+            if failure:
+                self.note("tls_reloads_failed", failure)
+        assert self.tls is not None
+        was_ready = self.tls.is_ready
+        try:
+            decrypted = self.tls.receive(data)
+        except TlsError as error:
+            if not was_ready:
+                self.note("tls_handshakes_failed", str(error))
+            self.close_when_flushed()
+            return b""
+        if self.tls.is_ready and not was_ready:
+            self.shared.counters.tls_handshakes += 1
+            self.set_timeout(self.shared.limits.header_read_seconds_max)
+        if decrypted is None:
+            self._hang_up()
+            return b""
+        return decrypted
 
     def flush(self) -> None:
         """Write what can be written."""
@@ -180,24 +234,30 @@ class Connection:
         while True:
             if self.dialect is not None and not self.closing:
                 self.dialect.fill()
-            if not out:
+            if self.tls is not None:
+                if not self.tls.wire:
+                    self.tls.encrypt(out)
+                wire = self.tls.wire
+            else:
+                wire = out
+            if not wire:
                 break
             try:
-                written = self.socket.send(out)
+                written = self.socket.send(wire)
             except BlockingIOError:
                 break
             except OSError:
                 self.lose()
                 return
             self.shared.counters.bytes_written += written
-            del out[:written]
-            if out:
+            del wire[:written]
+            if wire:
                 break
         if self.socket.fileno() < 0:
             return
         self.shared.queued_bytes += len(out) - self._out_counted
         self._out_counted = len(out)
-        if self.closing and not out:
+        if self.closing and not out and self._say_goodbye():
             self._linger()
         self._watch()
 
@@ -207,6 +267,31 @@ class Connection:
             self.closing = True
             self.end_calls()
             self.set_timeout(0)
+
+    def _say_goodbye(self) -> bool:
+        """End TLS properly; returns whether everything has left."""
+        if self.tls is None:
+            return True
+        if not self._farewell:
+            self._farewell = True
+            self.tls.say_goodbye()
+            try:
+                del self.tls.wire[: self.socket.send(self.tls.wire)]
+            except OSError:
+                self.tls.wire.clear()
+        return not self.tls.wire
+
+    def note(self, name: str, text: str) -> None:
+        """Remember that this client was refused or held back."""
+        self.shared.note(name, self.listener, self.peer, text)
+
+    def time_out(self) -> None:
+        """Close what has taken too long."""
+        if self.tls_offered is not None or (self.tls is not None and not self.tls.is_ready):
+            self.note("tls_handshakes_timed_out", "tls: the handshake was not finished in time")
+        elif not self.closing:
+            self.note("headers_timed_out", "no request came in time")
+        self.lose()
 
     def lose(self) -> None:
         """Close the socket and end its calls."""
@@ -262,7 +347,8 @@ class Connection:
 
     def _watch(self) -> None:
         reading = 0 if self.held or self.hung_up else select.EPOLLIN
-        interest = reading | (select.EPOLLOUT if self.out else 0)
+        waiting = self.out or (self.tls is not None and self.tls.wire)
+        interest = reading | (select.EPOLLOUT if waiting else 0)
         if interest != self._interest and self.socket.fileno() >= 0:
             self._interest = interest
             self.shared.epoll.modify(self.socket.fileno(), interest)
@@ -273,6 +359,9 @@ class Connection:
         if PREFACE.startswith(data):
             return
         self._first = b""
+        if data[0] == HANDSHAKE and self.tls is None:
+            self.close_when_flushed()
+            return
         make = self.shared.http2 if data.startswith(PREFACE) else self.shared.http1
         self.dialect = make(self)
         self.dialect.receive(data)
