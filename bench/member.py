@@ -188,4 +188,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-

@@ -1,6 +1,7 @@
 //! A client's socket as HTTP sees it: writes are gathered until a flush, reads can pause.
 
 use crate::authority::AuthorityFilter;
+use crate::frames::Traffic;
 use crate::network::Connection;
 use crate::shared::{Shared, count};
 use crate::transport::{FAREWELL_MAX, Transport};
@@ -87,12 +88,31 @@ pub struct Link {
     connection: Rc<Connection>,
     shared: Arc<Shared>,
     filter: Option<Box<AuthorityFilter>>,
+    /// What passes, if it is HTTP/2.
+    pub traffic: Option<Box<Traffic>>,
 }
 
 impl Link {
     /// Bytes the socket has not taken.
     pub fn waiting(&self) -> usize {
         self.gathered.len() - self.written
+    }
+
+    /// Follows the frames in what was taken from HTTP.
+    fn note_written(&mut self, slices: &[IoSlice<'_>], mut length: usize) {
+        let Some(traffic) = &mut self.traffic else { return };
+        for slice in slices {
+            let taken = slice.len().min(length);
+            traffic.wrote(&slice[..taken]);
+            length -= taken;
+        }
+    }
+
+    /// Says why the connection ends, if it can be said.
+    pub fn go_away(&mut self, last_stream: u32, reason: u32, text: &str) {
+        let frame =
+            self.traffic.as_ref().and_then(|traffic| traffic.go_away(last_stream, reason, text));
+        self.gathered.extend(frame.unwrap_or_default());
     }
 
     /// Writes what is gathered.
@@ -162,6 +182,7 @@ impl Io {
             connection,
             shared,
             filter: None,
+            traffic: None,
         })))
     }
 
@@ -172,6 +193,7 @@ impl Io {
     /// Prepares for HTTP/2, whose clients say strange things over unix sockets.
     pub fn expect_http2(&mut self) {
         let link = &mut *self.0.borrow_mut();
+        link.traffic = Some(Box::default());
         link.filter = link.socket.transport().is_unix().then(Box::default);
     }
 
@@ -203,6 +225,9 @@ impl AsyncRead for Io {
         let result = link.socket.poll_read(cx, buffer);
         if let Some(filter) = &mut link.filter {
             filter.pass(&mut buffer.filled_mut()[before..]);
+        }
+        if let Some(traffic) = &mut link.traffic {
+            traffic.read(&buffer.filled()[before..]);
         }
         let length = buffer.filled().len() - before;
         link.read += length;
@@ -236,12 +261,14 @@ impl AsyncWrite for Io {
         {
             if let Ok(length) = &result {
                 count(&link.shared.counters.bytes_written, *length);
+                link.note_written(slices, *length);
             }
             return Poll::Ready(result);
         }
         for slice in slices {
             link.gathered.extend_from_slice(slice);
         }
+        link.note_written(slices, offered);
         Poll::Ready(Ok(offered))
     }
 

@@ -7,11 +7,13 @@
 
 mod arrivals;
 mod authority;
+mod backlog;
 mod connection;
 mod der;
 #[cfg(feature = "python")]
 mod edge;
 mod exchange;
+mod frames;
 mod grpc;
 mod http1;
 mod http2;
@@ -21,6 +23,7 @@ mod io;
 mod listener;
 mod log_writer;
 mod network;
+mod policy;
 mod ready;
 mod shared;
 mod stream;

@@ -42,6 +42,12 @@ pub struct Limits {
     pub header_list_bytes_max: u32,
     pub handshake_max: Duration,
     pub header_read_max: Duration,
+    pub ping_min: Duration,
+    /// Interval and timeout of pings to clients.
+    pub keepalive: Option<(Duration, Duration)>,
+    pub resets_per_second_max: usize,
+    pub connection_partial_bytes_max: usize,
+    pub connection_unread_bytes_max: usize,
     pub stream_queued_bytes_max: u32,
     pub connection_queued_bytes_max: usize,
     pub queued_bytes_max: usize,
@@ -287,6 +293,8 @@ pub struct Shared {
     pub incidents: Incidents,
     /// Sum of `ConnectionShared::queued`.
     pub queued: AtomicUsize,
+    /// Bytes of incomplete messages on all connections.
+    pub partial: AtomicUsize,
     /// Some connection stopped reading because of the sum.
     pub paused: AtomicBool,
     /// Every socket, so that a forked child can close its copies.

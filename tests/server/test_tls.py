@@ -22,7 +22,7 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.authority = Authority(directory)
-        self.server = self.authority.issue("server", purposes=["server", "client"])
+        self.server = self.authority.issue("server", ["127.0.0.1"])
         self.client = self.authority.issue("root", purposes=["client"])
 
 
@@ -119,7 +119,7 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
         "a stranger": ("https://127.0.0.1", identity(place, other.issue("root"))),
         "another authority": ("https://127.0.0.1", identity(place, place.client, other)),
         "plain text to TLS": ("http://127.0.0.1", []),
-        "another name": ("https://127.0.0.2", known),
+        "another name": ("https://localhost", known),
     }
     with both(place, tmp_path) as ports, ThreadPoolExecutor(4) as pool:
         futures = {

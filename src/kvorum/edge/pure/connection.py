@@ -79,6 +79,14 @@ class Dialect(ABC):
         """Return how much of what was sent is still here."""
 
     @abstractmethod
+    def time_out(self) -> bool:
+        """Hear that the connection's time is up; return whether it goes on all the same."""
+
+    @abstractmethod
+    def turn_away(self) -> None:
+        """End the connection of a client that asks and does not read."""
+
+    @abstractmethod
     def drain(self) -> None:
         """Tell the client to open no call any more."""
 
@@ -105,6 +113,7 @@ class Connection:
         "listener",
         "number",
         "out",
+        "partial_bytes",
         "peer",
         "received_bytes",
         "requests",
@@ -149,9 +158,11 @@ class Connection:
 
         self.out = bytearray()
         self._out_counted = 0
+        self.partial_bytes = 0
+        """Bytes of incomplete messages."""
         self.blocked_bytes = 0
-        """Bytes that the client's windows hold back. They do not stop reading: what opens a
-        window is read. They stop the handing out of this client's unary requests."""
+        """Bytes of answers to unary calls that the client's windows hold back. They do not stop
+        reading: what opens a window is read. They stop the handing out of its unary requests."""
         self.closing = False
         self.held = False
         self.hung_up = False
@@ -168,6 +179,11 @@ class Connection:
     def read(self) -> None:
         """Read once, and answer what can be answered at once."""
         if not self._may_read():
+            if self.is_clogged() and self.dialect is not None:
+                # It would not be read again: what opens its windows is behind its requests.
+                self.dialect.turn_away()
+                self.flush()
+                return
             self.held = True
             self.shared.held.add(self)
             self._watch()
@@ -290,7 +306,11 @@ class Connection:
         if self.tls_offered is not None or (self.tls is not None and not self.tls.is_ready):
             self.note("tls_handshakes_timed_out", "tls: the handshake was not finished in time")
         elif not self.closing:
-            self.note("headers_timed_out", "no request came in time")
+            if self.dialect is not None and self.dialect.time_out():
+                self.flush()
+                return
+            if not self.closing:
+                self.note("headers_timed_out", "no request came in time")
         self.lose()
 
     def lose(self) -> None:
@@ -397,9 +417,10 @@ class Connection:
         call.ended = True
         del self.calls[call.stream]
         self.shared.counters.calls_open -= 1
-        self.blocked_bytes -= len(call.outgoing)
+        self.unblock(call, len(call.outgoing))
         call.outgoing.clear()
         call.parser = None
+        self.weigh(call)
         wanted = call.kind != CallKind.UNARY or call.waiting
         if report and wanted and call.announced and not call.finished:
             self.push_event(EventKind.ENDED, call)
@@ -424,7 +445,33 @@ class Connection:
 
     def is_clogged(self) -> bool:
         """Return whether the client lets its answers pile up here."""
-        return self.blocked_bytes > self.shared.limits.connection_queued_bytes_max
+        return self.blocked_bytes > self.shared.limits.connection_unread_bytes_max
+
+    def block(self, call: Call, size: int) -> None:
+        """Count bytes that the client is to take. Streams have an account of their own."""
+        if call.kind == CallKind.UNARY:
+            was_clogged = self.is_clogged()
+            self.blocked_bytes += size
+            if self.is_clogged() and not was_clogged:
+                self.note("calls_delayed", "http2: the client does not read its answers")
+
+    def unblock(self, call: Call, size: int) -> None:
+        """Count bytes that are gone."""
+        if call.kind == CallKind.UNARY:
+            self.blocked_bytes -= size
+
+    def weigh(self, call: Call) -> bool:
+        """Count a call's incomplete message; return whether it has to be turned away."""
+        size = 0 if call.parser is None else call.parser.partial_bytes
+        more = size - call.partial_bytes
+        call.partial_bytes = size
+        self.partial_bytes += more
+        self.shared.partial_bytes += more
+        limits = self.shared.limits
+        return more > 0 and (
+            self.partial_bytes > limits.connection_partial_bytes_max
+            or self.shared.partial_bytes > limits.queued_bytes_max
+        )
 
     def push_message(self, call: Call, data: bytes, wire_bytes: int) -> None:
         """Queue a message or a piece of a body."""

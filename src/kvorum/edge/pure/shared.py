@@ -86,6 +86,8 @@ class Shared:
         """Calls marked as waiting after they had ended."""
         self.queued_bytes = 0
         """Received and not polled, or answered and not written, on all connections."""
+        self.partial_bytes = 0
+        """Bytes of incomplete messages on all connections."""
         self.held: set[Connection] = set()
         """Connections that are not read."""
         self.unflushed: set[Connection] = set()
