@@ -51,6 +51,11 @@ impl Backlog {
         self.recent_bytes = 0;
     }
 
+    /// Gives back what an idle connection does not need.
+    pub fn rest(&mut self) {
+        self.recent.shrink_to_fit();
+    }
+
     /// Forgets streams that the client reset; h2 has dropped what it had for them.
     pub fn forget(&mut self, streams: &[u32]) {
         if !self.inside.is_empty() {

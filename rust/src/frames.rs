@@ -73,6 +73,8 @@ impl Walker {
 pub struct Traffic {
     reading: Walker,
     writing: Walker,
+    /// The client's first frame has begun.
+    pub greeted: bool,
     /// The client's pings since the last one that came after an answer.
     pub pings: u32,
     /// A ping came after an answer.
@@ -89,6 +91,7 @@ pub struct Traffic {
 
 impl Traffic {
     pub fn read(&mut self, data: &[u8]) {
+        self.greeted |= !data.is_empty();
         self.reading.pass(data, |frame| match frame.kind {
             PING if frame.flags & FLAG_ACK == 0 => {
                 self.pings += 1;

@@ -27,13 +27,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::time::{Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
 /// What a stream's answer may hold inside h2; the rest waits where it is counted.
 const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
 
 /// No deadline is farther away; what is farther never comes.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+const NO_SETTINGS: &str = "http2: no settings came in time";
 
 pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
     let limits = &network.shared.limits;
@@ -46,42 +48,15 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
         .max_send_buffer_size(STREAM_BUFFER_BYTES_MAX)
         .max_pending_accept_reset_streams(limits.resets_per_second_max)
         .handshake::<_, Bytes>(io);
-    let mut h2 = match timeout(limits.header_read_max, handshake).await {
+    let h2 = match timeout(limits.header_read_max, handshake).await {
         Ok(Ok(h2)) => h2,
         Ok(Err(_)) => return,
         Err(_) => {
-            network.note(Incident::HeadersTimedOut, connection, "no settings came in time");
+            network.note(Incident::HeadersTimedOut, connection, NO_SETTINGS);
             return;
         }
     };
-    let keepalive = limits
-        .keepalive
-        .and_then(|(interval, timeout)| Some(Keepalive::new(interval, timeout, h2.ping_pong()?)));
-    let now = Instant::now();
-    let mut driver = Driver {
-        network: network.clone(),
-        shared: network.shared.clone(),
-        connection: connection.clone(),
-        h2,
-        streams: FxHashMap::default(),
-        ready: Arc::default(),
-        deadlines: BTreeSet::new(),
-        alarm: None,
-        blocked: Vec::new(),
-        commands: VecDeque::new(),
-        young: Vec::new(),
-        link,
-        arrivals: Arrivals::default(),
-        going_away: false,
-        keepalive,
-        last_read: now,
-        pings: Pings::default(),
-        resets: Resets::new(now),
-        highest_stream: 0,
-        load: Load::default(),
-        backlog: Backlog::default(),
-        clogged: false,
-    };
+    let mut driver = Driver::new(network, connection, link, h2);
     poll_fn(|cx| driver.poll(cx)).await;
     network.detach(connection, driver.commands.drain(..));
     farewell(&driver.link).await;
@@ -106,6 +81,8 @@ struct Driver {
     link: Rc<RefCell<Link>>,
     arrivals: Arrivals,
     going_away: bool,
+    /// How long the client may take to begin with its settings.
+    patience: Option<Pin<Box<Sleep>>>,
     keepalive: Option<Keepalive>,
     last_read: Instant,
     pings: Pings,
@@ -119,6 +96,45 @@ struct Driver {
 }
 
 impl Driver {
+    // Not part of `serve`, whose future would keep room for the parts and for the whole.
+    fn new(
+        network: &Rc<Network>,
+        connection: &Rc<Connection>,
+        link: Rc<RefCell<Link>>,
+        mut h2: server::Connection<Io, Bytes>,
+    ) -> Driver {
+        let limits = &network.shared.limits;
+        let keepalive = limits.keepalive.and_then(|(interval, timeout)| {
+            Some(Keepalive::new(interval, timeout, h2.ping_pong()?))
+        });
+        let now = Instant::now();
+        Driver {
+            network: network.clone(),
+            shared: network.shared.clone(),
+            connection: connection.clone(),
+            h2,
+            streams: FxHashMap::default(),
+            ready: Arc::default(),
+            deadlines: BTreeSet::new(),
+            alarm: None,
+            blocked: Vec::new(),
+            commands: VecDeque::new(),
+            young: Vec::new(),
+            link,
+            arrivals: Arrivals::default(),
+            going_away: false,
+            patience: Some(Box::pin(sleep(limits.header_read_max))),
+            keepalive,
+            last_read: now,
+            pings: Pings::default(),
+            resets: Resets::new(now),
+            highest_stream: 0,
+            load: Load::default(),
+            backlog: Backlog::default(),
+            clogged: false,
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.connection.set_waker(cx.waker());
         self.ready.begin_pass(cx.waker());
@@ -162,7 +178,21 @@ impl Driver {
             }
         }
         self.arrivals.publish(&self.network, &self.connection);
+        if self.streams.is_empty() {
+            self.rest();
+        }
         Poll::Pending
+    }
+
+    /// Gives back what an idle connection does not need; there may be very many of them.
+    fn rest(&mut self) {
+        self.streams.shrink_to_fit();
+        self.commands.shrink_to_fit();
+        self.connection.commands.borrow_mut().shrink_to_fit();
+        self.backlog.rest();
+        if let Some(traffic) = &mut self.link.borrow_mut().traffic {
+            traffic.data.shrink_to_fit();
+        }
     }
 
     /// Writes what the pass gathered; true if the connection is broken.
@@ -234,6 +264,14 @@ impl Driver {
 
     /// Whether the client does not answer when it is asked if it is there.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(patience) = &mut self.patience {
+            let greeted = self.link.borrow().traffic.as_ref().is_none_or(|traffic| traffic.greeted);
+            if !greeted && patience.as_mut().poll(cx).is_ready() {
+                self.note(Incident::HeadersTimedOut, NO_SETTINGS);
+                return true;
+            }
+            self.patience.take_if(|_| greeted);
+        }
         let Some(keepalive) = &mut self.keepalive else { return false };
         let silent = keepalive.poll(cx, self.last_read);
         if silent {

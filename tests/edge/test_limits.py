@@ -209,7 +209,7 @@ class TestPartialMessages:
             wire.reset(second)
             wire.data(first, self.WHOLE[60_000:100_000])
             assert wire.unary(ECHO, b"x").data == message(b"x")
-            wire.data(first, self.WHOLE[100_000:], end=True)
+            wire.data(first, self.WHOLE[100_000:100_001])
             assert wire.answer(first).reset == REFUSED_STREAM
             assert wire.unary(ECHO, b"x").data == message(b"x")
         service.until(lambda edge: edge.counters()["calls_open"] == 0)

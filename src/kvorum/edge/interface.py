@@ -61,7 +61,10 @@ Event: TypeAlias = tuple[int, int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every limit of the edge. A limit holds a client back; it loses nothing."""
+    """Every limit of the edge.
+
+    Most hold a client back, and nothing is lost. Those that end a call or a connection say so.
+    """
 
     request_bytes_max: int = 2 * 1024 * 1024
     """Largest gRPC message; a larger one is answered RESOURCE_EXHAUSTED."""

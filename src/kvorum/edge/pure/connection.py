@@ -387,6 +387,8 @@ class Connection:
         self.dialect.receive(data)
 
     def _hang_up(self) -> None:
+        if self.tls is not None and not self.tls.is_ready and not self.closing:
+            self.note("tls_handshakes_failed", "EOF")
         # It may have closed its half only, and still read what was answered.
         self.hung_up = True
         self.close_when_flushed()
