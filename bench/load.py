@@ -52,6 +52,7 @@ class Load:
         streams: int,
         seconds: int,
         latencies: bool = False,
+        scheme: str = "http",
     ) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self._processes: list[subprocess.Popen[str]] = []
@@ -68,7 +69,7 @@ class Load:
                 command.append(f"--log-file={self._logs[-1]}")
             self._processes.append(
                 subprocess.Popen(
-                    [*command, f"http://{address}{path}"], stdout=subprocess.PIPE, text=True
+                    [*command, f"{scheme}://{address}{path}"], stdout=subprocess.PIPE, text=True
                 )
             )
 

@@ -8,6 +8,7 @@
 import http.client
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -59,8 +60,9 @@ def free_port() -> int:
 class Server:
     """A single member that runs as a process of its own."""
 
-    def __init__(self, name: str, directory: Path, *flags: str) -> None:
+    def __init__(self, name: str, directory: Path, *flags: str, scheme: str = "http") -> None:
         self.name = name
+        self._scheme = scheme
         self.directory = directory
         self._flags = flags
         self._log = directory.parent / f"{directory.name}.log"
@@ -70,7 +72,7 @@ class Server:
     def _start(self) -> None:
         self.port, peer = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        client_url, peer_url = f"http://{self.address}", f"http://127.0.0.1:{peer}"
+        client_url, peer_url = f"{self._scheme}://{self.address}", f"http://127.0.0.1:{peer}"
         began = time.monotonic()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -95,7 +97,13 @@ class Server:
         self.start_seconds = time.monotonic() - began
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        if self._scheme == "https":
+            unchecked = ssl._create_unverified_context()
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=10, context=unchecked
+            )
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
@@ -133,9 +141,9 @@ class Server:
 
 
 @contextmanager
-def running(name: str, directory: Path, *flags: str) -> Iterator[Server]:
+def running(name: str, directory: Path, *flags: str, scheme: str = "http") -> Iterator[Server]:
     """Run a server for as long as the block takes."""
-    server = Server(name, directory / name, *flags)
+    server = Server(name, directory / name, *flags, scheme=scheme)
     try:
         yield server
     finally:

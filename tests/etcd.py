@@ -56,7 +56,7 @@ def _base64(data: bytes) -> str:
 
 
 @contextmanager
-def running_etcd(directory: Path, *flags: str) -> Iterator[Etcd]:
+def running_etcd(directory: Path, *flags: str, scheme: str = "http") -> Iterator[Etcd]:
     """Run a member on a data directory for as long as the block takes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -64,8 +64,8 @@ def running_etcd(directory: Path, *flags: str) -> Iterator[Etcd]:
     command = [
         str(binary("etcd")),
         f"--data-dir={directory}",
-        f"--listen-client-urls=http://127.0.0.1:{port}",
-        f"--advertise-client-urls=http://127.0.0.1:{port}",
+        f"--listen-client-urls={scheme}://127.0.0.1:{port}",
+        f"--advertise-client-urls={scheme}://127.0.0.1:{port}",
         "--listen-peer-urls=http://127.0.0.1:0",
         "--initial-advertise-peer-urls=http://127.0.0.1:2",
         "--initial-cluster=default=http://127.0.0.1:2",
@@ -80,7 +80,7 @@ def running_etcd(directory: Path, *flags: str) -> Iterator[Etcd]:
         lines = []
         for line in process.stderr:
             lines.append(line)
-            if "serving client traffic insecurely" in line:
+            if "serving client traffic " in line:
                 break
         else:
             raise AssertionError(f"etcd ended with {process.wait()}:\n{''.join(lines)}")

@@ -21,13 +21,13 @@ class Kvorum:
         """What it logged so far."""
 
 
-def command(directory: Path, address: str, *flags: str) -> list[str]:
+def command(directory: Path, address: str, *flags: str, scheme: str = "http") -> list[str]:
     """Return the command line of a member that is a cluster by itself."""
     return [
         str(Path(sys.executable).parent / "kvorum"),
         f"--data-dir={directory}",
-        f"--listen-client-urls=http://{address}",
-        f"--advertise-client-urls=http://{address}",
+        f"--listen-client-urls={scheme}://{address}",
+        f"--advertise-client-urls={scheme}://{address}",
         "--listen-peer-urls=http://127.0.0.1:0",
         "--initial-advertise-peer-urls=http://127.0.0.1:2",
         "--initial-cluster=default=http://127.0.0.1:2",
@@ -38,13 +38,13 @@ def command(directory: Path, address: str, *flags: str) -> list[str]:
 
 
 @contextmanager
-def running_kvorum(directory: Path, *flags: str) -> Iterator[Kvorum]:
+def running_kvorum(directory: Path, *flags: str, scheme: str = "http") -> Iterator[Kvorum]:
     """Run a member on a data directory for as long as the block takes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     process = subprocess.Popen(
-        command(directory, address, *flags), stderr=subprocess.PIPE, text=True
+        command(directory, address, *flags, scheme=scheme), stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     server = Kvorum(address, process)

@@ -1,34 +1,105 @@
-//! One client: its first bytes decide which protocol it speaks.
+//! One client: TLS if the listener has it, then the first bytes decide which protocol it speaks.
 
 use crate::http1;
 use crate::http2;
-use crate::io::{Io, Socket};
+use crate::incidents::Incident;
+use crate::io::{Io, Socket, farewell};
 use crate::network::{Connection, Network};
-use bytes::BytesMut;
+use crate::shared::count;
+use crate::transport::Transport;
+use bytes::{Bytes, BytesMut};
+use std::io;
 use std::rc::Rc;
 use tokio::io::AsyncReadExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// The first byte of every TLS connection.
+const TLS_HANDSHAKE: u8 = 0x16;
+
 /// Serves a client until it is gone.
-pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, socket: Socket) {
+pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: Transport) {
     let registered = Registered { network, connection };
     let Registered { network, connection } = &registered;
+    // Boxed apart, so that an idle connection holds the state of one stage only.
+    let Some(socket) = Box::pin(secure(network, connection, transport)).await else { return };
     let mut io = Io::new(socket, connection.clone(), network.shared.clone());
     let wait = network.shared.limits.header_read_max;
-    // Boxed apart, so that an idle connection holds the state of one protocol only.
     match timeout(wait, Box::pin(read_protocol(&mut io))).await {
         Ok(Some(true)) => {
             io.expect_http2();
             Box::pin(http2::serve(network, connection, io)).await;
         }
         Ok(Some(false)) => Box::pin(http1::serve(network, connection, io)).await,
-        Ok(None) | Err(_) => {}
+        Ok(None) => farewell(&io.link()).await,
+        Err(_) => network.note(Incident::HeadersTimedOut, connection, "no request came in time"),
     }
 }
 
-/// Whether the client speaks HTTP/2; None if it left before it said so.
+/// Shakes hands where the listener has TLS; None if the client is not to be served.
+async fn secure(
+    network: &Network,
+    connection: &Connection,
+    mut transport: Transport,
+) -> Option<Socket> {
+    let Some(tls) = &connection.tls else { return Some(Socket::Plain(transport)) };
+    let deadline = Instant::now() + network.shared.limits.handshake_max;
+    let failed = |reason: String| network.note(Incident::HandshakeFailed, connection, reason);
+    let timed_out = || {
+        let text = "tls: the handshake was not finished in time";
+        network.note(Incident::HandshakeTimedOut, connection, text);
+    };
+    match timeout_at(deadline, transport.peek()).await {
+        Ok(Ok(Some(TLS_HANDSHAKE))) => {}
+        Ok(Ok(Some(_))) if tls.plain_too() => return Some(Socket::Plain(transport)),
+        Ok(Ok(Some(_))) => {
+            failed("tls: first record does not look like a TLS handshake".to_owned());
+            transport.close().await;
+            return None;
+        }
+        // Whoever only looks whether the port is open is nothing to speak of.
+        Ok(Ok(None) | Err(_)) => return None,
+        Err(_) => {
+            timed_out();
+            return None;
+        }
+    }
+    let (config, failure) = tls.config();
+    if let Some(reason) = failure {
+        network.note(Incident::ReloadFailed, connection, reason);
+    }
+    let accepting = TlsAcceptor::from(config).accept(transport).into_fallible();
+    match timeout_at(deadline, accepting).await {
+        Ok(Ok(stream)) => {
+            count(&network.shared.counters.tls_handshakes, 1);
+            if let Some([certificate, ..]) = stream.get_ref().1.peer_certificates() {
+                let _ = connection.shared.certificate.set(Bytes::copy_from_slice(certificate));
+            }
+            Some(Socket::Tls(Box::new(stream)))
+        }
+        Ok(Err((error, mut transport))) => {
+            failed(reason_of(&error));
+            // What rustls said of it must not be lost by a reset.
+            transport.close().await;
+            None
+        }
+        Err(_) => {
+            timed_out();
+            None
+        }
+    }
+}
+
+fn reason_of(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
+        _ => format!("tls: {error}"),
+    }
+}
+
+/// Whether the client speaks HTTP/2; None if it left before it said so, or speaks TLS.
 async fn read_protocol(io: &mut Io) -> Option<bool> {
     let mut start = BytesMut::with_capacity(HTTP2_PREFACE.len());
     loop {
@@ -43,6 +114,9 @@ async fn read_protocol(io: &mut Io) -> Option<bool> {
             Ok(number) => start.extend_from_slice(&rest[..number]),
             Err(_) => return None,
         }
+    }
+    if start[0] == TLS_HANDSHAKE {
+        return None;
     }
     let is_http2 = start[..] == *HTTP2_PREFACE;
     io.unread(start.freeze());

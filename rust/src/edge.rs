@@ -3,6 +3,7 @@
 //! `kvorum.edge.interface` documents what each method promises.
 
 use crate::grpc;
+use crate::incidents::Incidents;
 use crate::listener::BoundSocket;
 use crate::log_writer::LogWriter;
 use crate::network;
@@ -10,6 +11,7 @@ use crate::shared::{
     Call, Command, Counters, Event, EventDetail, Limits, Metadata, Method, Methods, Outbox, Pairs,
     Pending, Shared, Unary, connection_of,
 };
+use crate::tls::{Tls, TlsSettings};
 use crate::wakeup::Wakeup;
 use bytes::Bytes;
 use http::HeaderName;
@@ -20,6 +22,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -78,7 +81,9 @@ impl NativeEdge {
             outbox: Outbox::default(),
             wakeup: Wakeup::new()?,
             counters: Counters::default(),
+            incidents: Incidents::default(),
             queued: AtomicUsize::new(0),
+            partial: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
             descriptors: Mutex::default(),
             drained: AtomicBool::new(false),
@@ -99,10 +104,18 @@ impl NativeEdge {
         })
     }
 
-    fn listen(&self, address: &str) -> PyResult<(usize, String)> {
+    #[pyo3(signature = (address, tls = None))]
+    fn listen(&self, address: &str, tls: Option<&Bound<'_, PyAny>>) -> PyResult<(usize, String)> {
         self.check_open()?;
         let number = self.listeners.load(Ordering::Relaxed);
-        let (bound, address) = BoundSocket::new(address, number).map_err(|error| {
+        let tls = match tls {
+            Some(settings) => Some(Tls::new(read_tls(settings)?).map_err(|reason| {
+                let text = format!("cannot listen at {address} with TLS: {reason}");
+                PyOSError::new_err((libc::EINVAL, text))
+            })?),
+            None => None,
+        };
+        let (bound, address) = BoundSocket::new(address, number, tls).map_err(|error| {
             let reason = error.to_string();
             // The number goes into the exception itself.
             let reason = reason.split(" (os error").next().unwrap_or_default();
@@ -239,9 +252,29 @@ impl NativeEdge {
         Ok(connection.map_or_else(String::new, |connection| connection.peer.clone()))
     }
 
+    fn peer_certificate<'py>(
+        &self,
+        py: Python<'py>,
+        call: Call,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        self.check_open()?;
+        let inbox = self.shared.inbox.lock();
+        let connection = inbox.connection(connection_of(call));
+        let certificate = connection.and_then(|connection| connection.certificate.get());
+        Ok(certificate.map(|certificate| PyBytes::new(py, certificate)))
+    }
+
+    fn incidents(&self) -> Vec<(&'static str, usize, String, String, u64)> {
+        let taken = self.shared.incidents.take();
+        taken
+            .into_iter()
+            .map(|one| (one.name, one.listener, one.peer, one.text, one.count))
+            .collect()
+    }
+
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = &self.shared.counters;
-        let named: [(&str, &AtomicU64); 10] = [
+        let named: [(&str, &AtomicU64); 11] = [
             ("connections_accepted", &counters.connections_accepted),
             ("connections_open", &counters.connections_open),
             ("calls_received", &counters.calls_received),
@@ -252,9 +285,10 @@ impl NativeEdge {
             ("bytes_written", &counters.bytes_written),
             ("deadlines_exceeded", &counters.deadlines_exceeded),
             ("requests_refused", &counters.requests_refused),
+            ("tls_handshakes", &counters.tls_handshakes),
         ];
         let dict = PyDict::new(py);
-        for (name, counter) in named {
+        for (name, counter) in named.into_iter().chain(self.shared.incidents.totals()) {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
         Ok(dict)
@@ -430,7 +464,9 @@ impl Drop for NativeEdge {
 fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
     let connections_max: u64 = limits.getattr("connections_max")?.extract()?;
     let window: u32 = limits.getattr("stream_queued_bytes_max")?.extract()?;
-    let seconds: f64 = limits.getattr("header_read_seconds_max")?.extract()?;
+    let seconds = |name: &str| -> PyResult<Duration> {
+        Ok(Duration::from_secs_f64(limits.getattr(name)?.extract()?))
+    };
     Ok(Limits {
         request_bytes_max: limits.getattr("request_bytes_max")?.extract()?,
         streams_per_connection_max: limits.getattr("streams_per_connection_max")?.extract()?,
@@ -439,11 +475,37 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
             number => number as usize,
         },
         header_list_bytes_max: limits.getattr("header_list_bytes_max")?.extract()?,
-        header_read_max: Duration::from_secs_f64(seconds),
+        handshake_max: seconds("handshake_seconds_max")?,
+        header_read_max: seconds("header_read_seconds_max")?,
+        ping_min: seconds("ping_seconds_min")?,
+        keepalive: Some((seconds("keepalive_seconds")?, seconds("keepalive_timeout_seconds")?))
+            .filter(|(interval, timeout)| !interval.is_zero() && !timeout.is_zero()),
+        resets_per_second_max: limits.getattr("resets_per_second_max")?.extract()?,
+        connection_partial_bytes_max: limits.getattr("connection_partial_bytes_max")?.extract()?,
+        connection_unread_bytes_max: limits.getattr("connection_unread_bytes_max")?.extract()?,
         stream_queued_bytes_max: window.min(HTTP2_WINDOW_MAX),
         connection_queued_bytes_max: limits.getattr("connection_queued_bytes_max")?.extract()?,
         queued_bytes_max: limits.getattr("queued_bytes_max")?.extract()?,
         stream_writable_bytes: limits.getattr("stream_writable_bytes")?.extract()?,
+    })
+}
+
+fn read_tls(settings: &Bound<'_, PyAny>) -> PyResult<TlsSettings> {
+    let file = |name: &str| -> PyResult<Option<PathBuf>> {
+        let path: PathBuf = settings.getattr(name)?.extract()?;
+        Ok(Some(path).filter(|path| !path.as_os_str().is_empty()))
+    };
+    Ok(TlsSettings {
+        cert_file: settings.getattr("cert_file")?.extract()?,
+        key_file: settings.getattr("key_file")?.extract()?,
+        client_ca_file: file("client_ca_file")?,
+        client_crl_file: file("client_crl_file")?,
+        allowed_names: settings.getattr("allowed_names")?.extract()?,
+        allowed_hostnames: settings.getattr("allowed_hostnames")?.extract()?,
+        version_min: settings.getattr("version_min")?.extract()?,
+        version_max: settings.getattr("version_max")?.extract()?,
+        cipher_suites: settings.getattr("cipher_suites")?.extract()?,
+        plain_too: settings.getattr("plain_too")?.extract()?,
     })
 }
 

@@ -1,6 +1,7 @@
 //! An HTTP/1.1 connection: hyper does the protocol, the loop sees calls as on HTTP/2.
 
 use crate::exchange::{Exchanges, Server};
+use crate::incidents::Incident;
 use crate::io::{Io, Link, farewell};
 use crate::network::{Connection, Network};
 use bytes::BytesMut;
@@ -69,6 +70,8 @@ impl Driver {
         }
         let mut polled = self.poll_stage(cx);
         if self.is_too_slow(cx) {
+            let text = "the headers of a request did not come in time";
+            self.network.note(Incident::HeadersTimedOut, &self.connection, text);
             polled = Poll::Ready(());
         }
         if let Poll::Ready(Err(_)) = self.link.borrow_mut().poll_drain(cx) {

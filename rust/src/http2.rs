@@ -1,17 +1,20 @@
 //! An HTTP/2 connection: one task accepts calls, applies what the loop said, and flushes.
 
 use crate::arrivals::Arrivals;
+use crate::backlog::Backlog;
 use crate::grpc::{self, MessageReader, Refusal};
+use crate::incidents::Incident;
 use crate::io::{GATHERED_BYTES_MAX, Io, Link, farewell};
 use crate::network::{Connection, Network};
+use crate::policy::{Keepalive, Pings, Resets};
 use crate::ready::Ready;
 use crate::shared::{
     Command, EventDetail, HttpRequest, Shared, call_of, count, stream_of, uncount,
 };
-use crate::stream::{self, Kind, Progress, Stream};
+use crate::stream::{self, Kind, Load, Progress, Stream};
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{RecvStream, server};
+use h2::{Reason, RecvStream, server};
 use http::Request;
 use http::request::Parts;
 use rustc_hash::FxHashMap;
@@ -21,19 +24,18 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::time::{Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
 /// What a stream's answer may hold inside h2; the rest waits where it is counted.
 const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
 
-/// Streams that a client may open and reset before one pass looks at them. More than that is
-/// an attack, answered with GOAWAY.
-const RESETS_UNSEEN_MAX: usize = 200;
-
 /// No deadline is farther away; what is farther never comes.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+const NO_SETTINGS: &str = "http2: no settings came in time";
 
 pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
     let limits = &network.shared.limits;
@@ -44,27 +46,17 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
         .max_concurrent_streams(limits.streams_per_connection_max)
         .max_header_list_size(limits.header_list_bytes_max)
         .max_send_buffer_size(STREAM_BUFFER_BYTES_MAX)
-        .max_pending_accept_reset_streams(RESETS_UNSEEN_MAX)
+        .max_pending_accept_reset_streams(limits.resets_per_second_max)
         .handshake::<_, Bytes>(io);
-    let Ok(Ok(h2)) = timeout(limits.header_read_max, handshake).await else {
-        return;
+    let h2 = match timeout(limits.header_read_max, handshake).await {
+        Ok(Ok(h2)) => h2,
+        Ok(Err(_)) => return,
+        Err(_) => {
+            network.note(Incident::HeadersTimedOut, connection, NO_SETTINGS);
+            return;
+        }
     };
-    let mut driver = Driver {
-        network: network.clone(),
-        shared: network.shared.clone(),
-        connection: connection.clone(),
-        h2,
-        streams: FxHashMap::default(),
-        ready: Arc::default(),
-        deadlines: BTreeSet::new(),
-        alarm: None,
-        blocked: Vec::new(),
-        commands: VecDeque::new(),
-        young: Vec::new(),
-        link,
-        arrivals: Arrivals::default(),
-        going_away: false,
-    };
+    let mut driver = Driver::new(network, connection, link, h2);
     poll_fn(|cx| driver.poll(cx)).await;
     network.detach(connection, driver.commands.drain(..));
     farewell(&driver.link).await;
@@ -89,9 +81,60 @@ struct Driver {
     link: Rc<RefCell<Link>>,
     arrivals: Arrivals,
     going_away: bool,
+    /// How long the client may take to begin with its settings.
+    patience: Option<Pin<Box<Sleep>>>,
+    keepalive: Option<Keepalive>,
+    last_read: Instant,
+    pings: Pings,
+    resets: Resets,
+    highest_stream: u32,
+    /// Sum of the streams' loads.
+    load: Load,
+    backlog: Backlog,
+    /// The client leaves so many answers unread that its new calls wait.
+    clogged: bool,
 }
 
 impl Driver {
+    // Not part of `serve`, whose future would keep room for the parts and for the whole.
+    fn new(
+        network: &Rc<Network>,
+        connection: &Rc<Connection>,
+        link: Rc<RefCell<Link>>,
+        mut h2: server::Connection<Io, Bytes>,
+    ) -> Driver {
+        let limits = &network.shared.limits;
+        let keepalive = limits.keepalive.and_then(|(interval, timeout)| {
+            Some(Keepalive::new(interval, timeout, h2.ping_pong()?))
+        });
+        let now = Instant::now();
+        Driver {
+            network: network.clone(),
+            shared: network.shared.clone(),
+            connection: connection.clone(),
+            h2,
+            streams: FxHashMap::default(),
+            ready: Arc::default(),
+            deadlines: BTreeSet::new(),
+            alarm: None,
+            blocked: Vec::new(),
+            commands: VecDeque::new(),
+            young: Vec::new(),
+            link,
+            arrivals: Arrivals::default(),
+            going_away: false,
+            patience: Some(Box::pin(sleep(limits.header_read_max))),
+            keepalive,
+            last_read: now,
+            pings: Pings::default(),
+            resets: Resets::new(now),
+            highest_stream: 0,
+            load: Load::default(),
+            backlog: Backlog::default(),
+            clogged: false,
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.connection.set_waker(cx.waker());
         self.ready.begin_pass(cx.waker());
@@ -106,7 +149,12 @@ impl Driver {
                 self.drive(stream);
             }
             let known = self.young.len();
-            let closed = self.accept_all(cx) || self.drain(cx);
+            let highest_before = self.highest_stream;
+            let calls_before = self.streams.len();
+            let closed = self.accept_all(cx)
+                || self.is_abusive(highest_before, calls_before)
+                || self.drain(cx)
+                || self.is_silent(cx);
             if closed {
                 self.end_all();
                 self.arrivals.publish(&self.network, &self.connection);
@@ -120,12 +168,31 @@ impl Driver {
                 }
                 continue;
             }
+            let was_clogged = self.clogged;
+            self.count_unread();
+            if was_clogged && !self.clogged {
+                continue;
+            }
             if self.ready.end_pass() {
                 break;
             }
         }
         self.arrivals.publish(&self.network, &self.connection);
+        if self.streams.is_empty() {
+            self.rest();
+        }
         Poll::Pending
+    }
+
+    /// Gives back what an idle connection does not need; there may be very many of them.
+    fn rest(&mut self) {
+        self.streams.shrink_to_fit();
+        self.commands.shrink_to_fit();
+        self.connection.commands.borrow_mut().shrink_to_fit();
+        self.backlog.rest();
+        if let Some(traffic) = &mut self.link.borrow_mut().traffic {
+            traffic.data.shrink_to_fit();
+        }
     }
 
     /// Writes what the pass gathered; true if the connection is broken.
@@ -136,13 +203,116 @@ impl Driver {
 
     /// Takes in every new call, and moves bytes both ways; true if the connection is closed.
     fn accept_all(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.clogged {
+            // What opens the client's windows has to be read all the same.
+            return self.h2.poll_closed(cx).is_ready();
+        }
         loop {
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
-                Poll::Ready(Some(Err(_)) | None) => return true,
+                Poll::Ready(Some(Err(error))) => {
+                    if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
+                        self.note(Incident::ResetsExcessive, "http2: too many calls were reset");
+                    }
+                    return true;
+                }
+                Poll::Ready(None) => return true,
                 Poll::Pending => return false,
             }
         }
+    }
+
+    fn note(&self, kind: Incident, text: &str) {
+        self.network.note(kind, &self.connection, text);
+    }
+
+    /// Judges what the client did in this pass; true if the connection has to end.
+    fn is_abusive(&mut self, highest_before: u32, calls_before: usize) -> bool {
+        let link = &mut *self.link.borrow_mut();
+        let Some(traffic) = &mut link.traffic else { return false };
+        let limits = &self.shared.limits;
+        if std::mem::take(&mut link.read) > 0 {
+            self.last_read = Instant::now();
+        }
+        let mut offence = None;
+        if traffic.pings > 0 || traffic.forgiven {
+            let pings = (std::mem::take(&mut traffic.forgiven), std::mem::take(&mut traffic.pings));
+            let has_calls = calls_before > 0 || !self.streams.is_empty();
+            if self.pings.are_too_many(pings, has_calls, limits.ping_min, self.last_read) {
+                offence = Some((Incident::PingsExcessive, "too_many_pings"));
+            }
+        }
+        if !traffic.resets.is_empty() {
+            let resets = std::mem::take(&mut traffic.resets);
+            self.backlog.forget(&resets);
+            let max = limits.resets_per_second_max;
+            if self.resets.are_too_many(&resets, highest_before, max, self.last_read) {
+                offence = Some((Incident::ResetsExcessive, "too_many_resets"));
+            }
+        }
+        if !self.clogged {
+            traffic.calls_bytes = 0;
+        } else if traffic.calls_bytes > limits.connection_queued_bytes_max {
+            offence = Some((Incident::UnreadExcessive, "too_much_unread"));
+        }
+        if let Some((incident, word)) = offence {
+            link.go_away(self.highest_stream, Reason::ENHANCE_YOUR_CALM.into(), word);
+            self.network.note(incident, &self.connection, format!("http2: {word}"));
+        }
+        offence.is_some()
+    }
+
+    /// Whether the client does not answer when it is asked if it is there.
+    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(patience) = &mut self.patience {
+            let greeted = self.link.borrow().traffic.as_ref().is_none_or(|traffic| traffic.greeted);
+            if !greeted && patience.as_mut().poll(cx).is_ready() {
+                self.note(Incident::HeadersTimedOut, NO_SETTINGS);
+                return true;
+            }
+            self.patience.take_if(|_| greeted);
+        }
+        let Some(keepalive) = &mut self.keepalive else { return false };
+        let silent = keepalive.poll(cx, self.last_read);
+        if silent {
+            self.note(Incident::KeepalivesUnanswered, "http2: a ping was not answered in time");
+        }
+        silent
+    }
+
+    /// Finds out how much the client leaves unread, and whether its new calls have to wait.
+    fn count_unread(&mut self) {
+        if let Some(traffic) = &mut self.link.borrow_mut().traffic {
+            self.backlog.settle(&mut traffic.data);
+        }
+        let waiting = self.commands.iter().map(|command| match command {
+            Command::Reply { result: Ok(message), .. } => message.len(),
+            _ => 0,
+        });
+        let unread = self.load.unread + self.backlog.bytes() + waiting.sum::<usize>();
+        let clogged = unread > self.shared.limits.connection_unread_bytes_max;
+        if clogged && !self.clogged {
+            self.note(Incident::CallsDelayed, "http2: the client does not read its answers");
+        }
+        self.clogged = clogged;
+    }
+
+    /// Counts what a stream keeps here; true if its message has to be turned away.
+    fn weigh(&mut self, id: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else { return false };
+        let (before, now) = (stream.load, stream.current_load());
+        if now == before {
+            return false;
+        }
+        stream.load = now;
+        self.load.unread = self.load.unread + now.unread - before.unread;
+        self.load.partial = self.load.partial + now.partial - before.partial;
+        let total = self.shared.partial.fetch_add(now.partial, Ordering::Relaxed) + now.partial;
+        self.shared.partial.fetch_sub(before.partial, Ordering::Relaxed);
+        let limits = &self.shared.limits;
+        now.partial > before.partial
+            && (self.load.partial > limits.connection_partial_bytes_max
+                || total - before.partial > limits.queued_bytes_max)
     }
 
     fn socket_is_free(&self) -> bool {
@@ -155,6 +325,7 @@ impl Driver {
 
     fn accept(&mut self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
         let (parts, body) = request.into_parts();
+        self.highest_stream = self.highest_stream.max(respond.stream_id().as_u32());
         let accepted = if grpc::is_grpc(&parts.headers) {
             self.accept_call(&parts, body, respond)
         } else {
@@ -244,7 +415,10 @@ impl Driver {
         match command {
             Command::Reply { result: Ok(message), .. } => {
                 count(&self.shared.counters.messages_sent, 1);
-                if stream.reply(message) {
+                self.resets.answered();
+                let (hurry, length) = (self.backlog.has_room(), message.len());
+                if stream.reply(message, hurry) {
+                    self.backlog.add(id, length);
                     return self.remove(id);
                 }
             }
@@ -296,14 +470,23 @@ impl Driver {
                 return self.abort(id, refusal);
             }
         }
+        if self.weigh(id) {
+            return self.turn_away(id);
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
         let progress = stream.transmit(&self.ready, id, socket_is_free);
         let mark = self.shared.limits.stream_writable_bytes;
         if stream.is_in_use() && stream.pending.is_writable_again(mark) {
             self.arrivals.event(stream.call, EventDetail::Writable);
         }
         match progress {
-            Progress::Waiting => {}
-            Progress::Blocked => self.blocked.push(id),
+            Progress::Waiting => {
+                self.weigh(id);
+            }
+            Progress::Blocked => {
+                self.weigh(id);
+                self.blocked.push(id);
+            }
             Progress::Done => self.remove(id),
             Progress::Broken => self.give_up(id),
         }
@@ -340,6 +523,16 @@ impl Driver {
         }
     }
 
+    /// Ends a call because too much of unfinished messages is here already.
+    fn turn_away(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.turn_away();
+            count(&self.shared.counters.requests_refused, 1);
+            self.note(Incident::PartialMessagesRefused, "http2: too much of unfinished messages");
+            self.give_up(id);
+        }
+    }
+
     /// Ends a call whose client gave it up.
     fn give_up(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| stream.is_reported()) {
@@ -350,6 +543,9 @@ impl Driver {
 
     fn remove(&mut self, id: u32) {
         if let Some(stream) = self.streams.remove(&id) {
+            self.load.unread -= stream.load.unread;
+            self.load.partial -= stream.load.partial;
+            self.shared.partial.fetch_sub(stream.load.partial, Ordering::Relaxed);
             uncount(&self.shared.counters.calls_open, 1);
             if let Some(deadline) = stream.deadline {
                 self.deadlines.remove(&(deadline, id));
@@ -369,5 +565,6 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         uncount(&self.shared.counters.calls_open, self.streams.len());
+        self.shared.partial.fetch_sub(self.load.partial, Ordering::Relaxed);
     }
 }

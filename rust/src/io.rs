@@ -1,8 +1,10 @@
 //! A client's socket as HTTP sees it: writes are gathered until a flush, reads can pause.
 
 use crate::authority::AuthorityFilter;
+use crate::frames::Traffic;
 use crate::network::Connection;
 use crate::shared::{Shared, count};
+use crate::transport::{FAREWELL_MAX, Transport};
 use bytes::{Buf, Bytes};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,10 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
 
 /// Gathered bytes above which nothing more is taken until the socket accepts some.
 pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
@@ -23,23 +24,28 @@ pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 /// A piece this large goes to the socket directly: copying it would cost more than a call.
 const DIRECT_BYTES_MIN: usize = 8 * 1024;
 
-/// How long a client may take to receive its last bytes and close.
-const FAREWELL_MAX: Duration = Duration::from_secs(1);
-
+/// What HTTP is spoken over.
 pub enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+    Plain(Transport),
+    Tls(Box<TlsStream<Transport>>),
 }
 
 impl Socket {
+    fn transport(&mut self) -> &mut Transport {
+        match self {
+            Socket::Plain(transport) => transport,
+            Socket::Tls(stream) => stream.get_mut().0,
+        }
+    }
+
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self {
-            Socket::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Socket::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Socket::Plain(transport) => Pin::new(transport).poll_read(cx, buffer),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 
@@ -49,15 +55,23 @@ impl Socket {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self {
-            Socket::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Socket::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Socket::Plain(transport) => Pin::new(transport).poll_write_vectored(cx, slices),
+            Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// Writes what TLS has encrypted and kept.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Plain(_) => Poll::Ready(Ok(())),
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Socket::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Socket::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Socket::Plain(transport) => Pin::new(transport).poll_shutdown(cx),
+            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }
@@ -74,12 +88,31 @@ pub struct Link {
     connection: Rc<Connection>,
     shared: Arc<Shared>,
     filter: Option<Box<AuthorityFilter>>,
+    /// What passes, if it is HTTP/2.
+    pub traffic: Option<Box<Traffic>>,
 }
 
 impl Link {
     /// Bytes the socket has not taken.
     pub fn waiting(&self) -> usize {
         self.gathered.len() - self.written
+    }
+
+    /// Follows the frames in what was taken from HTTP.
+    fn note_written(&mut self, slices: &[IoSlice<'_>], mut length: usize) {
+        let Some(traffic) = &mut self.traffic else { return };
+        for slice in slices {
+            let taken = slice.len().min(length);
+            traffic.wrote(&slice[..taken]);
+            length -= taken;
+        }
+    }
+
+    /// Says why the connection ends, if it can be said.
+    pub fn go_away(&mut self, last_stream: u32, reason: u32, text: &str) {
+        let frame =
+            self.traffic.as_ref().and_then(|traffic| traffic.go_away(last_stream, reason, text));
+        self.gathered.extend(frame.unwrap_or_default());
     }
 
     /// Writes what is gathered.
@@ -93,6 +126,7 @@ impl Link {
             self.written += length;
             count(&self.shared.counters.bytes_written, length);
         }
+        ready!(self.socket.poll_flush(cx))?;
         // Freed, not kept: an idle connection should cost little.
         self.gathered = Vec::new();
         self.written = 0;
@@ -105,14 +139,7 @@ impl Link {
     fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
         ready!(self.socket.poll_shutdown(cx))?;
-        let mut waste = [0; 4096];
-        loop {
-            let mut buffer = ReadBuf::new(&mut waste);
-            ready!(self.socket.poll_read(cx, &mut buffer))?;
-            if buffer.filled().is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-        }
+        self.socket.transport().poll_end(cx)
     }
 
     /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
@@ -155,6 +182,7 @@ impl Io {
             connection,
             shared,
             filter: None,
+            traffic: None,
         })))
     }
 
@@ -165,7 +193,8 @@ impl Io {
     /// Prepares for HTTP/2, whose clients say strange things over unix sockets.
     pub fn expect_http2(&mut self) {
         let link = &mut *self.0.borrow_mut();
-        link.filter = matches!(link.socket, Socket::Unix(_)).then(Box::default);
+        link.traffic = Some(Box::default());
+        link.filter = link.socket.transport().is_unix().then(Box::default);
     }
 
     /// Puts bytes back that were read.
@@ -196,6 +225,9 @@ impl AsyncRead for Io {
         let result = link.socket.poll_read(cx, buffer);
         if let Some(filter) = &mut link.filter {
             filter.pass(&mut buffer.filled_mut()[before..]);
+        }
+        if let Some(traffic) = &mut link.traffic {
+            traffic.read(&buffer.filled()[before..]);
         }
         let length = buffer.filled().len() - before;
         link.read += length;
@@ -229,12 +261,14 @@ impl AsyncWrite for Io {
         {
             if let Ok(length) = &result {
                 count(&link.shared.counters.bytes_written, *length);
+                link.note_written(slices, *length);
             }
             return Poll::Ready(result);
         }
         for slice in slices {
             link.gathered.extend_from_slice(slice);
         }
+        link.note_written(slices, offered);
         Poll::Ready(Ok(offered))
     }
 

@@ -7,21 +7,28 @@
 
 mod arrivals;
 mod authority;
+mod backlog;
 mod connection;
+mod der;
 #[cfg(feature = "python")]
 mod edge;
 mod exchange;
+mod frames;
 mod grpc;
 mod http1;
 mod http2;
 mod inbox;
+mod incidents;
 mod io;
 mod listener;
 mod log_writer;
 mod network;
+mod policy;
 mod ready;
 mod shared;
 mod stream;
+mod tls;
+mod transport;
 mod wakeup;
 
 /// A call costs some twenty allocations, most of them h2's; this halves their price.

@@ -1,8 +1,10 @@
 //! Listening sockets: bound by the loop, so that errors reach the operator, accepted here.
 
-use crate::io::Socket;
+use crate::incidents::Incident;
 use crate::network::Network;
-use socket2::{Domain, Protocol, SockAddr, Type};
+use crate::tls::Tls;
+use crate::transport::Transport;
+use socket2::{Domain, Protocol, SockAddr, TcpKeepalive, Type};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,6 +15,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 
 const BACKLOG: i32 = 4096;
+
+/// Silence after which the system asks whether the client's machine is still there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Accepting failed for lack of descriptors or memory: how long to leave it alone.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -25,6 +30,7 @@ enum Kind {
 pub struct BoundSocket {
     kind: Kind,
     number: usize,
+    tls: Option<Tls>,
     /// The file of a unix socket, removed when the listener is dropped.
     path: Option<PathBuf>,
     creator: u32,
@@ -32,7 +38,11 @@ pub struct BoundSocket {
 
 impl BoundSocket {
     /// Binds `host:port`, `[v6 host]:port` or `unix:path`; returns the address in that form.
-    pub fn new(address: &str, number: usize) -> io::Result<(BoundSocket, String)> {
+    pub fn new(
+        address: &str,
+        number: usize,
+        tls: Option<Tls>,
+    ) -> io::Result<(BoundSocket, String)> {
         let creator = std::process::id();
         if let Some(path) = address.strip_prefix("unix:") {
             let path = PathBuf::from(path);
@@ -43,7 +53,7 @@ impl BoundSocket {
             socket.set_nonblocking(true)?;
             let kind = Kind::Unix(socket.into());
             return Ok((
-                BoundSocket { kind, number, path: Some(path), creator },
+                BoundSocket { kind, number, tls, path: Some(path), creator },
                 address.to_owned(),
             ));
         }
@@ -54,12 +64,16 @@ impl BoundSocket {
         let socket =
             socket2::Socket::new(Domain::for_address(resolved), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
+        // Sockets that are accepted have it from here.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        socket.set_tcp_keepalive(&keepalive)?;
         socket.bind(&resolved.into())?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         let listener: std::net::TcpListener = socket.into();
         let bound = listener.local_addr()?.to_string();
-        Ok((BoundSocket { kind: Kind::Tcp(listener), number, path: None, creator }, bound))
+        let kind = Kind::Tcp(listener);
+        Ok((BoundSocket { kind, number, tls, path: None, creator }, bound))
     }
 }
 
@@ -92,16 +106,16 @@ enum Listener {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<(Socket, String)> {
+    async fn accept(&self) -> io::Result<(Transport, String)> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Socket::Tcp(stream), peer.to_string()))
+                Ok((stream.into(), peer.to_string()))
             }
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Socket::Unix(stream), "@".to_owned()))
+                Ok((stream.into(), "@".to_owned()))
             }
         }
     }
@@ -116,17 +130,23 @@ pub async fn accept(network: Rc<Network>, bound: BoundSocket) {
         Kind::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
     }
     .expect("a bound socket is usable");
+    let tls = bound.tls.map(Rc::new);
     loop {
-        wait_for_room(&network).await;
+        wait_for_room(&network, bound.number).await;
         match listener.accept().await {
-            Ok((socket, peer)) => network.serve(socket, peer, bound.number),
+            Ok((transport, peer)) => network.serve(transport, peer, bound.number, tls.clone()),
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn wait_for_room(network: &Network) {
-    while network.connections_open() >= network.shared.limits.connections_max {
+async fn wait_for_room(network: &Network, listener: usize) {
+    let limit = network.shared.limits.connections_max;
+    if network.connections_open() >= limit {
+        let text = format!("{limit} connections are open; more wait to be accepted");
+        network.shared.incidents.note(Incident::ConnectionsDelayed, listener, "", text);
+    }
+    while network.connections_open() >= limit {
         network.closed.notified().await;
     }
 }

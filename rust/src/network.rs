@@ -1,21 +1,23 @@
 //! The network thread: a single-threaded runtime, its connections, and the commands for them.
 
 use crate::connection;
-use crate::io::Socket;
+use crate::incidents::Incident;
 use crate::listener::{self, BoundSocket};
 use crate::shared::{
     Command, ConnectionShared, Event, EventDetail, Shared, connection_of, count, uncount,
 };
+use crate::tls::Tls;
+use crate::transport::Transport;
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use tokio::runtime::Runtime;
@@ -46,6 +48,7 @@ pub struct Network {
 pub struct Connection {
     pub number: u32,
     pub listener: usize,
+    pub tls: Option<Rc<Tls>>,
     pub shared: Arc<ConnectionShared>,
     pub commands: RefCell<VecDeque<Command>>,
     pub waker: RefCell<Option<Waker>>,
@@ -227,21 +230,26 @@ impl Network {
     }
 
     /// Takes a new client in and serves it until it is gone.
-    pub fn serve(self: &Rc<Self>, socket: Socket, peer: String, listener: usize) {
-        let descriptor = match &socket {
-            Socket::Tcp(stream) => stream.as_raw_fd(),
-            Socket::Unix(stream) => stream.as_raw_fd(),
-        };
+    pub fn serve(
+        self: &Rc<Self>,
+        transport: Transport,
+        peer: String,
+        listener: usize,
+        tls: Option<Rc<Tls>>,
+    ) {
+        let descriptor = transport.descriptor();
         self.connections_made.set(self.connections_made.get().wrapping_add(1));
         let number = self.connections_made.get();
         let shared = Arc::new(ConnectionShared {
             peer,
+            certificate: OnceLock::new(),
             queued: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
         });
         let connection = Rc::new(Connection {
             number,
             listener,
+            tls,
             shared: shared.clone(),
             commands: RefCell::default(),
             waker: RefCell::default(),
@@ -253,7 +261,7 @@ impl Network {
         self.shared.descriptors.lock().insert(descriptor);
         self.shared.inbox.lock().open(number, shared);
         self.connections.borrow_mut().insert(number, connection.clone());
-        spawn(connection::serve(self.clone(), connection, socket));
+        spawn(connection::serve(self.clone(), connection, transport));
     }
 
     /// Ends a connection for the loop: what is said to it from now on goes nowhere.
@@ -280,6 +288,12 @@ impl Network {
         self.connections_open.set(self.connections_open.get() - 1);
         self.closed.notify_one();
         self.note_if_drained();
+    }
+
+    /// Notes that a client was refused or held back.
+    pub fn note(&self, kind: Incident, connection: &Connection, text: impl Into<String>) {
+        let peer = &connection.shared.peer;
+        self.shared.incidents.note(kind, connection.listener, peer, text.into());
     }
 
     /// Counts bytes that wait for the loop.

@@ -4,6 +4,7 @@
 //! locked once per batch, never per request.
 
 use crate::inbox::Inbox;
+use crate::incidents::Incidents;
 use crate::wakeup::Wakeup;
 use bytes::Bytes;
 use http::HeaderName;
@@ -13,8 +14,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -39,7 +40,14 @@ pub struct Limits {
     pub streams_per_connection_max: u32,
     pub connections_max: usize,
     pub header_list_bytes_max: u32,
+    pub handshake_max: Duration,
     pub header_read_max: Duration,
+    pub ping_min: Duration,
+    /// Interval and timeout of pings to clients.
+    pub keepalive: Option<(Duration, Duration)>,
+    pub resets_per_second_max: usize,
+    pub connection_partial_bytes_max: usize,
+    pub connection_unread_bytes_max: usize,
     pub stream_queued_bytes_max: u32,
     pub connection_queued_bytes_max: usize,
     pub queued_bytes_max: usize,
@@ -200,6 +208,8 @@ impl Command {
 /// What the loop may know of a connection.
 pub struct ConnectionShared {
     pub peer: String,
+    /// The certificate that the client has shown, if it was asked for one.
+    pub certificate: OnceLock<Bytes>,
     /// Bytes received and not polled.
     pub queued: AtomicUsize,
     /// Reading stopped because of a limit; `poll` has to say when it may go on.
@@ -261,6 +271,7 @@ pub struct Counters {
     pub bytes_written: AtomicU64,
     pub deadlines_exceeded: AtomicU64,
     pub requests_refused: AtomicU64,
+    pub tls_handshakes: AtomicU64,
 }
 
 pub fn count(counter: &AtomicU64, number: usize) {
@@ -279,8 +290,11 @@ pub struct Shared {
     pub outbox: Outbox,
     pub wakeup: Wakeup,
     pub counters: Counters,
+    pub incidents: Incidents,
     /// Sum of `ConnectionShared::queued`.
     pub queued: AtomicUsize,
+    /// Bytes of incomplete messages on all connections.
+    pub partial: AtomicUsize,
     /// Some connection stopped reading because of the sum.
     pub paused: AtomicBool,
     /// Every socket, so that a forked child can close its copies.

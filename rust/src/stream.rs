@@ -66,6 +66,17 @@ pub struct Stream {
     /// What was sent has had its chance to leave before the stream is reset.
     breaking: bool,
     waker: Option<Waker>,
+    /// What the connection counts for this stream.
+    pub load: Load,
+}
+
+/// Bytes that a call keeps here.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Of a message that is not complete.
+    pub partial: usize,
+    /// Of the answer to a unary call, which the client does not take.
+    pub unread: usize,
 }
 
 /// Answers a call that is not taken in.
@@ -100,6 +111,30 @@ impl Stream {
             ending: None,
             breaking: false,
             waker: None,
+            load: Load::default(),
+        }
+    }
+
+    pub fn current_load(&self) -> Load {
+        Load {
+            partial: if self.body.is_some() { self.reader.partial_bytes() } else { 0 },
+            unread: match self.kind {
+                Kind::Unary => self.pieces.iter().map(Bytes::len).sum(),
+                _ => 0,
+            },
+        }
+    }
+
+    /// Breaks a call off whose message is not taken.
+    pub fn turn_away(&mut self) {
+        // Clients try again what was surely not processed.
+        let reason = match self.kind {
+            Kind::Unary => Reason::REFUSED_STREAM,
+            _ => Reason::ENHANCE_YOUR_CALM,
+        };
+        match &mut self.answer {
+            Answer::Unopened(respond) => respond.send_reset(reason),
+            Answer::Open(send) => send.send_reset(reason),
         }
     }
 
@@ -188,10 +223,13 @@ impl Stream {
     }
 
     /// Sends a unary call's whole answer; true if nothing is left to do for it.
-    pub fn reply(&mut self, message: Bytes) -> bool {
+    ///
+    /// In a hurry, a small answer is h2's at once, even if its window is closed: asking costs
+    /// more.
+    pub fn reply(&mut self, message: Bytes, hurry: bool) -> bool {
         self.start(&[]);
-        // A small answer is h2's at once, even if its window is closed: asking costs more.
         if let Answer::Open(send) = &mut self.answer
+            && hurry
             && self.pieces.is_empty()
             && message.len() <= PIECE_BYTES_MAX
         {

@@ -31,7 +31,7 @@ class Client:
 
 
 @contextmanager
-def connect(address: str) -> Iterator[Client]:
+def connect(address: str, credentials: Any = None) -> Iterator[Client]:
     # Without a pool of its own, channels to one address would share a connection.
     options = [
         ("grpc.use_local_subchannel_pool", 1),
@@ -40,7 +40,11 @@ def connect(address: str) -> Iterator[Client]:
         ("grpc.enable_http_proxy", 0),
     ]
     target = f"ipv4:{address}" if address.startswith("127.") else address
-    with grpc.insecure_channel(target, options=options) as channel:
+    if credentials is not None:
+        opened = grpc.secure_channel(target, credentials, options=options)
+    else:
+        opened = grpc.insecure_channel(target, options=options)
+    with opened as channel:
         yield Client(channel)
 
 

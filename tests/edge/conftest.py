@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kvorum.edge import Limits
+from kvorum.edge import Limits, TlsSettings
 from tests.edge.service import Service
 from tests.etcd import running_etcd
 
@@ -33,8 +33,10 @@ def open_service(edge_kind: str) -> Iterator[OpenService]:
     assert edge_kind
     with ExitStack() as stack:
 
-        def open_it(limits: Limits | None = None, *addresses: str) -> Service:
-            opened = Service(limits, addresses or ("127.0.0.1:0",))
+        def open_it(
+            limits: Limits | None = None, *addresses: str, tls: TlsSettings | None = None
+        ) -> Service:
+            opened = Service(limits, addresses or ("127.0.0.1:0",), tls)
             stack.callback(opened.stop)
             return opened
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge import Edge, Event, EventKind, Limits, Request, open_edge
+from kvorum.edge import Edge, Event, EventKind, Limits, Request, TlsSettings, open_edge
 
 T = TypeVar("T")
 WAIT_SECONDS = 20.0
@@ -61,14 +61,17 @@ class Service:
     """An edge with a running loop."""
 
     def __init__(
-        self, limits: Limits | None = None, addresses: Sequence[str] = ("127.0.0.1:0",)
+        self,
+        limits: Limits | None = None,
+        addresses: Sequence[str] = ("127.0.0.1:0",),
+        tls: TlsSettings | None = None,
     ) -> None:
         self.edge: Edge = open_edge(METHODS, METADATA_KEYS, limits)
         self.remote = cast(Edge, Remote(self))
         self.listeners = []
         try:
             for address in addresses:
-                self.listeners.append(self.edge.listen(address))
+                self.listeners.append(self.edge.listen(address, tls))
         except OSError:
             self.edge.stop()
             raise

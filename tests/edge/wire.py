@@ -6,6 +6,7 @@ for what it read, so that a test can break each of the others.
 
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -108,8 +109,11 @@ class Wire:
         *,
         greet: bool = True,
         credit: bool = True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.socket = connect(address)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.encoder = Encoder()
         self._decoder = Decoder()
         self.credit = credit

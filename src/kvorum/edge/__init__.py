@@ -9,19 +9,35 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvorum.edge.interface import COUNTERS, Edge, Event, EventKind, Headers, Limits, Request
+from kvorum.edge.interface import (
+    CIPHER_SUITES,
+    COUNTERS,
+    INCIDENTS,
+    Edge,
+    Event,
+    EventKind,
+    Headers,
+    Incident,
+    Limits,
+    Request,
+    TlsSettings,
+)
 
 if TYPE_CHECKING:
     from kvorum.edge._native import NativeEdge
 
 __all__ = [
+    "CIPHER_SUITES",
     "COUNTERS",
+    "INCIDENTS",
     "Edge",
     "Event",
     "EventKind",
     "Headers",
+    "Incident",
     "Limits",
     "Request",
+    "TlsSettings",
     "edge_name",
     "open_edge",
 ]

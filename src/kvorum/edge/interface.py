@@ -21,7 +21,7 @@ said of a call that has ended is ignored: its client is gone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kvorum.api.errors import Status
 
@@ -61,7 +61,10 @@ Event: TypeAlias = tuple[int, int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every limit of the edge. A limit holds a client back; it loses nothing."""
+    """Every limit of the edge.
+
+    Most hold a client back, and nothing is lost. Those that end a call or a connection say so.
+    """
 
     request_bytes_max: int = 2 * 1024 * 1024
     """Largest gRPC message; a larger one is answered RESOURCE_EXHAUSTED."""
@@ -72,17 +75,87 @@ class Limits:
     may open descriptors, less a reserve of 150."""
     header_list_bytes_max: int = 1024 * 1024
     """Size of a request's headers."""
+    handshake_seconds_max: float = 10.0
+    """Time for a TLS handshake, from when the connection was accepted."""
     header_read_seconds_max: float = 30.0
     """Time for a new connection's first bytes, and for an HTTP/1.1 request's headers."""
+    ping_seconds_min: float = 5.0
+    """Shortest time between a client's pings while it has calls; without, two hours. After two
+    that come too early the next ends the connection with `too_many_pings`, as grpc-go does it.
+    An answer in between forgives all."""
+    keepalive_seconds: float = 7200.0
+    """Silence after which a client is sent a ping; 0: none."""
+    keepalive_timeout_seconds: float = 20.0
+    """Time for a client to answer it, or to send anything else; 0: no pings are sent."""
+    resets_per_second_max: int = 1000
+    """Young, unanswered calls that a client may cancel in a second; one more ends the
+    connection. Answers that it gets meanwhile count for it."""
     stream_queued_bytes_max: int = 1024 * 1024
     """What a stream's client may send ahead of `poll` (its HTTP/2 window)."""
     connection_queued_bytes_max: int = 16 * 1024 * 1024
     """Bytes received but not polled. A connection above it is not read from until it is
     below."""
+    connection_partial_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of messages that are not complete. A call whose message goes past it is refused as
+    unprocessed (REFUSED_STREAM), so that clients may try again."""
+    connection_unread_bytes_max: int = 16 * 1024 * 1024
+    """Answers to unary calls that the client does not take. Above it, its new calls wait; if
+    more than `connection_queued_bytes_max` of headers wait so, the connection is ended."""
     queued_bytes_max: int = 256 * 1024 * 1024
     """The same, over all connections: above it, none is read from."""
     stream_writable_bytes: int = 64 * 1024
     """Pending bytes below which a stream is told WRITABLE."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS of one listener. The files are PEM, and are read again when they change.
+
+    If changed files cannot be used, a key that does not fit its certificate, say, the old ones
+    go on being used, and an incident tells of it.
+    """
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str = ""
+    """Authorities of clients' certificates. With it, only clients that show one are served."""
+    client_crl_file: str = ""
+    """Revocation list, PEM or DER; a certificate whose serial number it names is refused."""
+    allowed_names: tuple[str, ...] = ()
+    """Common names of clients; empty: any."""
+    allowed_hostnames: tuple[str, ...] = ()
+    """Host names, one of which a client's certificate has to be for; empty: any."""
+    version_min: str = "TLS1.2"
+    version_max: str = ""
+    """`TLS1.2` or `TLS1.3`; empty: the highest."""
+    cipher_suites: tuple[str, ...] = ()
+    """Suites of TLS 1.2, by the names of RFC 5289; empty: all of `CIPHER_SUITES`."""
+    plain_too: bool = False
+    """Serve clients without TLS at the same address; the first byte tells."""
+
+
+CIPHER_SUITES = (
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+)
+"""Suites of TLS 1.2 that both edges have. Those of TLS 1.3 are always allowed."""
+
+
+class Incident(NamedTuple):
+    """Why clients were refused or held back: the last time, and how often it was so."""
+
+    name: str
+    """One of `INCIDENTS`."""
+    listener: int
+    peer: str
+    """The last client's address; empty where it was nobody in particular."""
+    text: str
+    times: int
+    """How often it happened since incidents were last taken."""
 
 
 class Edge(Protocol):
@@ -91,11 +164,12 @@ class Edge(Protocol):
     After `stop`, and in a forked child, calls raise ValueError.
     """
 
-    def listen(self, address: str) -> tuple[int, str]:
+    def listen(self, address: str, tls: TlsSettings | None = None) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
 
         Returns the listener's number and the address, with the port the system chose for 0.
-        Raises OSError with the address in its message. An existing socket file is replaced.
+        Raises OSError with the address in its message, and the file if it is TLS that cannot
+        be set up. An existing socket file is replaced.
         """
 
     def fileno(self) -> int:
@@ -151,8 +225,17 @@ class Edge(Protocol):
     def peer(self, call: int) -> str:
         """Return the client's address, or "" if the connection is gone."""
 
+    def peer_certificate(self, call: int) -> bytes | None:
+        """Return the client's verified certificate in DER; see `kvorum.edge.subject`.
+
+        None without TLS, where no certificates are asked for, or if the connection is gone.
+        """
+
     def counters(self) -> dict[str, int]:
-        """Return the edge's counters; see `COUNTERS`."""
+        """Return the edge's counters; see `COUNTERS` and `INCIDENTS`."""
+
+    def incidents(self) -> list[tuple[str, int, str, str, int]]:
+        """Take what happened since the last time: at most one `Incident` of each name."""
 
     def write_log(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
         """Write to a file off the loop, in order; return the write's number.
@@ -187,7 +270,23 @@ COUNTERS = (
     "bytes_written",
     "deadlines_exceeded",
     "requests_refused",
+    "tls_handshakes",
 )
 """Names in `Edge.counters`: totals, and for `_open` the number now.
 
 Messages are those of gRPC. A refused request was answered or reset by the edge itself."""
+
+INCIDENTS = (
+    "tls_handshakes_failed",
+    "tls_handshakes_timed_out",
+    "tls_reloads_failed",
+    "headers_timed_out",
+    "connections_delayed",
+    "pings_excessive",
+    "keepalives_unanswered",
+    "resets_excessive",
+    "partial_messages_refused",
+    "calls_delayed",
+    "unread_excessive",
+)
+"""Names of incidents, which `Edge.counters` counts, too."""

@@ -5,12 +5,13 @@ whatever the flag's unit was.
 """
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvorum.server import values
 from kvorum.server.flags import DEFAULTS, FLAGS
+from kvorum.server.security import Security, is_secure, read_security
 from kvorum.server.values import SECOND, Url
 
 DEFAULT_QUOTA_BYTES = 2 * 1024 * 1024 * 1024
@@ -55,6 +56,11 @@ class Config:
     txn_operations_max: int
     request_bytes_max: int
     streams_max: int
+    client_ping_seconds_min: float
+    keepalive_seconds: float
+    keepalive_timeout_seconds: float
+    client_security: Security
+    peer_security: Security
     pre_vote: bool
     strict_reconfig_check: bool
     learners_max: int
@@ -117,6 +123,11 @@ def make_config(given: Mapping[str, object]) -> Config:
         txn_operations_max=flags["max-txn-ops"],
         request_bytes_max=flags["max-request-bytes"],
         streams_max=flags["max-concurrent-streams"],
+        client_ping_seconds_min=_seconds(flags["grpc-keepalive-min-time"]),
+        keepalive_seconds=_seconds(flags["grpc-keepalive-interval"]),
+        keepalive_timeout_seconds=_seconds(flags["grpc-keepalive-timeout"]),
+        client_security=_security(flags, ""),
+        peer_security=_security(flags, "peer-"),
         pre_vote=flags["pre-vote"],
         strict_reconfig_check=flags["strict-reconfig-check"],
         learners_max=flags["max-learners"],
@@ -174,9 +185,35 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
                 },
             )
         )
+    found.extend(_security_suggestions(config))
     if config.unsafe_no_fsync:
         found.append(("fsync is off: a power cut loses acknowledged data", {}))
     return found
+
+
+def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
+    security = config.client_security
+    for url in config.listen_client_urls:
+        if is_secure(url):
+            continue
+        if security.cert_file or security.key_file:
+            yield (
+                "scheme is HTTP while key and cert files are present; ignoring key and cert files",
+                {"client_url": str(url)},
+            )
+        if security.client_cert_auth:
+            yield (
+                "scheme is HTTP while --client-cert-auth is enabled; "
+                "ignoring client cert auth for this URL",
+                {"client_url": str(url)},
+            )
+    if security.auto and not security.uses_own:
+        yield "ignoring client auto TLS since certs given", {}
+    if security.weak_cipher_suites:
+        yield (
+            "cipher suites that are weak are not offered",
+            {"left_out": security.weak_cipher_suites},
+        )
 
 
 def _seconds(nanoseconds: int) -> float:
@@ -262,10 +299,24 @@ def _check(flags: Mapping[str, Any], given: Mapping[str, object]) -> None:
     gates = dict(flags["feature-gates"])
     if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
         raise ConfigError("feature gate LeaseCheckpointPersist needs LeaseCheckpoint")
-    for name in ("listen-client-urls", "listen-peer-urls", "listen-metrics-urls"):
+    for one in flags["listen-peer-urls"]:
+        if is_secure(one):
+            raise ConfigError(f"--listen-peer-urls {one}: TLS is not supported by this version")
+    security = _security(flags, "")
+    for name, kind in (("listen-client-urls", "client"), ("listen-metrics-urls", "metrics")):
         for one in flags[name]:
-            if one.scheme in ("https", "unixs"):
-                raise ConfigError(f"--{name} {one}: TLS is not supported by this version")
+            if is_secure(one) and not (security.has_certificate or security.uses_own):
+                raise ConfigError(
+                    "TLS key/cert (--cert-file, --key-file) must be provided for "
+                    f"{kind} url {one} with HTTPS scheme"
+                )
+
+
+def _security(flags: Mapping[str, Any], prefix: str) -> Security:
+    try:
+        return read_security(flags, prefix)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_bind(one: Url) -> None:

@@ -62,7 +62,7 @@ TUNING = "Behaviour"
 TRACING = "Distributed tracing"
 UNSAFE = "Unsafe"
 
-_TLS = "TLS"
+_TLS = "TLS between members"
 _PEER = "the transport between members"
 _DISCOVERY = "discovery"
 _AUTH = "authentication"
@@ -313,15 +313,33 @@ FLAGS: tuple[Flag, ...] = (
         CLUSTERING,
         "Accepted for etcd's sake; there never was a v2 store here. Deprecated.",
     ),
-    Flag("cert-file", STRING, "", SECURITY, "Certificate for clients.", _TLS),
-    Flag("key-file", STRING, "", SECURITY, "Key of it.", _TLS),
-    Flag("client-cert-file", STRING, "", SECURITY, "Certificate to be a client with.", _TLS),
-    Flag("client-key-file", STRING, "", SECURITY, "Key of it.", _TLS),
-    Flag("client-cert-auth", BOOL, "false", SECURITY, "Demand certificates of clients.", _TLS),
-    Flag("trusted-ca-file", STRING, "", SECURITY, "Authority for clients' certificates.", _TLS),
-    Flag("client-crl-file", STRING, "", SECURITY, "Revoked clients' certificates.", _TLS),
-    Flag("client-cert-allowed-hostname", STRING, "", SECURITY, "Names of clients.", _TLS),
-    Flag("auto-tls", BOOL, "false", SECURITY, "Make a certificate for clients.", _TLS),
+    Flag(
+        "cert-file",
+        STRING,
+        "",
+        SECURITY,
+        "Certificate shown to clients; read again when it changes.",
+    ),
+    Flag("key-file", STRING, "", SECURITY, "Key of it."),
+    Flag("client-cert-file", STRING, "", SECURITY, "Certificate to be a client with."),
+    Flag("client-key-file", STRING, "", SECURITY, "Key of it."),
+    Flag("client-cert-auth", BOOL, "false", SECURITY, "Demand certificates of clients."),
+    Flag(
+        "trusted-ca-file",
+        STRING,
+        "",
+        SECURITY,
+        "Authorities of clients' certificates, which it demands.",
+    ),
+    Flag("client-crl-file", STRING, "", SECURITY, "Revocation list of clients' certificates."),
+    Flag(
+        "client-cert-allowed-hostname",
+        STRINGS,
+        "",
+        SECURITY,
+        "Host names that clients' certificates may be for.",
+    ),
+    Flag("auto-tls", BOOL, "false", SECURITY, "Make a certificate for clients."),
     Flag("peer-cert-file", STRING, "", SECURITY, "Certificate for members.", _TLS),
     Flag("peer-key-file", STRING, "", SECURITY, "Key of it.", _TLS),
     Flag("peer-client-cert-file", STRING, "", SECURITY, "Certificate to dial with.", _TLS),
@@ -329,14 +347,20 @@ FLAGS: tuple[Flag, ...] = (
     Flag("peer-client-cert-auth", BOOL, "false", SECURITY, "Demand members' certificates.", _TLS),
     Flag("peer-trusted-ca-file", STRING, "", SECURITY, "Authority for members.", _TLS),
     Flag("peer-crl-file", STRING, "", SECURITY, "Revoked members' certificates.", _TLS),
-    Flag("peer-cert-allowed-cn", STRING, "", SECURITY, "Common names of members.", _TLS),
-    Flag("peer-cert-allowed-hostname", STRING, "", SECURITY, "Names of members.", _TLS),
+    Flag("peer-cert-allowed-cn", STRINGS, "", SECURITY, "Common names of members.", _TLS),
+    Flag("peer-cert-allowed-hostname", STRINGS, "", SECURITY, "Names of members.", _TLS),
     Flag("peer-skip-client-san-verification", BOOL, "false", SECURITY, "Trust any address.", _TLS),
     Flag("peer-auto-tls", BOOL, "false", SECURITY, "Make a certificate for members.", _TLS),
-    Flag("self-signed-cert-validity", UINT, "1", SECURITY, "Years such certificates last.", _TLS),
-    Flag("cipher-suites", STRING, "", SECURITY, "Suites of TLS 1.2.", _TLS),
-    Flag("tls-min-version", STRING, "TLS1.2", SECURITY, "Lowest version of TLS.", _TLS),
-    Flag("tls-max-version", STRING, "", SECURITY, "Highest version of TLS.", _TLS),
+    Flag("self-signed-cert-validity", UINT, "1", SECURITY, "Years such certificates last."),
+    Flag("cipher-suites", STRINGS, "", SECURITY, "Suites of TLS 1.2, by Go's names."),
+    Flag("tls-min-version", STRING, "TLS1.2", SECURITY, "Lowest version of TLS: TLS1.2 or TLS1.3."),
+    Flag(
+        "tls-max-version",
+        STRING,
+        "",
+        SECURITY,
+        "Highest version of TLS; empty: the highest there is.",
+    ),
     Flag("cors", ORIGINS, "*", SECURITY, "Origins that browsers may call from; *: any."),
     Flag(
         "host-whitelist", STRINGS, "*", SECURITY, "Host names that HTTP requests may use; *: any."

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kvorum.api.errors import Code
 from kvorum.backend import CommitFlush
 from kvorum.backend.defragment import CopyDatabase
-from kvorum.edge import Edge
+from kvorum.edge import INCIDENTS, Edge
 from kvorum.gateway.health import NAMES, Health
 from kvorum.member.member import Member
 from kvorum.mvcc.hashes import HashRows
@@ -264,6 +264,13 @@ def _network(sources: Sources) -> Iterator[Family]:
         "etcd_network_client_grpc_sent_bytes_total",
         counters["bytes_written"],
         "Bytes to clients, with their framing.",
+    )
+    yield counter("kvorum_tls_handshakes_total", counters["tls_handshakes"], "TLS handshakes.")
+    yield Family(
+        "kvorum_edge_incidents_total",
+        "counter",
+        "Times that a client was refused or held back, by the reason.",
+        [Sample(counters[name], {"name": name}) for name in INCIDENTS],
     )
     member = sources.member
     local = f"{member.id:x}"

@@ -14,12 +14,13 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import kvorum
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled import core_name
-from kvorum.edge import Edge, Limits, edge_name, open_edge
+from kvorum.edge import Edge, Limits, TlsSettings, edge_name, open_edge
 from kvorum.files.real import RealFiles
 from kvorum.gateway.health import Health
 from kvorum.gateway.http import HttpFront
@@ -33,11 +34,13 @@ from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.server.directory import prepare_directory
 from kvorum.server.endpoints import Endpoints
+from kvorum.server.incidents import IncidentLog
 from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
 from kvorum.server.metrics import Sources, metrics_text
 from kvorum.server.notify import notify_ready
 from kvorum.server.runtime import Runtime
+from kvorum.server.security import tls_settings
 from kvorum.server.values import Url, duration_text, split_host_port
 from kvorum.wal import exists as log_exists
 
@@ -168,7 +171,9 @@ class Server:
         descriptors = raise_limits()
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)
-        for url in (*config.listen_client_urls, *config.listen_metrics_urls):
+        for url in {
+            url.address: url for url in (*config.listen_client_urls, *config.listen_metrics_urls)
+        }.values():
             probe(url)
         settings = member_config(config, directory, files)
         self._log_start(settings, descriptors)
@@ -236,6 +241,9 @@ class Server:
         limits = Limits(
             request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
             streams_per_connection_max=config.streams_max,
+            ping_seconds_min=config.client_ping_seconds_min,
+            keepalive_seconds=config.keepalive_seconds,
+            keepalive_timeout_seconds=config.keepalive_timeout_seconds,
         )
         return open_edge(Services.METHODS, Services.METADATA_KEYS, limits)
 
@@ -283,25 +291,37 @@ class Server:
             listen_client_urls=list(map(str, config.listen_client_urls)),
             listen_metrics_urls=list(map(str, config.listen_metrics_urls)),
         )
-        for url in config.listen_metrics_urls:
-            number, address = edge.listen(url.address)
+        for listened, tls in self._tls(config.listen_metrics_urls):
+            number, address = edge.listen(listened, tls)
             runtime.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
-        for url in config.listen_client_urls:
-            _, address = edge.listen(url.address)
-            logger.info(
-                "serving client traffic insecurely; this is strongly discouraged!",
-                traffic="grpc+http",
-                address=address,
-            )
+        for listened, tls in self._tls(config.listen_client_urls):
+            _, address = edge.listen(listened, tls)
+            if tls is not None:
+                logger.info("serving client traffic securely", traffic="grpc+http", address=address)
+            if tls is None or tls.plain_too:
+                logger.info(
+                    "serving client traffic insecurely; this is strongly discouraged!",
+                    traffic="grpc+http",
+                    address=address,
+                )
             logger.info(
                 "ready to serve client requests",
                 address=address,
                 edge=edge_name(),
                 core=core_name(),
             )
+        IncidentLog(edge, logger).start(asyncio.get_running_loop())
         notify_ready(logger)
         return await runtime.ended
+
+    def _tls(self, urls: Sequence[Url]) -> Iterable[tuple[str, TlsSettings | None]]:
+        """Return the addresses to listen at, each once, and the TLS of each."""
+        fixtures = Path(self._config.data_directory, "fixtures", "client")
+        try:
+            return tls_settings(self._config.client_security, urls, fixtures).items()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     @staticmethod
     async def _until_published(member: Member) -> None:

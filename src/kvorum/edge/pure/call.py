@@ -32,6 +32,7 @@ class Call:
         "opened",
         "outgoing",
         "parser",
+        "partial_bytes",
         "payload",
         "queued_messages",
         "started",
@@ -53,6 +54,8 @@ class Call:
 
         # What the client sends.
         self.parser: MessageParser | None = None
+        self.partial_bytes = 0
+        """Bytes of an incomplete message, as the connection counts them."""
         self.payload: bytes | None = None
         """A unary call's message, once it is complete."""
         self.queued_messages = 0

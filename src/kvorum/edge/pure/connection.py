@@ -21,6 +21,7 @@ from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.shared import ENTRY_BYTES, Shared
+from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, Tls, TlsError
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
@@ -78,6 +79,14 @@ class Dialect(ABC):
         """Return how much of what was sent is still here."""
 
     @abstractmethod
+    def time_out(self) -> bool:
+        """Hear that the connection's time is up; return whether it goes on all the same."""
+
+    @abstractmethod
+    def turn_away(self) -> None:
+        """End the connection of a client that asks and does not read."""
+
+    @abstractmethod
     def drain(self) -> None:
         """Tell the client to open no call any more."""
 
@@ -90,6 +99,7 @@ class Connection:
     """A socket and what waits on it."""
 
     __slots__ = (
+        "_farewell",
         "_first",
         "_interest",
         "_out_counted",
@@ -103,6 +113,7 @@ class Connection:
         "listener",
         "number",
         "out",
+        "partial_bytes",
         "peer",
         "received_bytes",
         "requests",
@@ -111,16 +122,28 @@ class Connection:
         "shared",
         "socket",
         "timeout",
+        "tls",
+        "tls_offered",
     )
 
     def __init__(
-        self, shared: Shared, number: int, sock: socket.socket, peer: str, listener: int
+        self,
+        shared: Shared,
+        number: int,
+        sock: socket.socket,
+        peer: str,
+        listener: int,
+        tls: Tls | None,
     ) -> None:
         self.shared = shared
         self.number = number
         self.socket = sock
         self.peer = peer
         self.listener = listener
+        self.tls_offered = tls
+        """The listener's TLS, until the client's first byte has decided about it."""
+        self.tls: Session | None = None
+        self._farewell = False
         self.dialect: Dialect | None = None
         self._first = b""
         self.calls: dict[int, Call] = {}
@@ -135,14 +158,19 @@ class Connection:
 
         self.out = bytearray()
         self._out_counted = 0
+        self.partial_bytes = 0
+        """Bytes of incomplete messages."""
         self.blocked_bytes = 0
-        """Bytes that the client's windows hold back. They do not stop reading: what opens a
-        window is read. They stop the handing out of this client's unary requests."""
+        """Bytes of answers to unary calls that the client's windows hold back. They do not stop
+        reading: what opens a window is read. They stop the handing out of its unary requests."""
         self.closing = False
         self.held = False
         self.hung_up = False
         self.timeout = 0.0
-        self.set_timeout(shared.limits.header_read_seconds_max)
+        limits = shared.limits
+        self.set_timeout(
+            limits.handshake_seconds_max if tls is not None else limits.header_read_seconds_max
+        )
         self._interest = select.EPOLLIN
         shared.epoll.register(sock.fileno(), self._interest)
 
@@ -151,6 +179,11 @@ class Connection:
     def read(self) -> None:
         """Read once, and answer what can be answered at once."""
         if not self._may_read():
+            if self.is_clogged() and self.dialect is not None:
+                # It would not be read again: what opens its windows is behind its requests.
+                self.dialect.turn_away()
+                self.flush()
+                return
             self.held = True
             self.shared.held.add(self)
             self._watch()
@@ -168,11 +201,48 @@ class Connection:
         self.shared.counters.bytes_read += len(data)
         if self.closing:
             return
+        if self.tls is not None or self.tls_offered is not None:
+            decrypted = self._decrypt(data)
+            if not decrypted:
+                self.flush()
+                return
+            data = decrypted
         if self.dialect is None:
             self._choose_dialect(data)
         else:
             self.dialect.receive(data)
         self.flush()
+
+    def _decrypt(self, data: bytes) -> bytes:
+        """Return what is left for the dialect, which is nothing while hands are shaken."""
+        if self.tls_offered is not None:
+            offered, self.tls_offered = self.tls_offered, None
+            if data[0] != HANDSHAKE:
+                if not offered.settings.plain_too:
+                    self.note("tls_handshakes_failed", NO_TLS)
+                    self.close_when_flushed()
+                    return b""
+                self.set_timeout(self.shared.limits.header_read_seconds_max)
+                return data
+            self.tls, failure = offered.session()
+            if failure:
+                self.note("tls_reloads_failed", failure)
+        assert self.tls is not None
+        was_ready = self.tls.is_ready
+        try:
+            decrypted = self.tls.receive(data)
+        except TlsError as error:
+            if not was_ready:
+                self.note("tls_handshakes_failed", str(error))
+            self.close_when_flushed()
+            return b""
+        if self.tls.is_ready and not was_ready:
+            self.shared.counters.tls_handshakes += 1
+            self.set_timeout(self.shared.limits.header_read_seconds_max)
+        if decrypted is None:
+            self._hang_up()
+            return b""
+        return decrypted
 
     def flush(self) -> None:
         """Write what can be written."""
@@ -180,24 +250,30 @@ class Connection:
         while True:
             if self.dialect is not None and not self.closing:
                 self.dialect.fill()
-            if not out:
+            if self.tls is not None:
+                if not self.tls.wire:
+                    self.tls.encrypt(out)
+                wire = self.tls.wire
+            else:
+                wire = out
+            if not wire:
                 break
             try:
-                written = self.socket.send(out)
+                written = self.socket.send(wire)
             except BlockingIOError:
                 break
             except OSError:
                 self.lose()
                 return
             self.shared.counters.bytes_written += written
-            del out[:written]
-            if out:
+            del wire[:written]
+            if wire:
                 break
         if self.socket.fileno() < 0:
             return
         self.shared.queued_bytes += len(out) - self._out_counted
         self._out_counted = len(out)
-        if self.closing and not out:
+        if self.closing and not out and self._say_goodbye():
             self._linger()
         self._watch()
 
@@ -207,6 +283,35 @@ class Connection:
             self.closing = True
             self.end_calls()
             self.set_timeout(0)
+
+    def _say_goodbye(self) -> bool:
+        """End TLS properly; returns whether everything has left."""
+        if self.tls is None:
+            return True
+        if not self._farewell:
+            self._farewell = True
+            self.tls.say_goodbye()
+            try:
+                del self.tls.wire[: self.socket.send(self.tls.wire)]
+            except OSError:
+                self.tls.wire.clear()
+        return not self.tls.wire
+
+    def note(self, name: str, text: str) -> None:
+        """Remember that this client was refused or held back."""
+        self.shared.note(name, self.listener, self.peer, text)
+
+    def time_out(self) -> None:
+        """Close what has taken too long."""
+        if self.tls_offered is not None or (self.tls is not None and not self.tls.is_ready):
+            self.note("tls_handshakes_timed_out", "tls: the handshake was not finished in time")
+        elif not self.closing:
+            if self.dialect is not None and self.dialect.time_out():
+                self.flush()
+                return
+            if not self.closing:
+                self.note("headers_timed_out", "no request came in time")
+        self.lose()
 
     def lose(self) -> None:
         """Close the socket and end its calls."""
@@ -262,7 +367,8 @@ class Connection:
 
     def _watch(self) -> None:
         reading = 0 if self.held or self.hung_up else select.EPOLLIN
-        interest = reading | (select.EPOLLOUT if self.out else 0)
+        waiting = self.out or (self.tls is not None and self.tls.wire)
+        interest = reading | (select.EPOLLOUT if waiting else 0)
         if interest != self._interest and self.socket.fileno() >= 0:
             self._interest = interest
             self.shared.epoll.modify(self.socket.fileno(), interest)
@@ -273,11 +379,16 @@ class Connection:
         if PREFACE.startswith(data):
             return
         self._first = b""
+        if data[0] == HANDSHAKE and self.tls is None:
+            self.close_when_flushed()
+            return
         make = self.shared.http2 if data.startswith(PREFACE) else self.shared.http1
         self.dialect = make(self)
         self.dialect.receive(data)
 
     def _hang_up(self) -> None:
+        if self.tls is not None and not self.tls.is_ready and not self.closing:
+            self.note("tls_handshakes_failed", "EOF")
         # It may have closed its half only, and still read what was answered.
         self.hung_up = True
         self.close_when_flushed()
@@ -308,9 +419,10 @@ class Connection:
         call.ended = True
         del self.calls[call.stream]
         self.shared.counters.calls_open -= 1
-        self.blocked_bytes -= len(call.outgoing)
+        self.unblock(call, len(call.outgoing))
         call.outgoing.clear()
         call.parser = None
+        self.weigh(call)
         wanted = call.kind != CallKind.UNARY or call.waiting
         if report and wanted and call.announced and not call.finished:
             self.push_event(EventKind.ENDED, call)
@@ -335,7 +447,33 @@ class Connection:
 
     def is_clogged(self) -> bool:
         """Return whether the client lets its answers pile up here."""
-        return self.blocked_bytes > self.shared.limits.connection_queued_bytes_max
+        return self.blocked_bytes > self.shared.limits.connection_unread_bytes_max
+
+    def block(self, call: Call, size: int) -> None:
+        """Count bytes that the client is to take. Streams have an account of their own."""
+        if call.kind == CallKind.UNARY:
+            was_clogged = self.is_clogged()
+            self.blocked_bytes += size
+            if self.is_clogged() and not was_clogged:
+                self.note("calls_delayed", "http2: the client does not read its answers")
+
+    def unblock(self, call: Call, size: int) -> None:
+        """Count bytes that are gone."""
+        if call.kind == CallKind.UNARY:
+            self.blocked_bytes -= size
+
+    def weigh(self, call: Call) -> bool:
+        """Count a call's incomplete message; return whether it has to be turned away."""
+        size = 0 if call.parser is None else call.parser.partial_bytes
+        more = size - call.partial_bytes
+        call.partial_bytes = size
+        self.partial_bytes += more
+        self.shared.partial_bytes += more
+        limits = self.shared.limits
+        return more > 0 and (
+            self.partial_bytes > limits.connection_partial_bytes_max
+            or self.shared.partial_bytes > limits.queued_bytes_max
+        )
 
     def push_message(self, call: Call, data: bytes, wire_bytes: int) -> None:
         """Queue a message or a piece of a body."""

@@ -8,7 +8,15 @@ import weakref
 from collections.abc import Sequence
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import COUNTERS, Event, Headers, Limits, Request
+from kvorum.edge.interface import (
+    COUNTERS,
+    INCIDENTS,
+    Event,
+    Headers,
+    Limits,
+    Request,
+    TlsSettings,
+)
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.connection import Connection, Dialect
 from kvorum.edge.pure.grpc import OK
@@ -53,10 +61,10 @@ class PureEdge:
 
     # Listening and sleeping.
 
-    def listen(self, address: str) -> tuple[int, str]:
+    def listen(self, address: str, tls: TlsSettings | None = None) -> tuple[int, str]:
         """Accept connections at an address."""
         shared = self._shared
-        listener = Listener(self._listener_count, address)
+        listener = Listener(self._listener_count, address, tls)
         self._listener_count += 1
         self._listeners[listener.socket.fileno()] = listener
         if self._accepting:
@@ -121,6 +129,8 @@ class PureEdge:
     def _accept(self, shared: Shared, listener: Listener) -> None:
         for _ in range(ACCEPTS_PER_PASS):
             if len(shared.connections) >= self._connections_max:
+                text = f"{self._connections_max} connections are open; more wait to be accepted"
+                shared.note("connections_delayed", listener.number, "", text)
                 self._connections_at_pause = self._connections_max
                 self._set_accepting(shared, False)
                 return
@@ -140,7 +150,8 @@ class PureEdge:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connection_count += 1
             number = self._connection_count
-            connection = Connection(shared, number, sock, endpoint(address), listener.number)
+            peer = endpoint(address)
+            connection = Connection(shared, number, sock, peer, listener.number, listener.tls)
             shared.connections[number] = connection
             shared.by_descriptor[sock.fileno()] = connection
             shared.counters.connections_accepted += 1
@@ -233,9 +244,23 @@ class PureEdge:
         connection = self._shared.connections.get(call >> 32)
         return "" if connection is None else connection.peer
 
+    def peer_certificate(self, call: int) -> bytes | None:
+        """Return the client's certificate."""
+        connection = self._shared.connections.get(call >> 32)
+        if connection is None or connection.tls is None:
+            return None
+        return connection.tls.certificate
+
     def counters(self) -> dict[str, int]:
         """Return the counters."""
-        return {name: getattr(self._shared.counters, name) for name in COUNTERS}
+        shared = self._shared
+        counters = {name: getattr(shared.counters, name) for name in COUNTERS}
+        return counters | {name: shared.incident_totals[name] for name in INCIDENTS}
+
+    def incidents(self) -> list[tuple[str, int, str, str, int]]:
+        """Take what happened since the last time."""
+        recent, self._shared.recent = self._shared.recent, {}
+        return list(recent.values())
 
     # The log.
 

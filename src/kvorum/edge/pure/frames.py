@@ -4,7 +4,7 @@ What the library keeps to itself is touched here and nowhere else.
 """
 
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
@@ -68,6 +68,8 @@ class Frames(H2Connection):
     def __init__(self, limits: Limits) -> None:
         """Prepare the server's greeting."""
         super().__init__(_CONFIGURATION)
+        self.answered = False
+        """Whether something was answered since the client's last ping."""
         window = min(limits.stream_queued_bytes_max, WINDOW_BYTES_MAX)
         self.local_settings = Settings(
             client=False,
@@ -85,6 +87,16 @@ class Frames(H2Connection):
         more = min(limits.connection_queued_bytes_max, WINDOW_BYTES_MAX) - DEFAULT_WINDOW_BYTES
         if more > 0:
             self.increment_flow_control_window(more)
+
+    def send_headers(self, *arguments: Any, **more: Any) -> None:
+        """Send, and take note."""
+        self.answered = True
+        super().send_headers(*arguments, **more)
+
+    def send_data(self, *arguments: Any, **more: Any) -> None:
+        """Send, and take note."""
+        self.answered = True
+        super().send_data(*arguments, **more)
 
     @property
     def open_inbound_streams(self) -> int:

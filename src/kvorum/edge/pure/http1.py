@@ -244,6 +244,13 @@ class Http1(Dialect):
     def expire(self, call: Call) -> None:
         """Need nothing: these requests have no deadline."""
 
+    def time_out(self) -> bool:
+        """Have no use for silence: it is a request's headers that were waited for."""
+        return False
+
+    def turn_away(self) -> None:
+        """Need nothing: there is one call at a time."""
+
     def drain(self) -> None:
         """Close unless a request is being answered."""
         if self._call is None:

@@ -19,6 +19,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
+    PingReceived,
     RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
@@ -41,9 +42,12 @@ FILL_BYTES = 256 * 1024
 """How much of the calls' bytes is put into `out` at a time."""
 FRAME_BYTES_MAX = 64 * 1024
 """Largest DATA frame sent, where the client accepts more."""
-RESETS_MAX = 200
-"""How many young, unanswered calls more than it was answered a client may reset in a second."""
 RESET_SECONDS = 1.0
+"""Calls that are reset within this time are young."""
+STRIKES_MAX = 2
+"""Pings that may come too early; one more is too many."""
+IDLE_PING_SECONDS_MIN = 7200.0
+"""Shortest time between pings of a client that has no calls."""
 
 RESPONSE: Fields = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 
@@ -52,14 +56,18 @@ class Http2(Dialect):
     """One connection's calls."""
 
     __slots__ = (
+        "_asked",
         "_connection",
         "_frames",
         "_greeted",
+        "_last_ping",
+        "_last_read",
         "_last_stream",
         "_reset_debt",
         "_reset_since",
         "_sendable",
         "_shared",
+        "_strikes",
         "ahead_bytes",
         "received_bytes_max",
     )
@@ -79,8 +87,11 @@ class Http2(Dialect):
         self._reset_since = 0.0
         self._greeted = False
         """Whether the client's settings have come; they must be first."""
-
-        connection.set_timeout(0)
+        self._strikes = 0
+        self._last_ping = float("-inf")
+        self._last_read = 0.0
+        self._asked = 0.0
+        """When the client was asked whether it is there; 0 if it was not."""
         self._frames = Frames(limits)
 
     # What the client sends.
@@ -88,6 +99,7 @@ class Http2(Dialect):
     def receive(self, data: bytes) -> None:
         """Take frames."""
         connection = self._connection
+        self._last_read = self._shared.now()
         try:
             events = self._frames.receive_data(data)
         except ProtocolError as error:
@@ -102,6 +114,7 @@ class Http2(Dialect):
             if not isinstance(events[0], RemoteSettingsChanged):
                 self._break_off(ErrorCodes.PROTOCOL_ERROR)
                 return
+            connection.set_timeout(self._keepalive_seconds())
         handlers = self._HANDLERS
         for event in events:
             handler = handlers.get(type(event))
@@ -110,11 +123,59 @@ class Http2(Dialect):
             if connection.closing:
                 return
 
-    def _break_off(self, code: ErrorCodes | None) -> None:
+    def _break_off(self, code: ErrorCodes | None, text: str = "") -> None:
         if code is not None:
-            self._frames.close_connection(code)
+            self._frames.close_connection(code, text.encode() or None)
         self._connection.out += self._frames.data_to_send()
         self._connection.close_when_flushed()
+
+    def _ban(self, incident: str, word: str) -> None:
+        self._connection.note(incident, f"http2: {word}")
+        self._break_off(ErrorCodes.ENHANCE_YOUR_CALM, word)
+
+    def turn_away(self) -> None:
+        """End the connection of a client that asks and does not read."""
+        self._ban("unread_excessive", "too_much_unread")
+
+    # Pings.
+
+    def _ping(self, _event: PingReceived) -> None:
+        """Judge a ping as grpc-go does."""
+        last, self._last_ping = self._last_ping, self._last_read
+        if self._frames.answered:
+            self._frames.answered = False
+            self._strikes = 0
+            return
+        has_calls = bool(self._connection.calls)
+        least = self._shared.limits.ping_seconds_min if has_calls else IDLE_PING_SECONDS_MIN
+        if last + least > self._last_read:
+            self._strikes += 1
+            if self._strikes > STRIKES_MAX:
+                self._ban("pings_excessive", "too_many_pings")
+
+    def _keepalive_seconds(self) -> float:
+        limits = self._shared.limits
+        return limits.keepalive_seconds if limits.keepalive_timeout_seconds else 0.0
+
+    def time_out(self) -> bool:
+        """Ask a silent client whether it is there; anything it sends is an answer."""
+        if not self._greeted:
+            return False
+        now, interval = self._shared.now(), self._keepalive_seconds()
+        if self._asked and self._last_read < self._asked:
+            self._connection.note("keepalives_unanswered", "http2: a ping was not answered in time")
+            self._connection.lose()
+            return True
+        self._asked = 0.0
+        if self._last_read + interval > now:
+            self._connection.set_timeout(self._last_read + interval - now)
+        else:
+            self._asked = now
+            self._frames.ping(b"\0" * 8)
+            self._connection.set_timeout(self._shared.limits.keepalive_timeout_seconds)
+        return True
+
+    # Calls.
 
     def _request(self, event: RequestReceived) -> None:
         stream = event.stream_id
@@ -241,12 +302,26 @@ class Http2(Dialect):
         except StatusError as error:
             self._reject(call, error.status)
             return
+        if not messages and self._connection.weigh(call):
+            self._turn_call_away(call, ErrorCodes.REFUSED_STREAM)
         if messages:
             # As in grpc-go, the first message is the request, and others are not looked at.
             self._shared.counters.messages_received += 1
             call.payload = messages[0][0]
             call.parser = None
+            self._connection.weigh(call)
             self._connection.push_request(call)
+
+    def _turn_call_away(self, call: Call, code: ErrorCodes) -> None:
+        """End a call because too much of unfinished messages is here already.
+
+        Clients try again what was surely not processed.
+        """
+        text = "http2: too much of unfinished messages"
+        self._connection.note("partial_messages_refused", text)
+        self._shared.counters.requests_refused += 1
+        self._reset(call.stream, code)
+        self._forget(call, report=True)
 
     def _stream_data(self, call: Call, data: bytes) -> None:
         assert call.parser is not None
@@ -262,6 +337,9 @@ class Http2(Dialect):
             call.credit += size - owed
             self._shared.counters.messages_received += 1
             self._connection.push_message(call, message, size)
+        if self._connection.weigh(call):
+            self._turn_call_away(call, ErrorCodes.ENHANCE_YOUR_CALM)
+            return
         self._make_room(call)
 
     def _make_room(self, call: Call) -> None:
@@ -308,7 +386,7 @@ class Http2(Dialect):
         self._cut_short(call, grpc.status_trailers(errors.CONTEXT_DEADLINE_EXCEEDED))
 
     def _cut_short(self, call: Call, trailers: Fields) -> None:
-        self._connection.blocked_bytes -= len(call.outgoing)
+        self._connection.unblock(call, len(call.outgoing))
         call.outgoing.clear()
         call.ending = trailers
         if self._frames.is_closed(call.stream):
@@ -332,8 +410,8 @@ class Http2(Dialect):
             self._reset_since = now
             self._reset_debt = 0
         self._reset_debt += 1
-        if self._reset_debt > RESETS_MAX:
-            self._break_off(ErrorCodes.ENHANCE_YOUR_CALM)
+        if self._reset_debt > self._shared.limits.resets_per_second_max:
+            self._ban("resets_excessive", "too_many_resets")
 
     def _window_updated(self, event: WindowUpdated) -> None:
         # The connection's own window concerns the calls that are sendable already.
@@ -348,6 +426,7 @@ class Http2(Dialect):
                     self._sendable[call.stream] = call
 
     _HANDLERS: ClassVar[dict[type[Event], Callable[..., None]]] = {
+        PingReceived: _ping,
         RequestReceived: _request,
         DataReceived: _data,
         StreamEnded: _stream_ended,
@@ -375,7 +454,7 @@ class Http2(Dialect):
             data = grpc.framed(data)
         if data:
             call.outgoing += data
-            self._connection.blocked_bytes += len(data)
+            self._connection.block(call, len(data))
             self._sendable[call.stream] = call
             if len(call.outgoing) >= self._shared.limits.stream_writable_bytes:
                 call.writable_owed = True
@@ -438,7 +517,7 @@ class Http2(Dialect):
             return 0
         data = bytes(outgoing[:size])
         del outgoing[:size]
-        self._connection.blocked_bytes -= size
+        self._connection.unblock(call, size)
         if outgoing:
             frames.send_data(call.stream, data)
             self._sendable[call.stream] = call

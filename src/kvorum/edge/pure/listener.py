@@ -6,18 +6,29 @@ import socket
 import stat
 from pathlib import Path
 
+from kvorum.edge.interface import TlsSettings
+from kvorum.edge.pure.tls import Tls
+
 BACKLOG = 4096
+KEEPALIVE_SECONDS = 30
+"""Silence after which the system asks whether the client's machine is still there."""
 PORT_MAX = 65_535
 
 
 class Listener:
     """One address; its socket is non-blocking."""
 
-    __slots__ = ("_inode", "_path", "address", "number", "socket")
+    __slots__ = ("_inode", "_path", "address", "number", "socket", "tls")
 
-    def __init__(self, number: int, address: str) -> None:
+    def __init__(self, number: int, address: str, tls: TlsSettings | None) -> None:
         """Bind; raises OSError that names the address."""
         self.number = number
+        try:
+            self.tls = None if tls is None else Tls(tls)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            text = f"cannot listen at {address} with TLS: {reason}"
+            raise OSError(errno.EINVAL, text) from None
         self._path: Path | None = None
         self._inode = 0
         try:
@@ -69,6 +80,10 @@ def _bound_tcp(address: str) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Sockets that are accepted have these from here.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
         sock.bind(where)
         return _listening(sock)
     except OSError:

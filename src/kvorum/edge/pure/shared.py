@@ -6,7 +6,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from kvorum.edge.interface import COUNTERS, Event, EventKind, Limits, Request
+from kvorum.edge.interface import (
+    COUNTERS,
+    INCIDENTS,
+    Event,
+    EventKind,
+    Incident,
+    Limits,
+    Request,
+)
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.grpc import MethodTable
 from kvorum.edge.pure.timers import Timers
@@ -34,6 +42,7 @@ class Counters:
     bytes_written: int
     deadlines_exceeded: int
     requests_refused: int
+    tls_handshakes: int
 
     def __init__(self) -> None:
         for name in COUNTERS:
@@ -61,6 +70,9 @@ class Shared:
         self.http1 = http1
         self.http2 = http2
         self.counters = Counters()
+        self.incident_totals = dict.fromkeys(INCIDENTS, 0)
+        self.recent: dict[str, Incident] = {}
+        """The last incident of each name since they were last taken."""
         self.epoll = select.epoll()
         self.timers = Timers(self._is_due)
         self.now = time.monotonic
@@ -74,6 +86,8 @@ class Shared:
         """Calls marked as waiting after they had ended."""
         self.queued_bytes = 0
         """Received and not polled, or answered and not written, on all connections."""
+        self.partial_bytes = 0
+        """Bytes of incomplete messages on all connections."""
         self.held: set[Connection] = set()
         """Connections that are not read."""
         self.unflushed: set[Connection] = set()
@@ -94,6 +108,13 @@ class Shared:
         self.held.discard(connection)
         self.unflushed.discard(connection)
         self.counters.connections_open -= 1
+
+    def note(self, name: str, listener: int, peer: str, text: str) -> None:
+        """Remember that a client was refused or held back."""
+        self.incident_totals[name] += 1
+        before = self.recent.get(name)
+        times = 1 if before is None else before.times + 1
+        self.recent[name] = Incident(name, listener, peer, text, times)
 
     def hold(self, connection: "Connection", size: int) -> None:
         """Count bytes that wait for `poll`."""
@@ -178,7 +199,7 @@ class Shared:
         """Do what is due for a connection or a call."""
         connection = self.connections.get(number >> 32)
         if connection is not None and not number & 0xFFFFFFFF:
-            connection.lose()
+            connection.time_out()
         found = self.find(number)
         if found is not None:
             connection, call = found

@@ -1,0 +1,101 @@
+//! Answers that were given to h2 without asking whether the client has room for them.
+//!
+//! Nearly always they are written in the same pass, and then nothing is remembered of them.
+
+use rustc_hash::FxHashMap;
+
+/// What may be given to h2 in one pass without asking.
+const HURRY_BYTES_MAX: usize = 1024 * 1024;
+
+#[derive(Default)]
+pub struct Backlog {
+    /// Answers of this pass: stream and length.
+    recent: Vec<(u32, usize)>,
+    recent_bytes: usize,
+    /// What h2 has of the answers of earlier passes, by stream.
+    inside: FxHashMap<u32, usize>,
+    inside_bytes: usize,
+}
+
+impl Backlog {
+    /// Whether an answer may be given to h2 without asking.
+    pub fn has_room(&self) -> bool {
+        self.inside.is_empty() && self.recent_bytes < HURRY_BYTES_MAX
+    }
+
+    pub fn add(&mut self, stream: u32, length: usize) {
+        self.recent.push((stream, length));
+        self.recent_bytes += length;
+    }
+
+    /// What h2 has not written of these answers, at the end of a pass.
+    pub fn bytes(&self) -> usize {
+        self.inside_bytes
+    }
+
+    /// Ends a pass in which these frames of DATA were written.
+    pub fn settle(&mut self, written: &mut Vec<(u32, usize)>) {
+        let bytes: usize = written.iter().map(|(_, length)| length).sum();
+        let is_even = written.len() == self.recent.len() && bytes == self.recent_bytes;
+        if !(self.inside.is_empty() && is_even) {
+            for (stream, length) in &self.recent {
+                *self.inside.entry(*stream).or_default() += length;
+            }
+            self.inside_bytes += self.recent_bytes;
+            for (stream, length) in written.iter() {
+                self.take(*stream, *length);
+            }
+        }
+        written.clear();
+        self.recent.clear();
+        self.recent_bytes = 0;
+    }
+
+    /// Gives back what an idle connection does not need.
+    pub fn rest(&mut self) {
+        self.recent.shrink_to_fit();
+    }
+
+    /// Forgets streams that the client reset; h2 has dropped what it had for them.
+    pub fn forget(&mut self, streams: &[u32]) {
+        if !self.inside.is_empty() {
+            streams.iter().for_each(|stream| self.take(*stream, usize::MAX));
+        }
+    }
+
+    fn take(&mut self, stream: u32, length: usize) {
+        if let Some(left) = self.inside.get_mut(&stream) {
+            let taken = length.min(*left);
+            *left -= taken;
+            self.inside_bytes -= taken;
+            if *left == 0 {
+                self.inside.remove(&stream);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_not_written_is_remembered() {
+        let mut backlog = Backlog::default();
+        backlog.add(1, 10);
+        backlog.add(3, 20);
+        backlog.settle(&mut vec![(3, 20), (1, 10)]);
+        assert!(backlog.has_room() && backlog.bytes() == 0);
+        for stream in [5, 7, 9] {
+            backlog.add(stream, 10);
+        }
+        backlog.settle(&mut vec![(5, 4), (99, 1000), (7, 10)]);
+        assert!(!backlog.has_room() && backlog.bytes() == 16);
+        backlog.forget(&[9, 99]);
+        assert_eq!(backlog.bytes(), 6);
+        backlog.settle(&mut vec![(5, 6)]);
+        assert!(backlog.has_room() && backlog.bytes() == 0);
+        backlog.add(11, HURRY_BYTES_MAX);
+        assert!(!backlog.has_room());
+    }
+}

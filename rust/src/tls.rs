@@ -1,0 +1,261 @@
+//! TLS of one listener: its files, read again when they change, and who may come in.
+//!
+//! Files are looked at before every handshake. If what is new cannot be used, because a key is
+//! replaced after its certificate, say, the old goes on until it can.
+
+use crate::der;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ProtocolVersion,
+    RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The settings of `kvorum.edge.interface.TlsSettings`, where each is documented.
+pub struct TlsSettings {
+    pub cert_file: PathBuf,
+    pub key_file: PathBuf,
+    pub client_ca_file: Option<PathBuf>,
+    pub client_crl_file: Option<PathBuf>,
+    pub allowed_names: Vec<String>,
+    pub allowed_hostnames: Vec<String>,
+    pub version_min: String,
+    pub version_max: String,
+    pub cipher_suites: Vec<String>,
+    pub plain_too: bool,
+}
+
+impl TlsSettings {
+    fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.cert_file, &self.key_file]
+            .into_iter()
+            .chain(&self.client_ca_file)
+            .chain(&self.client_crl_file)
+    }
+
+    fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
+        let allowed = |name: &str| {
+            (self.version_min.as_str() <= name)
+                && (self.version_max.is_empty() || name <= self.version_max.as_str())
+        };
+        let known = [("TLS1.2", &TLS12), ("TLS1.3", &TLS13)];
+        known.into_iter().filter(|(name, _)| allowed(name)).map(|(_, version)| version).collect()
+    }
+}
+
+/// What a file looked like; other contents come with another one of these.
+type Stamp = (u64, i64, i64, u64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.mtime(), found.mtime_nsec(), found.size()))
+}
+
+struct Loaded {
+    stamps: Vec<Option<Stamp>>,
+    config: Arc<ServerConfig>,
+}
+
+pub struct Tls {
+    settings: TlsSettings,
+    loaded: RefCell<Loaded>,
+}
+
+impl Tls {
+    /// Reads the files; the error names the one that cannot be used.
+    pub fn new(settings: TlsSettings) -> Result<Tls, String> {
+        let stamps = settings.files().map(|path| stamp(path)).collect();
+        let config = load(&settings)?;
+        Ok(Tls { settings, loaded: RefCell::new(Loaded { stamps, config }) })
+    }
+
+    pub fn plain_too(&self) -> bool {
+        self.settings.plain_too
+    }
+
+    /// What the next handshake uses, and why new files are not used if they are not.
+    pub fn config(&self) -> (Arc<ServerConfig>, Option<String>) {
+        let mut loaded = self.loaded.borrow_mut();
+        let stamps: Vec<_> = self.settings.files().map(|path| stamp(path)).collect();
+        let mut failure = None;
+        if stamps != loaded.stamps {
+            // Even if it fails: the same files would fail again.
+            loaded.stamps = stamps;
+            match load(&self.settings) {
+                Ok(config) => loaded.config = config,
+                Err(reason) => failure = Some(reason),
+            }
+        }
+        (loaded.config.clone(), failure)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(format!("{}: no certificate in it", path.display())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
+    let provider = Arc::new(provider(settings)?);
+    let chain = certificates(&settings.cert_file)?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&settings.key_file)?)
+        .map_err(|error| format!("{}: {error}", settings.key_file.display()))?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&settings.versions())
+        .map_err(|error| format!("TLS versions: {error}"))?;
+    let builder = match Clients::load(settings, provider)? {
+        Some(clients) => builder.with_client_cert_verifier(Arc::new(clients)),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        let (cert, key) = (settings.cert_file.display(), settings.key_file.display());
+        format!("{cert} with {key}: {error}")
+    })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // A resumed session would not be asked for its certificate again.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// The cryptography with the cipher suites that are allowed; those of TLS 1.3 always are.
+fn provider(settings: &TlsSettings) -> Result<CryptoProvider, String> {
+    let mut provider = ring::default_provider();
+    if !settings.cipher_suites.is_empty() {
+        provider.cipher_suites.retain(|suite| {
+            let name = suite.suite().as_str().unwrap_or_default();
+            suite.version().version == ProtocolVersion::TLSv1_3
+                || settings.cipher_suites.iter().any(|allowed| allowed == name)
+        });
+        let has_older = provider
+            .cipher_suites
+            .iter()
+            .any(|suite| suite.version().version == ProtocolVersion::TLSv1_2);
+        if !has_older && settings.version_max == "TLS1.2" {
+            return Err("none of the cipher suites is known".to_owned());
+        }
+    }
+    Ok(provider)
+}
+
+/// Which clients may come in.
+#[derive(Debug)]
+struct Clients {
+    chains: Arc<dyn ClientCertVerifier>,
+    revoked: HashSet<Vec<u8>>,
+    names: Vec<String>,
+    hostnames: Vec<ServerName<'static>>,
+}
+
+impl Clients {
+    fn load(
+        settings: &TlsSettings,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Option<Clients>, String> {
+        let Some(path) = &settings.client_ca_file else { return Ok(None) };
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates(path)?);
+        let chains = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut revoked = HashSet::new();
+        if let Some(path) = &settings.client_crl_file {
+            let data = read(path)?;
+            let list = match CertificateRevocationListDer::from_pem_slice(&data) {
+                Ok(list) => list.as_ref().to_vec(),
+                Err(_) => data,
+            };
+            let numbers = der::revoked_serial_numbers(&list)
+                .ok_or_else(|| format!("{}: no revocation list", path.display()))?;
+            revoked.extend(numbers);
+        }
+        let hostnames = settings
+            .allowed_hostnames
+            .iter()
+            .map(|name| ServerName::try_from(name.clone()).map_err(|_| format!("{name}: no name")))
+            .collect::<Result<_, _>>()?;
+        let names = settings.allowed_names.clone();
+        Ok(Some(Clients { chains, revoked, names, hostnames }))
+    }
+
+    fn is_allowed(&self, certificate: &CertificateDer<'_>) -> bool {
+        if !self.names.is_empty() {
+            let name = der::common_name(certificate);
+            return name.is_some_and(|name| self.names.iter().any(|allowed| allowed == name));
+        }
+        self.hostnames.is_empty()
+            || ParsedCertificate::try_from(certificate).is_ok_and(|parsed| {
+                self.hostnames.iter().any(|name| verify_server_name(&parsed, name).is_ok())
+            })
+    }
+}
+
+impl ClientCertVerifier for Clients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chains.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chains.verify_client_cert(end_entity, intermediates, now)?;
+        let is_revoked = |certificate: &CertificateDer<'_>| {
+            der::serial_number(certificate).is_none_or(|number| self.revoked.contains(number))
+        };
+        if !self.revoked.is_empty()
+            && (is_revoked(end_entity) || intermediates.iter().any(is_revoked))
+        {
+            return Err(CertificateError::Revoked.into());
+        }
+        if !self.is_allowed(end_entity) {
+            return Err(CertificateError::NotValidForName.into());
+        }
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,48 @@
+"""Who a certificate is of: the names that a verified client goes by."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+
+class Subject(NamedTuple):
+    """The names in a certificate."""
+
+    common_name: str
+    """Empty if there is none; the last one if there are several."""
+    dns_names: tuple[str, ...] = ()
+    ip_addresses: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+    emails: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1024)
+def subject_of(certificate: bytes) -> Subject:
+    """Return the names in a certificate, given in DER as `Edge.peer_certificate` has it."""
+    parsed = x509.load_der_x509_certificate(certificate)
+    names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    common_name = str(names[-1].value) if names else ""
+    try:
+        extension = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return Subject(common_name)
+    others = extension.value
+    return Subject(
+        common_name,
+        tuple(others.get_values_for_type(x509.DNSName)),
+        tuple(str(one) for one in others.get_values_for_type(x509.IPAddress)),
+        tuple(others.get_values_for_type(x509.UniformResourceIdentifier)),
+        tuple(others.get_values_for_type(x509.RFC822Name)),
+    )
+
+
+def is_for(subject: Subject, hostname: str) -> bool:
+    """Return whether a certificate is for a host: an address, a name, or `*.` and the rest."""
+    name = hostname.lower().rstrip(".")
+    if name in subject.ip_addresses:
+        return True
+    _, _, rest = name.partition(".")
+    names = [one.lower() for one in subject.dns_names]
+    return name in names or (bool(rest) and f"*.{rest}" in names)
