@@ -21,6 +21,15 @@ else
 $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave it unset)
 endif
 
+# What is run once more on the compiled core: what asks a real etcd, properties of what is
+# compiled, the conformance of Raft, cycles. Tests that patch what is compiled cannot.
+COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py tests/wal/test_log.py \
+	tests/mvcc/test_index.py tests/mvcc/test_store.py tests/mvcc/test_slices.py \
+	tests/raft/test_datadriven.py tests/raft/test_network.py tests/raft/test_rawnode.py \
+	tests/raft/test_scenarios.py tests/member/test_one.py tests/member/test_procedures.py \
+	tests/rpc/test_cycles.py tests/rpc/test_differential.py tests/rpc/test_watch_differential.py \
+	tests/clients
+
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
@@ -55,8 +64,12 @@ test: lint h2load clients ## Lint, then run every test
 ifeq ($(EDGE),native)
 	cargo test --quiet --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
-	$(BIN)/python -m pytest
-	@$(BIN)/kvorum --version | grep edge
+	KVORUM_COMPILED=0 $(BIN)/python -m pytest
+ifneq ($(KVORUM_COMPILED),0)
+	KVORUM_COMPILED=1 $(BIN)/python -m pytest $(COMPILED_TESTS)
+	KVORUM_COMPILED=1 $(BIN)/python -m sim --seeds 50
+endif
+	@$(BIN)/kvorum --version | grep -E 'edge|core'
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check

@@ -10,6 +10,7 @@ import pytest
 
 from kvorum.compiled import MODULES, PACKAGE, core_name, library, source_hash
 
+REPOSITORY = Path(__file__).parents[1]
 needs_compiled = pytest.mark.skipif(
     not library(PACKAGE).exists(), reason="no core is compiled from these sources"
 )
@@ -74,3 +75,22 @@ def test_a_new_source_file_changes_the_hash(tmp_path: Path) -> None:
     assert source_hash(changed) == source_hash(PACKAGE)
     (changed / "mvcc" / "more.py").write_text('"""More."""\n')
     assert source_hash(changed) != source_hash(PACKAGE)
+
+
+@needs_compiled
+@pytest.mark.parametrize(("seed", "members"), [(0, 1), (4, 3), (7, 5)])
+def test_both_cores_make_the_same_history(seed: int, members: int) -> None:
+    """Everything a cluster under faults does, byte for byte."""
+    traces = [
+        subprocess.run(
+            [sys.executable, "-m", "sim", "--replay", str(seed), "--members", str(members)],
+            cwd=REPOSITORY,
+            env={**os.environ, "KVORUM_COMPILED": compiled},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for compiled in ("0", "1")
+    ]
+    assert len(traces[0].splitlines()) > 300
+    assert traces[0] == traces[1]
