@@ -24,6 +24,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Kinds of keys that a server can have.
+const KEYS: &str = "RSA with 2048 bits or more, ECDSA P-256 or P-384, Ed25519";
+
 /// The settings of `kvorum.edge.interface.TlsSettings`, where each is documented.
 pub struct TlsSettings {
     pub cert_file: PathBuf,
@@ -130,7 +133,10 @@ fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| {
         let (cert, key) = (settings.cert_file.display(), settings.key_file.display());
-        format!("{cert} with {key}: {error}")
+        match error {
+            Error::General(_) => format!("{cert} with {key}: the key is none of {KEYS}"),
+            error => format!("{cert} with {key}: {error}"),
+        }
     })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // A resumed session would not be asked for its certificate again.
