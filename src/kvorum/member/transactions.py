@@ -58,16 +58,19 @@ class Path:
 
 def put(member: Member, request: Put, wanted: bool) -> Sliced:
     """Apply a put of any kind; return its encoded response."""
+    revision, previous = _put_alone(member, request)
+    return member.header.field(revision) + _prev_kv(previous) if wanted else b""
+
+
+def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
+    """Put a key in a transaction of its own; return the revision and what was asked for before."""
     store = member.store
     check_put(store, member.lessor, request)
     key, value, lease, prev_kv, ignore_value, ignore_lease = request
     previous = store.get(key) if prev_kv or ignore_value or ignore_lease else None
     if previous is not None:
         value, lease = _kept(previous, request)
-    revision = store.put(key, value, lease)
-    if not wanted:
-        return b""
-    return member.header.field(revision) + _prev_kv(previous if prev_kv else None)
+    return store.put(key, value, lease), previous if prev_kv else None
 
 
 def delete_range(member: Member, request: DeleteRange, wanted: bool) -> Sliced:
@@ -126,16 +129,8 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
 
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
     """Run what most transactions amount to, without making a transaction of it."""
-    store = member.store
-    check_put(store, member.lessor, request)
-    key, value, lease, prev_kv, ignore_value, ignore_lease = request
-    previous = store.get(key) if prev_kv or ignore_value or ignore_lease else None
-    if previous is not None:
-        value, lease = _kept(previous, request)
-    revision = store.put(key, value, lease)
-    body = _header(revision)
-    if prev_kv:
-        body += _prev_kv(previous)
+    revision, previous = _put_alone(member, request)
+    body = _header(revision) + _prev_kv(previous)
     # A ResponseOp around a PutResponse.
     response = b"\x12" + varint(len(body)) + body
     start = b"\x10\x01\x1a" if succeeded else b"\x1a"
@@ -241,6 +236,10 @@ def _key_holds(store: Store, compare: Compare) -> bool:
         return _compared(result, target, None, operand)
     if target == api.MOD:
         return _fulfils(result, revision >> 32, operand)
+    if target in (api.VERSION, api.CREATE):
+        # The index knows them: no row is read, and none is taken apart.
+        create, _, version = store.facts_of(key, revision)
+        return _fulfils(result, version if target == api.VERSION else create, operand)
     return _compared(result, target, store.row(revision), operand)
 
 

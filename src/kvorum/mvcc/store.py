@@ -17,7 +17,7 @@ from kvorum.api.errors import COMPACTED, FUTURE_REV, StatusError
 from kvorum.backend import Backend
 from kvorum.mvcc.compaction import Compactor
 from kvorum.mvcc.hashes import HashKV, HashRows
-from kvorum.mvcc.history import bound
+from kvorum.mvcc.history import Facts, bound
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.pins import Pins
@@ -122,6 +122,12 @@ class Store:
         if revision <= 0 and not self.is_writing:
             return self._index.newest(key)
         return self._index.at(key, bound(self.readable(revision)))
+
+    def facts_of(self, key: bytes, revision: int) -> Facts:
+        """Return create revision, revision and version of a key that has this revision integer."""
+        facts = self._index.facts(key, revision)
+        assert facts is not None and facts.revision == revision, f"{key!r} has no {revision:x}"
+        return facts
 
     def range(self, options: RangeOptions) -> RangeResult:
         """Read a range at once, however long it is."""
