@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from kvorum.edge import EventKind, Limits
+from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, RANGE, WATCH, Service
 from tests.edge.wire import Wire, connect, grpc_headers, message
@@ -302,12 +303,10 @@ class TestUnreadAnswers:
 
     def test_nothing_stands_still(self, open_service: OpenService) -> None:
         service = open_service(self.LIMITS)
-        with Wire(service.address, {INITIAL_WINDOW_SIZE: 10_000}) as wire:
-            wire.ping()
-            streams = [wire.call(ECHO, message(bytes(60_000))) for _ in range(3)]
-            for _ in range(30):
-                assert len(wire.answer(streams.pop(0)).data) == 60_005
-                streams.append(wire.call(ECHO, message(bytes(60_000))))
+        sizes = [60_000 + number for number in range(60)]
+        with connect_client(service.address) as client:
+            futures = [client.unary_call(ECHO, bytes(size)) for size in sizes]
+            assert [len(future.result(20)) for future in futures] == sizes
 
 
 def test_an_idle_connection_is_never_dropped(open_service: OpenService) -> None:
