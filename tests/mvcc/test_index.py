@@ -2,6 +2,7 @@
 
 from bisect import insort
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +18,9 @@ Ends = st.one_of(st.none(), KEYS)
 @settings(deadline=None, max_examples=120)
 @given(data=st.data(), chunk=st.integers(2, 8))
 def test_sorted_keys_are_a_sorted_list(data: st.DataObject, chunk: int) -> None:
-    whole = sortedkeys.CHUNK_MAX, sortedkeys.FEW
-    sortedkeys.CHUNK_MAX, sortedkeys.FEW = chunk, chunk // 3
-    try:
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(sortedkeys, "CHUNK_MAX", chunk)
+        small.setattr(sortedkeys, "FEW", chunk // 3)
         naive = sorted(data.draw(st.sets(KEYS)))
         keys = SortedKeys(naive)
         for _ in range(data.draw(st.integers(0, 30))):
@@ -53,8 +54,6 @@ def test_sorted_keys_are_a_sorted_list(data: st.DataObject, chunk: int) -> None:
             if action == "ask":
                 assert keys.count(first, end) == len(within)
         assert keys.run(b"", None, 1000) == naive
-    finally:
-        sortedkeys.CHUNK_MAX, sortedkeys.FEW = whole
 
 
 class NaiveHistory:
@@ -93,9 +92,8 @@ class NaiveHistory:
     long=st.integers(30, 200),
 )
 def test_a_packed_history_is_a_list_of_revisions(steps: list[tuple[str, int]], long: int) -> None:
-    normal = history._BYTEARRAY_FROM_BYTES
-    history._BYTEARRAY_FROM_BYTES = long
-    try:
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(history, "_BYTEARRAY_FROM_BYTES", long)
         naive = NaiveHistory()
         entry: history.Entry | None = None
         revision = 2 << 32
@@ -130,8 +128,6 @@ def test_a_packed_history_is_a_list_of_revisions(steps: list[tuple[str, int]], l
                     assert (known is None) == (found is None)
                     if known is not None and found is not None:
                         assert known == (found[1], found[0], found[2])
-    finally:
-        history._BYTEARRAY_FROM_BYTES = normal
 
 
 def test_a_key_written_often_is_not_copied_each_time() -> None:
