@@ -33,7 +33,7 @@ COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py 
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
-.PHONY: help setup run test lint bench trace-put bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft differential sim sim-planted proto clean h2load clients
+.PHONY: help setup run test lint bench trace-put bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -107,18 +107,21 @@ bench-storage: setup ## Measure index, store and LMDB; memory beside etcd's
 bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 	$(BIN)/python -m bench.wal
 
+campaign: setup clients ## Run the tests that take minutes, such as etcdctl's own check of performance
+	$(BIN)/python -m pytest -m campaign
+
 differential: setup ## Compare thousands of sequences of calls with a real etcd's answers
 	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 tests/rpc/test_differential.py \
 		tests/rpc/test_watch_differential.py tests/rpc/test_process.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
-	$(BIN)/python -m tests.raft.mutate
+	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
 
 sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0
 	$(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 sim-planted: setup ## Plant bugs in the member; the simulator must find every one
-	$(BIN)/python -m tests.sim.planted
+	KVORUM_COMPILED=0 $(BIN)/python -m tests.sim.planted
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py
