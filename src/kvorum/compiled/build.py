@@ -53,7 +53,7 @@ def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
 
     variables = sysconfig.get_config_vars()
     compiler = shlex.split(f"{variables['CC']} {variables['CFLAGS']} {variables['CCSHARED']}")
-    compiler += get_cflags(compiler_type="unix", opt_level="2", debug_level="0", multi_file=True)
+    compiler += get_cflags(compiler_type="unix", opt_level="1", debug_level="0", multi_file=True)
     compiler += [f"-I{path}" for path in (sysconfig.get_path("include"), include_dir(), directory)]
 
     def compiled(source: Path) -> str:

@@ -118,7 +118,7 @@ class Procedures:
         if held is not None:
             self.runnable.append((held, None))
 
-    def resume(self, procedure: Procedure, answer: Answer) -> None:
+    def resume(self, procedure: Procedure, answer: object) -> None:
         """Wake the procedure, whatever it waits for."""
         procedure.ticket += 1
         self.runnable.append((procedure, answer))

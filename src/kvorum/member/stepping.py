@@ -7,7 +7,7 @@ cannot be told any more, and the procedure looks for itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api.errors import NO_LEADER, StatusError
 from kvorum.member.jobs import Job
@@ -111,8 +111,8 @@ def _run_job(member: Member, procedure: Procedure, wait: RunJob) -> None:
         Job(
             wait.place,
             wait.work,
-            lambda result: resume(procedure, cast("Any", result)),
-            lambda error: resume(procedure, cast("Any", error)),
+            lambda result: resume(procedure, result),
+            lambda error: resume(procedure, error),
         )
     )
 

@@ -25,7 +25,7 @@ _HEAD: Final = Struct(">QQI")
 _HEAD_BYTES: Final = _HEAD.size
 _RECORD: Final = Struct(">QI")
 _TOMBSTONE_BITS: Final = bytes(byte & 1 for byte in range(256))
-_BYTEARRAY_FROM_BYTES: Final = 600
+_BYTEARRAY_FROM_BYTES = 600
 
 
 class Facts(NamedTuple):

@@ -11,10 +11,9 @@ The rules of this module:
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
 
-CHUNK_MAX: Final = 1000
-FEW: Final = 8  # keys of a run that go in or out of a chunk one by one
+CHUNK_MAX = 1000
+FEW = 8  # keys of a run that go in or out of a chunk one by one
 
 
 class SortedKeys:
