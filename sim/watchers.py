@@ -5,7 +5,6 @@ member, which may not have got that far. Sometimes it takes nothing for a while,
 member must hold it back. What it got is compared with the history of effects in the end.
 """
 
-from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -18,7 +17,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.mvccpb import Event
 from kvorum.mvcc.keyvalue import key_of
-from sim.clients import KEY_PREFIX, KEY_PREFIX_END, Workload
+from sim.clients import KEY_PREFIX, KEY_PREFIX_END, Calls, Workload
 from sim.history import History
 from sim.violation import Violation
 from sim.world import World
@@ -27,22 +26,8 @@ PATH = "/etcdserverpb.Watch/Watch"
 GUARANTEE = "watch"
 
 
-class Streams(Protocol):
-    """How watchers reach members."""
-
-    members: Sequence[int]
-
-    def open_stream(
-        self,
-        member: int,
-        path: str,
-        answered: Callable[[bytes | Status | None], None],
-        message: Callable[[bytes], None],
-    ) -> int:
-        """Open a stream; its end is told, None if the connection broke."""
-
-    def send(self, member: int, call: int, payload: bytes) -> None:
-        """Send a message on a stream."""
+class Streams(Calls, Protocol):
+    """How watchers reach members: as other clients, and they may stop taking."""
 
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Take nothing from a stream for a while."""
