@@ -140,12 +140,6 @@ class Watcher:
         self._line("lost" if result is None else f"ended {result!r}")
         self._world.after(self._random.uniform(0.01, 0.5), self._connect)
 
-    def reconnect(self) -> None:
-        """Look for another member, as a client does whose stream shows no sign of life."""
-        if self._call is not None:
-            self._streams.hang_up(self._member, self._call)
-            self._lost(None)
-
     def _received(self, data: bytes) -> None:
         response = WatchResponse.FromString(data)
         revision = response.header.revision

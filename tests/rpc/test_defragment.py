@@ -1,4 +1,4 @@
-"""Defragmenting that fails: the operator is told, the member goes on, and a later one succeeds."""
+"""Defragmenting that fails: the operator is told, the member goes on; damage stops the member."""
 
 import errno
 
@@ -52,3 +52,18 @@ def test_damage_that_the_copy_finds_stops_the_member() -> None:
     files.before = find_damage
     with pytest.raises(MemberStopped, match="checksum does not fit"):
         harness.ask("Maintenance/Defragment", pb.DefragmentRequest())
+
+
+def test_damage_that_a_snapshot_finds_stops_the_member() -> None:
+    files, harness = fresh()
+
+    def find_damage(call: Call) -> None:
+        if "tmp.snapshot" in call.path:
+            raise CorruptionError("backend.1", "revision 2", "its checksum does not fit")
+
+    files.before = find_damage
+    stream = harness.open("Maintenance/Snapshot")
+    stream.send(pb.SnapshotRequest())
+    stream.half_close()
+    with pytest.raises(MemberStopped, match="checksum does not fit"):
+        harness.pass_time(1.0)

@@ -1,8 +1,11 @@
 """The space quota of a database: what is allowed, and how much room is reserved for it."""
 
+from typing import Final
+
 DEFAULT_QUOTA_BYTES = 2 << 30
-PUT_BYTES = 256
-LEASE_GRANT_BYTES = 64
+PUT_BYTES: Final = 256
+"""What a put counts beside its key and value."""
+LEASE_GRANT_BYTES: Final = 64
 
 # The map is address space, not memory or disk; it can never grow, so it is far too large.
 _MAP_BYTES_MIN = 64 << 30

@@ -9,7 +9,6 @@ from kvorum.raft.logger import Logger
 from kvorum.wal import SEGMENT_BYTES
 
 MEBIBYTE = 1 << 20
-QUOTA_BYTES_DEFAULT = 2 << 30
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -82,8 +81,3 @@ class MemberConfig:
     def request_seconds_max(self) -> float:
         """How long a proposal or a linearizable read waits: 7 s with the defaults."""
         return 5.0 + 2 * self.election_seconds
-
-    @property
-    def quota_bytes_effective(self) -> int:
-        """The quota with its default filled in; 0 if there is none."""
-        return max(0, self.quota_bytes or QUOTA_BYTES_DEFAULT)

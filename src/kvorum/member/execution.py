@@ -28,6 +28,7 @@ from kvorum.api.pb.membershippb import (
     ClusterVersionSetRequest,
     DowngradeInfoSetRequest,
 )
+from kvorum.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
 from kvorum.member import requests, transactions
 from kvorum.member.ranges import range_response
 from kvorum.membership.versions import parse_version
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.slices import Sliced, Slices
 
-PUT_COST: Final = 256
-LEASE_GRANT_COST: Final = 64
 
 Applier = Callable[["Member", Any, bool], "Sliced"]
 
@@ -51,7 +50,7 @@ def _put(member: Member, request: api.Put, wanted: bool) -> Sliced:
     refusal = member.alarms.refusal(requests.PUT)
     if refusal is not None:
         return refusal
-    fits = member.fits_quota(PUT_COST + len(request[0]) + len(request[1]))
+    fits = member.fits_quota(PUT_BYTES + len(request[0]) + len(request[1]))
     result = transactions.put(member, request, wanted)
     return result if fits else _exceeded(member)
 
@@ -112,7 +111,7 @@ def _lease_grant(member: Member, request: LeaseGrantRequest, wanted: bool) -> Sl
     refusal = member.alarms.refusal(requests.LEASE_GRANT)
     if refusal is not None:
         return refusal
-    fits = member.fits_quota(LEASE_GRANT_COST)
+    fits = member.fits_quota(LEASE_GRANT_BYTES)
     ttl = member.lessor.grant(request.ID, request.TTL, member.now)
     if not fits:
         return _exceeded(member)

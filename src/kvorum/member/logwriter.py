@@ -65,11 +65,6 @@ class LogWriter:
         self._is_preparing = False
         self.durable_appends = 0
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is on its way or waits."""
-        return not (self._waiting or self._writing or self._installing)
-
     def add(self, message: Message) -> None:
         """Take a storage write from raft."""
         self._waiting.append(message)

@@ -19,6 +19,7 @@ from kvorum.api.errors import (
     LEASE_NOT_FOUND,
     StatusError,
 )
+from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.ranges import range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
 from kvorum.mvcc.ranges import RangeOptions, reply_body
@@ -385,7 +386,7 @@ def _cost(operations: Sequence[Operation]) -> int:
     for kind, each in operations:
         if kind == api.PUT:
             request = cast("Put", each)
-            cost += 256 + len(request[0]) + len(request[1])
+            cost += PUT_BYTES + len(request[0]) + len(request[1])
         elif kind == api.TXN:
             cost += put_cost(cast("Txn", each))
     return cost

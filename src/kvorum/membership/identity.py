@@ -7,8 +7,6 @@ the same peer URLs and the same token.
 from collections.abc import Iterable
 from hashlib import sha1
 
-TOKEN = "etcd-cluster"  # noqa: S105 (a name that keeps clusters apart, not a secret)
-
 
 def member_id(peer_urls: Iterable[str], token: str, unix_seconds: int | None = None) -> int:
     """Return the id of a member.

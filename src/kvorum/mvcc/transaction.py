@@ -12,7 +12,7 @@ from kvorum.backend import Backend
 from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index, range_end
 from kvorum.mvcc.neighbours import Hub, Lessor
-from kvorum.mvcc.ranges import RangeOptions, RangeResult, is_long, read_range
+from kvorum.mvcc.ranges import RangeOptions, RangeResult, read_range
 from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, freed, run_to_end
 from kvorum.mvcc.watch.history import Change
 
@@ -100,10 +100,6 @@ class WriteTransaction:
     def range(self, options: RangeOptions) -> RangeResult:
         """Read a range at once, however long it is."""
         return run_to_end(self.range_slices(options))
-
-    def is_long_range(self, options: RangeOptions) -> bool:
-        """Tell whether a range should be read in slices."""
-        return is_long(self._index, options, self._readable(options))
 
     def range_slices(self, options: RangeOptions) -> Slices[RangeResult]:
         """Read a range in slices; nothing is written meanwhile."""

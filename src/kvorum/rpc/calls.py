@@ -11,11 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from kvorum.api.errors import Code, Status
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.edge.interface import Headers, Limits
+from kvorum.member.jobs import JobLostError, Place, Work
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.waits import Until, Wait
+from kvorum.member.waits import RunJob, Until, Wait
 
 STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
 """A stream with so many bytes on their way is held back; the edge says when it has fewer."""
@@ -87,3 +89,17 @@ def canonical(message: Message) -> bytes:
     """Return the bytes of a message as every member reads them: without unknown fields."""
     message.DiscardUnknownFields()
     return message.SerializeToString(deterministic=True)
+
+
+def done(place: Place, work: Work) -> Part[Any]:
+    """Have a job of a call done; raises StatusError if it fails.
+
+    What befalls the job befalls its client, and not the member; but damage that it found stops
+    the member, whoever asked.
+    """
+    try:
+        return (yield RunJob(place, work))
+    except CorruptionError:
+        raise
+    except (OSError, BackendError, JobLostError) as error:
+        raise StatusError(Status(Code.UNKNOWN, str(error))) from error

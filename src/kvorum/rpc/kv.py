@@ -27,7 +27,7 @@ from kvorum.api.requests import (
     range_of,
     txn_of,
 )
-from kvorum.member.execution import PUT_COST
+from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.ranges import range_options, range_response
@@ -72,7 +72,7 @@ class KeyValues:
         if put is None:
             message = PutRequest.FromString(payload)
             payload, put = canonical(message), put_of(message)
-        cost = PUT_COST + len(put[0]) + len(put[1])
+        cost = PUT_BYTES + len(put[0]) + len(put[1])
         if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
             return status
         self._member.propose(call, PUT, payload, put)

@@ -19,7 +19,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseTimeToLiveResponse,
 )
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
-from kvorum.member.execution import LEASE_GRANT_COST
+from kvorum.backend.quota import LEASE_GRANT_BYTES
 from kvorum.member.leases import renew, try_renew
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
@@ -55,7 +55,7 @@ class Leases:
         """Grant a lease, with an id of the client's choice or of ours."""
         request = LeaseGrantRequest.FromString(payload)
         member = self._member
-        if (status := member.check_quota(LEASE_GRANT_COST)) is not None:
+        if (status := member.check_quota(LEASE_GRANT_BYTES)) is not None:
             return status
         if not request.ID:
             request.ID = member.ids.next_lease_id()

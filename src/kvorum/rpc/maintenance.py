@@ -7,7 +7,7 @@ beside the loop, over what is on the disk and what still waits for it.
 from google_crc32c import value as crc32c
 
 from kvorum.api import errors
-from kvorum.api.errors import Code, Status, StatusError
+from kvorum.api.errors import Status, StatusError
 from kvorum.api.pb.etcdserverpb import (
     AlarmRequest,
     DefragmentRequest,
@@ -24,16 +24,15 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.backend.buckets import KEY
 from kvorum.backend.defragment import CatchUp, CopyDatabase
-from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.member.config import QUOTA_BYTES_DEFAULT
-from kvorum.member.jobs import JobLostError, Place
+from kvorum.backend.quota import DEFAULT_QUOTA_BYTES
+from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import Propose, ReadIndex, RunJob, Steps, Until
 from kvorum.membership.versions import Version, one_minor_below, parse_version
-from kvorum.mvcc.hashes import HashDatabase, HashKV, HashRows
-from kvorum.rpc.calls import POLL_SECONDS, Output, Part, canonical, flushed
+from kvorum.mvcc.hashes import HashDatabase, HashKV
+from kvorum.rpc.calls import POLL_SECONDS, Output, canonical, done, flushed
 
 UNARY = {
     "/etcdserverpb.Maintenance/Alarm": "alarm",
@@ -74,7 +73,7 @@ class Maintenance:
             errors=alarms if member.leader else [errors.NO_LEADER.text, *alarms],
             isLearner=member.is_learner,
             storageVersion="" if storage is None else str(storage),
-            dbSizeQuota=member.config.quota_bytes or QUOTA_BYTES_DEFAULT,
+            dbSizeQuota=member.config.quota_bytes or DEFAULT_QUOTA_BYTES,
         )
         target = cluster.downgrade_target
         answer.downgradeInfo.SetInParent()
@@ -146,7 +145,7 @@ def _hash_kv(member: Member, revision: int) -> Steps:
             found = asked
         else:
             try:
-                value = yield from _hashed(asked)
+                value = yield from done(Place.HELPER, asked)
             finally:
                 store.hash_ended(asked)
             found = HashKV(value, asked.revision, asked.compact_revision)
@@ -219,14 +218,12 @@ def _defragment(member: Member) -> Steps:
     job: CopyDatabase | CatchUp | None = backend.defragment()
     try:
         while job is not None:
-            yield RunJob(Place.HELPER, job)
+            yield from done(Place.HELPER, job)
             job = backend.copied()
-    except CorruptionError:
-        raise
-    except (OSError, BackendError, JobLostError) as error:
+    except StatusError as error:
         # The database is as it was; only the copy is of no use.
         yield RunJob(Place.HELPER, backend.abandon_defragmentation())
-        return errors.defragmentation_failed(str(error))
+        return errors.defragmentation_failed(error.status.text)
     while backend.is_defragmenting:
         member.flush_soon()
         yield Until(member.now + POLL_SECONDS)
@@ -236,16 +233,5 @@ def _defragment(member: Member) -> Steps:
 def _hash(member: Member) -> Steps:
     header = member.header.field(member.store.revision)
     yield from flushed(member)
-    value = yield from _hashed(HashDatabase(member.backend.directory))
+    value = yield from done(Place.HELPER, HashDatabase(member.backend.directory))
     return header + HashResponse(hash=value).SerializeToString()
-
-
-def _hashed(work: HashRows | HashDatabase) -> Part[int]:
-    """Let the helper hash; what befalls it befalls the client, and not the member."""
-    try:
-        value: int = yield RunJob(Place.HELPER, work)
-    except CorruptionError:
-        raise
-    except (OSError, BackendError, JobLostError) as error:
-        raise StatusError(Status(Code.UNKNOWN, str(error))) from error
-    return value

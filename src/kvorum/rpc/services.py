@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.requests import decode_range, parse_put, parse_range
+from kvorum.backend.quota import PUT_BYTES
 from kvorum.edge.interface import Event, EventKind, Metadata, Request
 from kvorum.member import requests as kinds
-from kvorum.member.execution import PUT_COST
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
 from kvorum.member.ranges import range_response
@@ -126,7 +126,7 @@ class Services:
         member, unary = self._member, self._unary
         propose, read, check_quota = member.propose, member.read, member.check_quota
         is_learner = member.is_learner
-        put_cost, put_kind = PUT_COST, kinds.PUT
+        put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
         for call, method, payload, metadata in requests:
             if metadata is not None or is_learner:

@@ -23,7 +23,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.requests import range_of, txn_of
-from kvorum.member.execution import LEASE_GRANT_COST
+from kvorum.backend.quota import LEASE_GRANT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.ranges import range_response
@@ -96,7 +96,7 @@ def lease_for(member: Member, lease: int) -> Part[int]:
     """Return the lease given, or a new one in place of 0."""
     if lease:
         return lease
-    refuse(member.check_quota(LEASE_GRANT_COST))
+    refuse(member.check_quota(LEASE_GRANT_BYTES))
     request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.ids.next_lease_id())
     answer = yield Propose(LEASE_GRANT, request.SerializeToString(), request)
     return LeaseGrantResponse.FromString(good(answer)).ID

@@ -9,13 +9,13 @@ pool, and no piece is read before the client took what came before it.
 from hashlib import sha256
 
 from kvorum.api.codec import length_delimited, varint
-from kvorum.api.errors import Code, Status
+from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
-from kvorum.member.waits import RunJob, Send, Steps, Until
-from kvorum.rpc.calls import OK, flushed
+from kvorum.member.waits import Send, Steps, Until
+from kvorum.rpc.calls import OK, done, flushed
 
 PATH = "/etcdserverpb.Maintenance/Snapshot"
 
@@ -61,7 +61,8 @@ def _snapshot(member: Member, path: str) -> Steps:
     storage = member.cluster.storage_version
     version = b"" if storage is None else length_delimited(b"\x22", str(storage).encode())
     try:
-        facts: ImageFacts = yield RunJob(Place.HELPER, BuildImage(member.backend.directory, path))
+        work = BuildImage(member.backend.directory, path)
+        facts: ImageFacts = yield from done(Place.HELPER, work)
         total = facts.length
         member.logger.info(
             f"sending database snapshot to client: {total} bytes at index {facts.index}"
@@ -70,7 +71,8 @@ def _snapshot(member: Member, path: str) -> Steps:
         sent = 0
         tell_at = member.now + PROGRESS_SECONDS
         while sent < total:
-            piece = yield RunJob(Place.POOL, ReadImage(path, sent, PIECE_BYTES, digest))
+            read = ReadImage(path, sent, PIECE_BYTES, digest)
+            piece: bytes = yield from done(Place.POOL, read)
             for start in range(0, len(piece), BLOB_BYTES):
                 blob = piece[start : start + BLOB_BYTES]
                 sent += len(blob)
@@ -84,10 +86,9 @@ def _snapshot(member: Member, path: str) -> Steps:
         yield Send(_response(digest.digest(), 0) + version)
         member.logger.info(f"successfully sent database snapshot to client: {total} bytes")
         return OK
-    except Exception as error:
-        # The disk is full, or the helper died: the client's loss, and nobody else's.
-        member.logger.error(f"cannot send a database snapshot: {error}")
-        return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error}")
+    except StatusError as error:
+        member.logger.error(f"cannot send a database snapshot: {error.status.text}")
+        return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error.status.text}")
     finally:
         # By the helper, for it may still be writing the file of a client that is gone.
         member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), _nothing, _left))

@@ -31,8 +31,8 @@ def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
     member = data / "member"
     _make(member, "data", logger)
     _lock(files, member / "LOCK")
-    _sync(member)
-    _sync(data)
+    for path in (member, data):
+        files.sync_directory(str(path))
     if config.wal_directory:
         # The log itself is made beside its place and moved there when it is whole.
         parent = Path(config.wal_directory).absolute().parent
@@ -99,11 +99,3 @@ def _check_room(path: Path) -> None:
             f"{path} has {room} bytes left, but a segment of the write-ahead log takes "
             f"{SEGMENT_BYTES}; free some space, or give a directory on another disk"
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,13 +4,13 @@ Until then the place is as it was, whatever happens; what was made so far is rem
 place is an empty directory already, it stays and gets the content: it may be a mount point.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from kvorum.files.real import RealFiles
 from kvorum.utl.errors import UtlError
 
 _ENDING = ".unfinished"
@@ -31,6 +31,7 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
         raise UtlError(f'data-dir "{data}" not empty or could not be read')
     if wal is not None and (wal := wal.absolute()).exists():
         raise UtlError(f'wal-dir "{wal}" exists')
+    files = RealFiles()
     is_there = data.exists()
     root = data / _ENDING.lstrip(".") if is_there else data.with_name(data.name + _ENDING)
     member = root / "member"
@@ -47,18 +48,18 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
         root.chmod(0o700)
         yield Stage(member, wal_stage)
         for path in (member, root):
-            _sync(path)
+            files.sync_directory(str(path))
         if wal is not None:
             wal_stage.rename(wal)
-            _sync(wal.parent)
+            files.sync_directory(str(wal.parent))
         try:
             (member if is_there else root).rename(data / "member" if is_there else data)
         except OSError:
             if wal is not None:
                 wal.rename(wal_stage)
             raise
-        _sync(data)
-        _sync(data.parent)
+        files.sync_directory(str(data))
+        files.sync_directory(str(data.parent))
         if is_there:
             root.rmdir()
     except BaseException:
@@ -81,11 +82,3 @@ def _make_parents(path: Path) -> list[Path]:
 def _remove(path: Path) -> None:
     if path.exists():
         shutil.rmtree(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
