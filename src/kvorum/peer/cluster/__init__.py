@@ -1,0 +1,1 @@
+"""What members ask each other that is no raft message, and who connects the transport to a member."""

@@ -1,0 +1,120 @@
+"""The seams of the peer room: who carries bytes, and whom the transport serves.
+
+Requests come in through an edge, go out through a dialer; both are polled by the loop, which hands
+their events on. Nothing here blocks, and time is passed in.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+from kvorum.api.errors import Status
+from kvorum.edge.interface import Headers
+from kvorum.raft.messages import Message
+
+
+class DialEventKind(IntEnum):
+    """What happened to a request that was sent to another member."""
+
+    RESPONDED = 1
+    """The head of the answer. Detail: (status, headers with lower-case names)."""
+    PIECE = 2
+    """A piece of the answer's body. Detail: its bytes."""
+    COMPLETED = 3
+    """The answer is complete. Detail: None. Nothing follows."""
+    FAILED = 4
+    """It broke off, or never came about. Detail: the reason in words. Nothing follows."""
+    WRITABLE = 5
+    """What was sent of the request's body has fallen below `WRITABLE_BYTES`. Detail: None."""
+
+
+class DialEvent(NamedTuple):
+    """An event of a request, under the number that `Dialer.request` returned."""
+
+    kind: int
+    number: int
+    detail: Any
+
+
+WRITABLE_BYTES = 256 * 1024
+"""A request's body with fewer bytes on their way takes more."""
+
+
+class Dialer(Protocol):
+    """Sends HTTP/1.1 requests to other members, each on a connection of its own while it lasts."""
+
+    def request(
+        self, url: str, method: str, target: str, headers: Headers, body: bytes | None
+    ) -> int:
+        """Begin a request to `scheme://host:port`; return its number.
+
+        With body None, `send` and `finish` follow. Whatever goes wrong is told as FAILED, by
+        a later `poll`.
+        """
+
+    def send(self, number: int, piece: bytes) -> None:
+        """Send a piece of a request's body."""
+
+    def finish(self, number: int) -> None:
+        """End a request's body."""
+
+    def pending_bytes(self, number: int) -> int:
+        """Return how many bytes were sent and not yet taken by the network."""
+
+    def cancel(self, number: int) -> None:
+        """Give a request up; nothing is told of it any more."""
+
+    def poll(self) -> list[DialEvent]:
+        """Take what happened, in order."""
+
+
+class Output(Protocol):
+    """The part of an edge by which requests of other members are answered."""
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        """As `Edge.respond`."""
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """As `Edge.send`."""
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """As `Edge.finish`."""
+
+    def pending_bytes(self, call: int) -> int:
+        """As `Edge.pending_bytes`."""
+
+    def pause(self, call: int) -> None:
+        """Take no more of a request's body until `resume`; what arrived may still come."""
+
+    def resume(self, call: int) -> None:
+        """Take a request's body again."""
+
+
+class Node(Protocol):
+    """The one that the transport serves: a member, or any other program that runs raft."""
+
+    def receive(self, message: Message) -> None:
+        """Take a raft message. One with a snapshot comes after its file is durable."""
+
+    def unreachable(self, peer: int) -> None:
+        """Note that a message to a peer was probably lost."""
+
+    def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
+        """Note what became of a snapshot that was to be sent."""
+
+    def connected(self, peer: int, now: float) -> None:
+        """Note that a peer can be reached from now on."""
+
+    def disconnected(self, peer: int) -> None:
+        """Note that a peer cannot be reached."""
+
+    def is_removed(self, peer: int) -> bool:
+        """Tell whether a node was a part of the group and is no more."""
+
+    def removed(self) -> None:
+        """Note that the group says this node was removed."""
+
+    def submit(
+        self, work: Any, done: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Have `work.run(files)` done off the loop, and its result or error taken on it."""
