@@ -25,6 +25,8 @@ from kvorum.member import requests
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
+from kvorum.member.outbox import Question
+from kvorum.member.questions import allowed_method, answer, meaning
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.member.transactions import read_txn
@@ -251,8 +253,28 @@ class Cluster:
                 received.finish()
             machine.running.receive(message)
 
-    def ask(self, machine: Machine, question: Any) -> None:
-        machine.running.told(question.number, None)
+    def ask(self, machine: Machine, question: Question) -> None:
+        """Carry a question and its answer, as a transport does."""
+        asking = machine.running
+        peer = next((each for each in self if each.running.id == question.peer), None)
+        if peer is None or self.is_cut(machine, peer):
+            asking.told(question.number, None)
+            return
+        assert allowed_method(question.path) == question.method
+
+        def serve() -> Steps:
+            answered = yield from answer(peer.running, question.path, question.body)
+            if machine.member is asking:
+                is_lost = self.is_cut(machine, peer)
+                told = meaning(question.path, answered.status, answered.body)
+                asking.told(question.number, None if is_lost else told)
+            return None
+
+        peer.running.start(None, serve())
+
+    def is_cut(self, one: Machine, other: Machine) -> bool:
+        """Tell whether a question or its answer would be lost."""
+        return not self.cut.isdisjoint({(one.name, other.name), (other.name, one.name)})
 
     def isolate(self, machine: Machine) -> None:
         for other in self.machines:

@@ -9,7 +9,6 @@ from google.protobuf.message import Message
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.api.pb.v3lockpb import LockRequest
 from kvorum.edge.interface import EventKind, Metadata
 from kvorum.rpc.services import Services
@@ -47,24 +46,6 @@ class Fronts(Cluster):
         super().settle()
         for front in self.fronts.values():
             front.deliver()
-
-    def ask(self, machine: Machine, question: Any) -> None:
-        (leader,) = [each for each in self if each.running.id == question.peer]
-        member = leader.running
-        answer: Any = None
-        if question.path == "/leases":
-            lease = pb.LeaseKeepAliveRequest.FromString(question.body).ID
-            renewed = member.lessor.renew(lease, self.now)
-            answer = renewed if isinstance(renewed, int) else 0
-        elif question.path == "/leases/internal":
-            request = LeaseInternalRequest.FromString(question.body).LeaseTimeToLiveRequest
-            found = member.lessor.time_to_live(request.ID, self.now)
-            response = pb.LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
-            if found is not None:
-                response.TTL, response.grantedTTL = found
-                response.keys.extend(member.lessor.keys_of(request.ID))
-            answer = LeaseInternalResponse(LeaseTimeToLiveResponse=response).SerializeToString()
-        machine.running.told(question.number, answer)
 
     def begin(
         self, machine: Machine, name: str, request: Message, metadata: Metadata | None = None

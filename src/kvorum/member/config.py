@@ -55,6 +55,8 @@ class MemberConfig:
     quota_bytes: int = 0
     """0 is 2 GiB; negative is without limit."""
     learners_max: int = 1
+    strict_reconfig: bool = True
+    """Changes of the membership that endanger the quorum are refused."""
 
     snapshot_entries: int = 10_000
     """A `.snap` file is written when so many entries were applied since the last one."""

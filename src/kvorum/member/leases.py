@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.codec import varint
 from kvorum.api.errors import (
+    LEASE_NOT_FOUND,
     NO_LEADER,
     NOT_PRIMARY_LESSOR,
     TIMEOUT,
     TIMEOUT_WAIT_APPLIED_INDEX,
     Status,
 )
-from kvorum.api.pb.etcdserverpb import LeaseCheckpoint, LeaseCheckpointRequest
+from kvorum.api.pb.etcdserverpb import (
+    LeaseCheckpoint,
+    LeaseCheckpointRequest,
+    LeaseKeepAliveResponse,
+)
 from kvorum.lease.lessor import NotRenewed
 from kvorum.member import requests
 from kvorum.member.waits import (
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kvorum.member.member import Member
+    from kvorum.member.outbox import Result
     from kvorum.member.slices import Slices
     from kvorum.member.waits import Wait
 
@@ -44,6 +50,8 @@ APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
 LEASES_PATH = "/leases"
+INTERNAL_PATH = "/leases/internal"
+"""Where members ask their leader for what is left of a lease."""
 
 
 def promote(member: Member) -> Slices | None:
@@ -112,9 +120,13 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
             if not leader:
                 return NO_LEADER
             if leader != member.id:
-                answer = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
-                if isinstance(answer, int):
-                    return answer
+                answer: Result | None = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
+                if answer == LEASE_NOT_FOUND:
+                    return 0
+                if isinstance(answer, bytes):
+                    response = LeaseKeepAliveResponse.FromString(answer)
+                    if lease_id == response.ID:
+                        return response.TTL
         yield Until(member.now + RETRY_SECONDS)
     return TIMEOUT
 
@@ -126,7 +138,7 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
     renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.NOT_FOUND and member.applied < member.committed:
         # The grant may be committed and not applied yet.
-        if not (yield from _applied_in_time(member)):
+        if not (yield from applied_in_time(member)):
             return TIMEOUT_WAIT_APPLIED_INDEX
         renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.CHECKPOINTED:
@@ -145,7 +157,19 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
     return renewed if isinstance(renewed, int) else None
 
 
-def _applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
+def time_to_live_here(
+    member: Member, lease_id: int
+) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
+    """Return what is left of a lease and what was granted; None if this member does not lead."""
+    if not (yield from applied_in_time(member)):
+        return TIMEOUT_WAIT_APPLIED_INDEX
+    if not member.lessor.is_primary:
+        return None
+    return member.lessor.time_to_live(lease_id, member.now) or LEASE_NOT_FOUND
+
+
+def applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
+    """Wait a second at most for what is committed now to be applied; tell whether it is."""
     wanted, deadline = member.committed, member.now + APPLY_WAIT_SECONDS
     while member.applied < wanted and member.now < deadline:
         yield Until(min(deadline, member.now + RETRY_SECONDS))

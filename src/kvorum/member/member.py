@@ -33,7 +33,7 @@ from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import DECODERS
-from kvorum.member.jobs import Job
+from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures
@@ -133,7 +133,7 @@ class Member:
         self.leader = NONE
         self.leader_since = -inf
         self.is_leader = False
-        self.is_removed = False
+        self.was_removed = False
         self.is_published = False
         self.is_installing = False
         self.is_revoking = False
@@ -247,6 +247,20 @@ class Member:
     def told(self, number: int, answer: Answer) -> None:
         """Take the answer to a question; None if there was none."""
         self.procedures.told(number, answer)
+
+    def is_removed(self, peer: int) -> bool:
+        """Tell whether a peer was a member and is no more."""
+        return self.cluster.is_removed(peer)
+
+    def removed(self) -> None:
+        """Note that this member was removed from the cluster; its runtime ends it."""
+        if not self.was_removed:
+            self.was_removed = True
+            self.logger.warning("this member was removed from the cluster")
+
+    def submit(self, work: Work, done: Done, failed: Failed) -> None:
+        """Have work of the transport done in the pool."""
+        self.out.jobs.append(Job(Place.POOL, work, done, failed))
 
     @property
     def is_stalled(self) -> bool:

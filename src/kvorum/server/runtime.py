@@ -219,7 +219,7 @@ class Runtime:
         if member.leader != self._leader:
             self._leader = member.leader
             self.leader_changes += bool(member.leader)
-        if member.is_removed:
+        if member.was_removed:
             self._logger.warning("this member was removed from the cluster; ending")
             self.drain()
         for call, method in self.counts.slow_calls(self._slow_request_ticks):

@@ -127,6 +127,7 @@ def member_config(config: Config, directory: str, files: RealFiles) -> MemberCon
         request_bytes_max=config.request_bytes_max,
         quota_bytes=config.quota_bytes,
         learners_max=config.learners_max,
+        strict_reconfig=config.strict_reconfig_check,
         snapshot_entries=config.snapshot_entries,
         catch_up_entries=config.catch_up_entries,
         snapshots_kept=config.snapshots_max,
@@ -264,7 +265,6 @@ class Server:
             member,
             counts,
             operations_max=config.txn_operations_max,
-            strict_reconfig=config.strict_reconfig_check,
         )
         sources = Sources(
             member, edge, counts, jobs, Health(front, member), config, Services.METHODS, runtime
