@@ -1,7 +1,8 @@
 """What other members may ask at the peer port beside raft.
 
-Who the members are, which versions run, and the questions of `kvorum.member.questions`. A question is refused by its words as etcd refuses it. Its body is read to its end before anything
-is done, up to a limit and for a while; whoever sends more, or nothing, is refused.
+Who the members are, which versions run, and the questions of `kvorum.member.questions`. A question
+is refused by its words as etcd refuses it. Its body is read to its end before anything is done, up
+to a limit and for a while; whoever sends more, or nothing, is refused.
 """
 
 import json

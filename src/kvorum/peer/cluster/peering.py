@@ -24,6 +24,8 @@ from kvorum.peer.transport import Settings as TransportSettings
 from kvorum.raft.logger import Logger
 
 CLUSTER_VERSION_MIN = "3.0.0"
+LOOK_SECONDS = 0.5
+"""How often at least it is looked whether questions take too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Peering:
         self._generation = -1
         self._known = {each.id: each.peer_urls for each in settings.known}
         self._is_stopped = False
+        self._look_at = 0.0
         self._now = member.now
         self._add(settings.known, member.now)
         self._follow(member.now)
@@ -130,16 +133,21 @@ class Peering:
                 self._ask(question, now)
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when this has to be called again, if nothing happens before."""
+        """Do what is due; return when there is more, if nothing happens before.
+
+        Called in every turn, after what happened was handed in.
+        """
         if self._is_stopped:
             return inf
         self._now = now
-        return min(
-            self.transport.pass_time(now),
-            self._exchanges.pass_time(now),
-            self._answers.pass_time(now),
-            self._polling.pass_time(now),
-        )
+        if now >= self._look_at or self._polling.is_leading != self._member.is_leader:
+            self._look_at = min(
+                now + LOOK_SECONDS,
+                self._exchanges.pass_time(now),
+                self._answers.pass_time(now),
+                self._polling.pass_time(now),
+            )
+        return min(self.transport.pass_time(now), self._look_at)
 
     def stop(self) -> None:
         """End every stream and request; what the member says from now on is lost."""

@@ -39,12 +39,12 @@ def versions_of(answer: Answer | None) -> dict[str, str] | None:
 class VersionPolling:
     """Keeps `member.peer_versions` up to date on the leader."""
 
-    __slots__ = ("_ask", "_is_leading", "_member", "_next", "_unanswered")
+    __slots__ = ("_ask", "_member", "_next", "_unanswered", "is_leading")
 
     def __init__(self, member: Member, ask: AskVersion) -> None:
         self._member = member
         self._ask = ask
-        self._is_leading = False
+        self.is_leading = False
         self._next = 0.0
         self._unanswered = 0
 
@@ -52,10 +52,10 @@ class VersionPolling:
         """Ask if it is time; return when that is the next time."""
         member = self._member
         if not member.is_leader:
-            self._is_leading = False
+            self.is_leading = False
             return now + VERSION_SECONDS
-        if not self._is_leading or now >= self._next:
-            self._is_leading = True
+        if not self.is_leading or now >= self._next:
+            self.is_leading = True
             self._next = now + VERSION_SECONDS
             self._poll()
         return self._next
