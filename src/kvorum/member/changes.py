@@ -35,6 +35,4 @@ def apply_change(member: Member, entry: Entry) -> None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
         elif change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
             member.removed()
-        waiting = member.proposals.pending.pop(change.id, None) if change.id else None
-        if waiting is not None:
-            member.answer(waiting[0], refusal)
+        member.answer(member.changes.pop(change.id, None), refusal)

@@ -39,6 +39,8 @@ class MemberConfig:
     initial_cluster_token: str = "etcd-cluster"  # noqa: S105 (not a secret)
     joins: tuple[int, int] | None = None
     """Member and cluster id, to join a cluster that exists; `initial_cluster` is not used."""
+    force_new_cluster: bool = False
+    """Make this member the only one; its log has to exist. For a cluster without a quorum."""
     client_urls: tuple[str, ...] = ()
     """Published to the cluster after the start."""
 

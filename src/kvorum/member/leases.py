@@ -16,6 +16,7 @@ from kvorum.api.errors import (
     NOT_PRIMARY_LESSOR,
     TIMEOUT,
     TIMEOUT_WAIT_APPLIED_INDEX,
+    Code,
     Status,
 )
 from kvorum.api.pb.etcdserverpb import (
@@ -49,6 +50,9 @@ STALLED_TICKS = 3
 APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
+UNCONFIRMED = Status(Code.UNAVAILABLE, NOT_PRIMARY_LESSOR.text)
+"""Of a member that thinks it leads and finds no quorum: clients go on elsewhere."""
+
 LEASES_PATH = "/leases"
 INTERNAL_PATH = "/leases/internal"
 """Where members ask their leader for what is left of a lease."""
@@ -80,17 +84,21 @@ def expire(member: Member, now: float) -> None:
 
 def _revoke_expired(member: Member) -> Steps:
     try:
+        term = member.term
         # Whoever revokes must lead: a deposed leader may not know of renewals.
-        if (yield ReadIndex()) is not None or not member.is_leader:
+        if (yield ReadIndex()) is not None or not member.is_leader or member.is_behind:
             return None
-        for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX):
-            member.propose(None, requests.LEASE_REVOKE, b"\x08" + varint(lease_id))
+        asked = [
+            (requests.LEASE_REVOKE, b"\x08" + varint(lease_id))
+            for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
+        ]
         due = member.lessor.checkpoints_due(member.now)
         if due:
             request = LeaseCheckpointRequest(
                 checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
             )
-            member.propose(None, requests.LEASE_CHECKPOINT, request.SerializeToString())
+            asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
+        member.propose_as_leader(term, asked)
         return None
     finally:
         member.is_revoking = False
@@ -134,7 +142,7 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
 def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
     """Renew on the leader; None if it does not lead after all, and another should be asked."""
     if member.is_stalled and (yield ReadIndex()) is not None:
-        return NOT_PRIMARY_LESSOR
+        return UNCONFIRMED
     renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.NOT_FOUND and member.applied < member.committed:
         # The grant may be committed and not applied yet.
@@ -161,6 +169,8 @@ def time_to_live_here(
     member: Member, lease_id: int
 ) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
     """Return what is left of a lease and what was granted; None if this member does not lead."""
+    if member.is_stalled and (yield ReadIndex()) is not None:
+        return None
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX
     if not member.lessor.is_primary:

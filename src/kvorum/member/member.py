@@ -12,6 +12,7 @@ raises it again. A failed job of the log or the backend does too.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -115,7 +116,9 @@ class Member:
         # Reads in slices: who waits, what began them, and the rest of the work.
         self._slices: deque[tuple[Read, Slices]] = deque()
         self._deferred: list[Read] = []
-        self._changes_waiting: deque[tuple[Procedure, ConfChange]] = deque()
+        # Who waits for a change of the membership, by its id, and those not given to raft yet.
+        self.changes: dict[int, Procedure] = {}
+        self._changes_waiting: deque[ConfChange] = deque()
 
         self.now = self._started = seams.clock()
         self._last_tick = self.now
@@ -137,6 +140,7 @@ class Member:
         self.is_published = False
         self.is_installing = False
         self.is_revoking = False
+        self.is_handing_over = False
         self.is_behind = False
         self.is_closing = False
         self.is_closed = False
@@ -179,10 +183,13 @@ class Member:
 
     def version_of(self, member_id: int) -> Version | None:
         """Return the version a member runs; None if it is not known."""
-        text = self.peer_versions.get(member_id)
+        text = self.peer_versions.get(member_id, "")
         if member_id == self.id:
             text = self.config.server_version
-        return None if text is None else parse_version(text)
+        try:
+            return parse_version(text)
+        except ValueError:
+            return None
 
     # In: the world.
 
@@ -200,8 +207,11 @@ class Member:
     def receive(self, message: Message) -> None:
         """Take a message from a peer; what does not fit is ignored."""
         self._check()
-        if message.sender in (APPEND_THREAD, APPLY_THREAD):
+        sender = message.sender
+        if sender in (APPEND_THREAD, APPLY_THREAD) or message.to != self.id:
             return
+        if self.cluster.is_removed(sender):
+            return  # it may not know yet; it has no voice any more
         try:
             self.node.step(message)
         except RaftError as error:
@@ -265,7 +275,8 @@ class Member:
     @property
     def is_stalled(self) -> bool:
         """Whether time stood still here, and nobody has confirmed since that this one leads."""
-        late = self.now - self._last_tick
+        # By the clock, not by the turn's time: it may have stood still since the turn began.
+        late = self.clock() - self._last_tick
         return (
             self._stalled_at is not None
             or late > leases.STALLED_TICKS * self.config.heartbeat_seconds
@@ -299,8 +310,19 @@ class Member:
     def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
         """Propose a change of the membership; the procedure gets None or a Status."""
         change = change._replace(id=self.ids.next_id())
-        self.proposals.pending[change.id] = (procedure, 0, None)
-        self._changes_waiting.append((procedure, change))
+        self.changes[change.id] = procedure
+        self._changes_waiting.append(change)
+
+    def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> None:
+        """Propose what only the leader of a term may ask for, as (kind, body); nobody waits.
+
+        At once, so that nothing of it is ever forwarded to a later leader, who knows better.
+        """
+        raft = self.node.raft
+        if requests and raft.role == Role.LEADER and raft.term == term:
+            payloads = [self.ids.encode(kind, body)[0] for kind, body in requests]
+            with suppress(ProposalDroppedError):
+                raft.propose(payloads)
 
     def read(
         self, waiter: int | Procedure | None, execute: Execute, request: Any, *, linearizable: bool
@@ -472,12 +494,21 @@ class Member:
             for waiter, _, _ in self.proposals.submit(self.node, now):
                 self.answer(waiter, PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
-            procedure, change = self._changes_waiting.popleft()
+            change = self._changes_waiting.popleft()
+            if change.id not in self.changes:
+                continue
             try:
                 self.node.propose_conf_change(change)
             except ProposalDroppedError:
-                self.proposals.pending.pop(change.id, None)
-                self.answer(procedure, PROPOSAL_DROPPED)
+                self.answer(self.changes.pop(change.id), PROPOSAL_DROPPED)
+
+    def forget_changes(self) -> None:
+        """Forget the changes whose clients are gone: what waits for a leader is not proposed."""
+        self.changes = {
+            number: waiting for number, waiting in self.changes.items() if waiting.steps is not None
+        }
+        if not self.changes:
+            self._changes_waiting.clear()
 
     def _take_ready(self) -> None:
         node, out = self.node, self.out.messages

@@ -70,7 +70,8 @@ class Leases:
         """Tell what is left of a lease."""
         request = LeaseTimeToLiveRequest.FromString(payload)
         member = self._member
-        if member.is_leader and member.lessor.is_primary and member.applied >= member.committed:
+        is_current = member.applied >= member.committed and not member.is_stalled
+        if member.is_leader and member.lessor.is_primary and is_current:
             return _time_to_live(member, request)
         member.start(call, _wait_for_time_to_live(member, request))
         return None
