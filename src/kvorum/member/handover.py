@@ -51,11 +51,12 @@ def _try_voters(member: Member) -> Part[None]:
 
 
 def _heir(member: Member, tried: list[int]) -> int | None:
-    """Return the voter that has the most of the log of those that answered lately."""
+    """Return the voter that has the most of the log, of those that seem to be there."""
     progress = member.node.raft.tracker.progress
     voters = [
         voter
         for voter in member.conf_state.voters
-        if voter not in (member.id, *tried) and progress[voter].recent_active
+        if voter not in (member.id, *tried)
+        and (voter in member.connections or progress[voter].recent_active)
     ]
     return max(voters, key=lambda voter: progress[voter].match, default=None)

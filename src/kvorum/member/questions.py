@@ -165,9 +165,12 @@ def _promoted(member: Member, text: str) -> Part[Answered]:
     status = yield from promote_here(member, int(text))
     if status is None:
         return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
+    # Of the first two, members see other words than clients.
     if status == errors.MEMBER_NOT_FOUND:
-        return refused(404, status.text)
-    if status in (errors.MEMBER_NOT_LEARNER, errors.LEARNER_NOT_READY):
+        return refused(404, "membership: ID not found")
+    if status == errors.MEMBER_NOT_LEARNER:
+        return refused(412, "membership: can only promote a learner member")
+    if status == errors.LEARNER_NOT_READY:
         return refused(412, status.text)
     member.logger.warning(f"cannot promote member {int(text):x}: {status.text}")
     return Answered(500, _JSON, b'{"message":"Internal Server Error"}')
@@ -176,7 +179,7 @@ def _promoted(member: Member, text: str) -> Part[Answered]:
 def _hashed(member: Member, body: bytes) -> Part[Answered]:
     try:
         request = json.loads(body)
-        revision = request.get("revision", 0)
+        revision = 0 if request is None else request.get("revision", 0)
         if type(revision) is not int or not -(1 << 63) <= revision < 1 << 63:
             raise ValueError(revision)
     except (ValueError, AttributeError):
