@@ -26,6 +26,7 @@ from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts
 from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
+from kvorum.server.peers import PeerMetrics
 
 TURN_SECONDS_MAX = 0.005
 CALLS_PER_TURN = 1000
@@ -79,6 +80,7 @@ class Runtime:
         self.jobs: JobRunner
         self.dialer: Dialer
         self.peering: Peering
+        self.peer_metrics: PeerMetrics
         self.peer_listeners: set[int] = set()
         """Numbers of the listeners at which other members ask."""
         self.published: asyncio.Future[None] = loop.create_future()
@@ -247,6 +249,7 @@ class Runtime:
             # Ticks that were missed are not made up for: the peers' clocks did not stand still.
             self._next_tick = now
         self._next_tick += self._tick_seconds
+        self.peer_metrics.observe()
         member = self._member
         member.tick(now)
         self._is_alone = list(member.conf_state.voters) == [member.id]

@@ -44,6 +44,7 @@ from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
 from kvorum.server.metrics import Sources, metrics_text
 from kvorum.server.notify import notify_ready
+from kvorum.server.peers import PeerMetrics
 from kvorum.server.runtime import Runtime
 from kvorum.server.security import Security, tls_settings
 from kvorum.server.values import Url, duration_text, split_host_port
@@ -133,6 +134,8 @@ class Server:
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments()
         member = self._recover(settings, files, environments)
+        if member.cluster.is_removed(member.id):
+            member.removed()
         start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
@@ -161,8 +164,8 @@ class Server:
             wake=runtime.wake,
         )
         try:
-            self._connect(runtime, edge, member, jobs, arguments)
             self._meet(runtime, edge, member, dialer, known)
+            self._connect(runtime, edge, member, jobs, arguments)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runtime, number)
             loop.set_exception_handler(runtime.on_loop_error)
@@ -229,8 +232,10 @@ class Server:
             counts,
             operations_max=config.txn_operations_max,
         )
+        runtime.peer_metrics = peers = PeerMetrics(member, runtime.peering)
+        health = Health(front, member)
         sources = Sources(
-            member, edge, counts, jobs, Health(front, member), config, Services.METHODS, runtime
+            member, edge, counts, jobs, health, config, Services.METHODS, runtime, peers
         )
         Endpoints(
             front,

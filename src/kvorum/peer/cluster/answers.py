@@ -146,12 +146,20 @@ class Answers:
         self._output.respond(call, answered.status, headers, answered.body)
 
     def _headers(self, path: str, answered: Answered) -> Iterator[tuple[str, str]]:
-        is_served = path == MEMBERS_PATH or questions.allowed_method(path) is not None
-        if is_served and path not in _WITHOUT_CLUSTER_ID:
+        if self._names_cluster(path, answered.status):
             yield CLUSTER_ID, self._cluster_id
         yield "content-type", answered.content_type
         if answered.status != 200:
             yield "x-content-type-options", "nosniff"
+
+    @staticmethod
+    def _names_cluster(path: str, status: int) -> bool:
+        """Tell whether an answer has the cluster's id, as etcd's has."""
+        if path in _WITHOUT_CLUSTER_ID or status == 405:
+            return False
+        if path == questions.HASH_KV_PATH:
+            return status == 200
+        return path == MEMBERS_PATH or questions.allowed_method(path) is not None
 
     @property
     def _cluster_id(self) -> str:

@@ -135,14 +135,16 @@ class Exchanges:
 
     def pass_time(self, now: float) -> float:
         """Give up what took too long; return when this has to be looked at again."""
-        late = [each for each in self._running.values() if each.deadline <= now]
-        for exchange in late:
+        for peer, waiting in list(self._waiting.items()):
+            late = [each for each in waiting if each.deadline <= now]
+            if late:
+                self._waiting[peer] = deque(each for each in waiting if each.deadline > now)
+            for exchange in late:
+                exchange.done(None)
+        for exchange in [each for each in self._running.values() if each.deadline <= now]:
             self._dialer.cancel(exchange.number)
             self._end(exchange, None)
-        for waiting in list(self._waiting.values()):
-            while waiting and waiting[0].deadline <= now:
-                waiting.popleft().done(None)
-        # Those that wait have later deadlines than some that run.
+        # Those that wait are looked at again when one of these has ended.
         return min((each.deadline for each in self._running.values()), default=inf)
 
     def stop(self) -> None:
