@@ -36,10 +36,11 @@ class Lender:
         self._cluster.settle()
         return self._cluster
 
-    def tell(self) -> None:
-        """Print what the members logged last."""
-        for member in self._cluster or ():
-            print(f"--- {member} ({member.process}):\n{member.log_tail()}")  # noqa: T201
+    def give_up(self) -> None:
+        """Print what the members of a failed test logged, and end them."""
+        if self._cluster is not None:
+            self._cluster.tell()
+        self.close()
 
     def close(self) -> None:
         self._cluster = None
@@ -71,5 +72,4 @@ def cluster(lender: Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]
         yield lender.lend()
     finally:
         if request.node.stash.get(FAILED, False):
-            lender.tell()
-            lender.close()
+            lender.give_up()

@@ -58,6 +58,7 @@ class Member:
     def __init__(self, cluster: "Cluster", name: str, host: str, node: Node) -> None:
         self._cluster = cluster
         self.name = name
+        self.host = host
         self.node = node
         self.address = f"{host}:{CLIENT_PORT}"
         self.peer_url = f"{cluster.peer_scheme}://{host}:{ADVERTISED_PORT}"
@@ -181,6 +182,12 @@ class Member:
         request = pb.RangeRequest(key=key, serializable=serializable)
         found = self.answer("KV/Range", request).kvs
         return found[0].value if found else None
+
+    def revision(self) -> int:
+        """Return the revision it has reached."""
+        request = pb.RangeRequest(key=b"\0", serializable=True)
+        found: int = self.answer("KV/Range", request).header.revision
+        return found
 
     def members(self, *, linearizable: bool = True) -> Any:
         request = pb.MemberListRequest(linearizable=linearizable)
@@ -317,9 +324,7 @@ class Cluster:
         for member in self:
             until(
                 f"{member} is at revision {revision}",
-                lambda member=member: (  # type: ignore[misc]
-                    member.answer("KV/Range", everything).header.revision >= revision
-                ),
+                lambda member=member: member.revision() >= revision,  # type: ignore[misc]
             )
             keys = member.answer("KV/Range", everything)
             hashed = member.answer("Maintenance/HashKV", pb.HashKVRequest(revision=revision))
@@ -337,6 +342,11 @@ class Cluster:
         for member, view in zip(self, views, strict=True):
             assert view == views[0], f"{member} differs from {self[0]}"
 
+    def tell(self) -> None:
+        """Print what the members logged last, for whoever looks for the reason of a failure."""
+        for member in self:
+            print(f"--- {member} ({member.process}):\n{member.log_tail()}")  # noqa: T201
+
     def stop(self) -> None:
         for member in self:
             member.client.close()
@@ -351,19 +361,28 @@ def _prefix() -> str:
 
 
 @contextmanager
-def running_cluster(
+def new_cluster(
     directory: Path, make: str = "kvorum", size: int = 3, *flags: str, peer_scheme: str = "http"
 ) -> Iterator[Cluster]:
-    """Run a cluster, with a network of its own, for as long as the block takes."""
+    """Make a cluster that is not started yet, with a network of its own; end it with the block."""
     network = Network()
     cluster = Cluster(directory, network, make, size, *flags, peer_scheme=peer_scheme)
     try:
-        cluster.start()
         yield cluster
-    except BaseException:
-        for member in cluster:
-            print(f"--- {member} ({member.process}):\n{member.log_tail()}")  # noqa: T201
-        raise
     finally:
         cluster.stop()
         network.stop()
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, make: str = "kvorum", size: int = 3, *flags: str
+) -> Iterator[Cluster]:
+    """Run a cluster for as long as the block takes."""
+    with new_cluster(directory, make, size, *flags) as cluster:
+        try:
+            cluster.start()
+            yield cluster
+        except BaseException:
+            cluster.tell()
+            raise
