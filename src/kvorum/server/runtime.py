@@ -197,6 +197,11 @@ class Runtime:
             is_busy = self._run_jobs(now, may_write)
         self.services.deliver(now)
         if member.is_published and not self.published.done():
+            self._logger.info(
+                "published local member to cluster through raft",
+                local_member_id=f"{member.id:x}",
+                cluster_id=f"{member.cluster.cluster_id:x}",
+            )
             self.published.set_result(None)
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
@@ -257,8 +262,7 @@ class Runtime:
             # Nobody else could lead, so there is nothing to wait for.
             member.node.campaign()
         if member.leader != self._leader:
-            self._leader = member.leader
-            self.leader_changes += bool(member.leader)
+            self._tell_leader()
         if self._advance_until:
             self._advance_ticks(now)
         if member.was_removed:
@@ -274,6 +278,17 @@ class Runtime:
             gc.collect(0)
             gc.freeze()
         self._is_idle = True
+
+    def _tell_leader(self) -> None:
+        """Log who leads now; more changes between two ticks are one."""
+        member, before = self._member, self._leader
+        self._leader = member.leader
+        self.leader_changes += bool(member.leader)
+        fields = {"local_member_id": f"{member.id:x}", "term": member.term}
+        if not member.leader:
+            self._logger.warning("lost leader", leader=f"{before:x}", **fields)
+        else:
+            self._logger.info("elected leader", leader=f"{member.leader:x}", **fields)
 
     def _advance_ticks(self, now: float) -> None:
         """Let most of the first election timeout pass as soon as other members are reached.
