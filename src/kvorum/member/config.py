@@ -73,6 +73,12 @@ class MemberConfig:
     compaction_batch: int = 1000
     compaction_pause_seconds: float = 0.01
     lease_checkpoints: bool = False
+    initial_corrupt_check: bool = False
+    """Compare the hash of all keys with the peers' before serving, when started again."""
+    corrupt_check_seconds: float = 0.0
+    """How often the leader compares the hashes of all members; 0 is never."""
+    compact_hash_check_seconds: float = 0.0
+    """How often the leader compares those of compactions; 0 is never, etcd's gate a minute."""
     watch_progress_seconds: float = 600.0
     server_version: str = "3.7.1"
 

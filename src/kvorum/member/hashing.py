@@ -27,15 +27,18 @@ class Hashed(NamedTuple):
 
 def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     """Hash the keys at a revision, 0 for the current one; raises StatusError."""
-    store = member.store
-    current = store.revision
-    if revision < 0:
-        return Hashed(HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision), current)
-    asked = store.hash_kv(revision)
-    if isinstance(asked, HashKV):
-        return Hashed(asked, current)
-    try:
-        value: int = yield from done(Place.HELPER, asked)
-    finally:
-        store.hash_ended(asked)
-    return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
+    while True:
+        store = member.store
+        current = store.revision
+        if revision < 0:
+            return Hashed(HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision), current)
+        asked = store.hash_kv(revision)
+        if isinstance(asked, HashKV):
+            return Hashed(asked, current)
+        try:
+            value: int = yield from done(Place.HELPER, asked)
+        finally:
+            store.hash_ended(asked)
+        # If a snapshot was installed meanwhile, nobody knows which database was read.
+        if member.store is store:
+            return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)

@@ -31,6 +31,7 @@ from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, leases, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
+from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import DECODERS
@@ -109,6 +110,9 @@ class Member:
         self.reads = Reads(self.ids.next_id)
         self.procedures = Procedures()
         self.snapshots = Snapshots(snapshot_index)
+        self.corruption = Checks(
+            seams.clock(), config.corrupt_check_seconds, config.compact_hash_check_seconds
+        )
         self.apply_queue = ApplyQueue()
         self.writer = LogWriter(
             log, storage, node, self.out, self.snap_directory, self._install_snapshot

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.files.interface import parent
+from kvorum.member.corruption import initial_check
 from kvorum.member.errors import StartRefused
 from kvorum.member.forced import forcing_entries
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
 from kvorum.member.publishing import publish
 from kvorum.member.state import Progress, RandomFractions, State, open_database, read_state
+from kvorum.member.waits import Steps
 from kvorum.membership.bootstrap import bootstrap_changes, check_initial_cluster, initial_members
 from kvorum.membership.identity import cluster_id as compute_cluster_id
 from kvorum.mvcc.watch.hub import WatchHub
@@ -264,5 +266,12 @@ def _member(
 ) -> Member:
     member = Member(config, seams, node, storage, log, state, snapshot_index)
     member.writer.prepare_segment()
-    member.start(None, publish(member))
+    is_new = not state.backend.applied_index
+    member.start(None, _begin_to_serve(member, is_checked=is_new))
     return member
+
+
+def _begin_to_serve(member: Member, *, is_checked: bool) -> Steps:
+    if member.config.initial_corrupt_check and not is_checked:
+        yield from initial_check(member)
+    return (yield from publish(member))
