@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvorum.edge.interface import EventKind
 from kvorum.peer.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses
+from kvorum.peer.transport.addresses import Addresses, told_of
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import decode_checked
 from kvorum.peer.transport.headers import (
@@ -121,7 +121,7 @@ class Pipeline:
         if problem != self._problem:
             self._problem = problem
             self._shared.logger.warning(
-                f"cannot post to {self._peer:x} at {post.url}: {problem}; trying on"
+                f"cannot post to {self._peer:x}: {told_of(post.url, problem)}; trying on"
             )
         self._shared.node.unreachable(self._peer)
         self._report(post.message, failed=True)

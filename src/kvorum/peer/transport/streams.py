@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
 from kvorum.peer.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses
+from kvorum.peer.transport.addresses import Addresses, told_of
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import (
     APPEND_HEARTBEAT,
@@ -311,7 +311,7 @@ class StreamReader:
         if problem != self._problem:
             self._problem = problem
             self._shared.logger.warning(
-                f"does not read the {self._name} of {self._peer:x} at {self._url}: {problem}; "
+                f"does not read the {self._name} of {self._peer:x}: {told_of(self._url, problem)}; "
                 f"trying on"
             )
 
