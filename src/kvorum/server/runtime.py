@@ -24,6 +24,7 @@ from kvorum.peer.interface import Dialer
 from kvorum.raft.entries import Entry
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts
+from kvorum.server.doorman import Doorman
 from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
 from kvorum.server.peers import PeerMetrics
@@ -81,6 +82,8 @@ class Runtime:
         self.dialer: Dialer
         self.peering: Peering
         self.peer_metrics: PeerMetrics
+        self.doorman: Doorman | None = None
+        """Who checks where members come from, if somebody has to."""
         self.peer_listeners: set[int] = set()
         """Numbers of the listeners at which other members ask."""
         self.published: asyncio.Future[None] = loop.create_future()
@@ -176,6 +179,8 @@ class Runtime:
         if told:
             peering.happened(told, now)
         requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
+        if self.doorman is not None:
+            events = self.doorman.admit(events)
         if events:
             events = self._serve_http(events, now)
             self.counts.happened(events)

@@ -34,9 +34,10 @@ from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts, TimedCallCounts
 from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
-from kvorum.server.credentials import Credentials, DialSettings
+from kvorum.server.credentials import Credentials
 from kvorum.server.dialer import HttpDialer
 from kvorum.server.directory import prepare_directory
+from kvorum.server.doorman import Doorman
 from kvorum.server.endpoints import Endpoints
 from kvorum.server.entering import enter
 from kvorum.server.incidents import IncidentLog
@@ -46,7 +47,7 @@ from kvorum.server.metrics import Sources, metrics_text
 from kvorum.server.notify import notify_ready
 from kvorum.server.peers import PeerMetrics
 from kvorum.server.runtime import Runtime
-from kvorum.server.security import Security, tls_settings
+from kvorum.server.security import Security, dial_settings, tls_settings
 from kvorum.server.values import Url, duration_text, split_host_port
 
 DESCRIPTORS_RESERVED = 150
@@ -169,12 +170,14 @@ class Server:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runtime, number)
             loop.set_exception_handler(runtime.on_loop_error)
-            IncidentLog(edge, logger).start(loop)
+            IncidentLog(edge, logger, runtime.peer_listeners).start(loop)
             gc.collect()
             gc.freeze()
             runtime.start()
             await self._serve(runtime, edge, member)
         finally:
+            if runtime.doorman is not None:
+                runtime.doorman.stop()
             dialer.stop()
             edge.stop()
             jobs.stop()
@@ -254,14 +257,18 @@ class Server:
         known: Sequence[Peer],
     ) -> None:
         """Open the peer port."""
-        config, logger = self._config, self._logger
+        config, logger, loop = self._config, self._logger, asyncio.get_running_loop()
         settings = PeeringSettings(
             peer_urls=tuple(map(str, config.advertise_peer_urls)), known=known
         )
         runtime.dialer = dialer
         runtime.peering = Peering(member, edge, dialer, settings, logger.named("peer"))
-        for listened, tls in self._tls(config.peer_security, config.listen_peer_urls, "peer"):
-            number, address = edge.listen(listened, tls)
+        security = config.peer_security
+        if security.asks_for_certificates and not security.skip_address_check:
+            listeners = runtime.peer_listeners
+            runtime.doorman = Doorman(loop, edge, listeners, logger.named("peer"), runtime.wake)
+        for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
+            number, address = edge.listen(listened, tls, http1_only=True)
             runtime.peer_listeners.add(number)
             logger.info("serving peer traffic", address=address, secure=tls is not None)
 
@@ -312,7 +319,10 @@ class Server:
         def warn(text: str) -> None:
             self._logger.warning("changed TLS files for members cannot be used", error=text)
 
-        return Credentials(DialSettings(), warn)
+        config = self._config
+        fixtures = Path(config.data_directory, "fixtures", "peer")
+        settings = dial_settings(config.peer_security, config.listen_peer_urls, fixtures)
+        return Credentials(settings, warn)
 
     def _tls(
         self, security: Security, urls: Sequence[Url], side: str
