@@ -17,6 +17,7 @@ from math import ceil
 from kvorum.api.errors import STOPPED
 from kvorum.edge import Edge, Event, EventKind
 from kvorum.gateway.http import HttpFront
+from kvorum.member.errors import StartRefused
 from kvorum.member.handover import hand_over
 from kvorum.member.member import Member
 from kvorum.peer.cluster.peering import Peering
@@ -309,14 +310,16 @@ class Runtime:
                 member.tick(now)
 
     def _leave(self, now: float) -> None:
-        """End after a while: this member was removed."""
+        """End after a while: this member was removed. One that never served is refused."""
+        reason = (
+            f"the member has been permanently removed from the cluster: {self._member.id:x} is no "
+            "part of it any more, and its data directory is of no use to another member"
+        )
+        if not self.published.done():
+            raise StartRefused(f"{reason}. Remove the directory, and add the member anew")
         if not self._removed_at:
             self._removed_at = now
-            self._logger.warning(
-                "the member has been permanently removed from the cluster; it ends, and its data "
-                "directory is of no use to a new one",
-                local_member_id=f"{self._member.id:x}",
-            )
+            self._logger.warning(reason)
         elif now - self._removed_at >= REMOVED_SECONDS:
             self.drain()
 
