@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from kvorum.api.pb import etcdserverpb as pb
-from tests.cluster.members import Cluster
+from tests.cluster.members import Cluster, until
 from tests.cluster.network import Network
 from tests.rpc.calls import Call, every_call, sequences
 from tests.rpc.oracle import Oracle
@@ -53,6 +53,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
     try:
         for cluster in (ours, theirs):
             cluster.start()
+        for member in ours:
+            until("the version is agreed on", lambda member=member: member.status().storageVersion)  # type: ignore[misc]
         found = Twins(ours, theirs)
         yield found
         found.close()
