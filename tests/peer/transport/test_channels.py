@@ -169,7 +169,7 @@ def test_messages_for_another_or_from_a_removed_node_are_ignored_and_logged_once
     one.send_messages(heartbeat(one, other))
     network.run_until(lambda: bool(other.node.received))
     assert other.node.received == [heartbeat(one, other)]
-    assert len(other.log.about("ignored a message")) == 1
+    assert len(other.log.about("ignored a message")) == 2  # once each
 
 
 def test_silence_is_broken_by_heartbeats_of_the_link() -> None:
@@ -192,6 +192,8 @@ def test_a_silent_peer_is_given_up_after_the_read_deadline_and_found_again() -> 
     network.mend(one, other)
     network.run_until(lambda: 2 in one.node.connections)
     assert len(one.log.about("silent for too long")) == 2  # one of each stream
+    network.run(6)
+    assert len(one.log.about("of 2 at http://host2:2380 again")) == 2
 
 
 def test_a_cut_link_is_dialed_again_and_logged_once() -> None:
@@ -230,6 +232,16 @@ def test_the_next_address_is_tried_when_one_fails() -> None:
     one.transport.add_peer(2, ["http://dead:1", "http://dead:2", *other.urls], network.now)
     other.know(one)
     network.run_until(lambda: is_joined(one, other))
+
+
+def test_addresses_that_all_fail_are_each_told_of_once() -> None:
+    network = Network()
+    one = network.add(1)
+    one.transport.add_peer(2, ["http://dead:1", "http://dead:2"], network.now)
+    for _ in range(100):
+        one.send_messages(Message(MessageType.HEARTBEAT, 2, 1, 1))
+        network.run(0.2)
+    assert len(one.log.about("connection refused")) <= 2 * 4
 
 
 def test_other_addresses_are_used_from_the_next_request_on() -> None:

@@ -83,7 +83,7 @@ class Learner:
         )
         self.transport = Transport(
             self,
-            self._edge,  # type: ignore[arg-type,unused-ignore]
+            self._edge,
             self._dialer,
             Identity(self.id, cluster_id, (url,), "3.5.1"),
             Settings(snap_directory=self.directory, election_seconds=1.0, unix_seconds=time.time),

@@ -460,7 +460,7 @@ class SnapshotArrival:
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._shared.logger.warning(f"refused a snapshot: {refusal.text}")
+        self._shared.warn_once(f"refused a snapshot: {refusal.text}")
         self._give_up()
         self._shared.refuse(self._call, refusal, self._answer_headers)
 
