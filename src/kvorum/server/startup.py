@@ -135,8 +135,7 @@ class Server:
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments()
         member = self._recover(settings, files, environments)
-        if member.cluster.is_removed(member.id):
-            member.removed()
+        self._check(member)
         start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
@@ -205,6 +204,17 @@ class Server:
             took=duration_text(int((time.monotonic() - began) * SECOND)),
         )
         return member
+
+    def _check(self, member: Member) -> None:
+        """Refuse what flags and data together do not allow."""
+        if member.cluster.is_removed(member.id):
+            member.removed()
+        learners, limit = len(member.cluster.learners), self._config.learners_max
+        if learners > limit:
+            raise ConfigError(
+                f"--max-learners is {limit}, but the cluster has {learners} learners; promote or "
+                "remove some, or give a higher number"
+            )
 
     def _open_edge(self) -> Edge:
         config = self._config
@@ -321,7 +331,10 @@ class Server:
 
         config = self._config
         fixtures = Path(config.data_directory, "fixtures", "peer")
-        settings = dial_settings(config.peer_security, config.listen_peer_urls, fixtures)
+        try:
+            settings = dial_settings(config.peer_security, config.listen_peer_urls, fixtures)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         return Credentials(settings, warn)
 
     def _tls(

@@ -121,6 +121,10 @@ def test_a_queue_of_posts_has_an_end() -> None:
     network.mend(one, other)
     network.run_until(lambda: len(other.node.received) == 68)
     one.send_messages(heartbeat(one, other, 100))
+    assert not one.log.about("sent again")
+    other.know(one)
+    network.run(10)
+    one.send_messages(heartbeat(one, other, 100))
     assert one.log.about("sent again")
 
 
