@@ -8,7 +8,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cluster.members import Cluster, Member, until
 
 OF_EVERY_OTHER = (
-    "etcd_network_known_peers",
     "etcd_network_active_peers",
     "etcd_network_peer_round_trip_time_seconds_count",
 )
