@@ -305,6 +305,16 @@ def test_a_slow_reader_is_bounded_and_then_given_up() -> None:
     assert other.node.received[-1].index == 50
 
 
+def test_one_batch_is_bounded_too() -> None:
+    network, one, other = pair(stream_pending_bytes_max=100_000)
+    one.send_messages(*[append(one, other, 5 + 100 * turn, 100) for turn in range(100)])
+    assert one.transport.peers[2].figures.sent_bytes < 120_000
+    assert one.node.lost
+    network.run(1)
+    one.send_messages(append(one, other, 7))
+    network.run_until(lambda: bool(other.node.received) and other.node.received[-1].index == 7)
+
+
 def test_a_node_that_is_not_known_gets_a_pipeline_by_the_address_it_gives() -> None:
     network = Network()
     one, stranger = network.add(1), network.add(9)

@@ -59,6 +59,7 @@ class StreamWriter:
         "_moved_at",
         "_name",
         "_peer",
+        "_pending_bytes",
         "_sent_bytes",
         "_shared",
         "_taken_bytes",
@@ -83,6 +84,8 @@ class StreamWriter:
         self._name = "append stream" if is_append else "message stream"
         self._append_writer = AppendWriter(entries)
         self._frames: list[bytes] = []
+        # What the peer has not read when a batch began, and what the batch adds to it.
+        self._pending_bytes = 0
         # What was given to the edge, and what of it the network took when it last moved.
         self._sent_bytes = 0
         self._taken_bytes = 0
@@ -133,15 +136,16 @@ class StreamWriter:
         """Add a message to what `flush` sends; False if the peer is too slow to be sent more."""
         frames, call, shared = self._frames, self.call, self._shared
         assert call is not None, "no stream is attached"
-        # Asked once for each batch.
-        if not frames and (
-            shared.output.pending_bytes(call) >= shared.settings.stream_pending_bytes_max
-        ):
+        if not frames:
+            self._pending_bytes = shared.output.pending_bytes(call)
+        if self._pending_bytes >= shared.settings.stream_pending_bytes_max:
             return False
         if self._is_append:
-            frames.append(self._append_writer.encode(message))
+            frame = self._append_writer.encode(message)
         else:
-            frames.append(encode_message_frame(message))
+            frame = encode_message_frame(message)
+        frames.append(frame)
+        self._pending_bytes += len(frame)
         return True
 
     def flush(self, batch: list[tuple[int, bytes]]) -> None:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from kvorum.edge.interface import Headers
 from kvorum.peer.interface import Dialer, DialEvent, DialEventKind, Node, Output
+from kvorum.peer.transport.arrivals import SnapshotArrival
+from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import EntriesEncoder
 from kvorum.peer.transport.headers import (
     APPEND_STREAM,
@@ -36,7 +38,7 @@ from kvorum.peer.transport.pipeline import Arrival
 from kvorum.peer.transport.probing import answer_probe
 from kvorum.peer.transport.settings import Settings
 from kvorum.peer.transport.shared import Shared
-from kvorum.peer.transport.snapshots import SnapshotArrival, SnapshotTransfer
+from kvorum.peer.transport.snapshots import SnapshotTransfer
 from kvorum.raft.logger import Logger
 from kvorum.raft.messages import Message, MessageType
 
@@ -153,9 +155,13 @@ class Transport:
         elif self._arrival is not None and not self._arrival.is_idle:
             self._refuse(call, BUSY, answer_headers, headers)
         else:
-            self._arrival = SnapshotArrival(shared, call, answer_headers, now)
+            self._arrival = SnapshotArrival(shared, call, answer_headers, self._figures_of, now)
             shared.calls[call] = self._arrival
             self._wake_at = now
+
+    def _figures_of(self, peer: int) -> Figures:
+        known = self._peers.get(peer) or self._remotes.get(peer)
+        return Figures() if known is None else known.figures
 
     def _stream_opened(
         self, call: int, method: str, path: str, headers: dict[str, str], now: float
