@@ -15,7 +15,7 @@ from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
 from kvorum.raft.errors import PeerNotFoundError
-from kvorum.raft.messages import ConfState, HardState, Message, Snapshot
+from kvorum.raft.messages import ConfState, HardState, Message, MessageType, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
 from kvorum.snap import WriteSnap
@@ -138,12 +138,20 @@ class LogWriter:
 
     def _deliver(self, messages: list[Message]) -> None:
         """Let go what waited for a write that is durable now."""
-        out, own = self._out.messages, self._node.raft.id
+        raft = self._node.raft
+        out, own, unstable = self._out.messages, raft.id, raft.log.unstable
         for message in messages:
             self._storage.append(message.entries)
             for response in message.responses:
                 if response.to != own:
                     out.append(response)
+                    continue
+                if (
+                    response.type == MessageType.STORAGE_APPEND_RESP
+                    and response.snapshot is None
+                    and response.index < unstable.offset
+                ):
+                    # An earlier write said so already; raft would only log it.
                     continue
                 # A member that was removed meanwhile is unknown to itself.
                 with suppress(PeerNotFoundError):
