@@ -139,12 +139,16 @@ class LogWriter:
     def _deliver(self, messages: list[Message]) -> None:
         """Let go what waited for a write that is durable now."""
         raft = self._node.raft
-        out, own, unstable = self._out.messages, raft.id, raft.log.unstable
+        own, unstable = raft.id, raft.log.unstable
+        promises: list[Message] = []
         for message in messages:
             self._storage.append(message.entries)
             for response in message.responses:
                 if response.to != own:
-                    out.append(response)
+                    if promises and _covers(response, promises[-1]):
+                        promises[-1] = response
+                    else:
+                        promises.append(response)
                     continue
                 if (
                     response.type == MessageType.STORAGE_APPEND_RESP
@@ -156,6 +160,7 @@ class LogWriter:
                 # A member that was removed meanwhile is unknown to itself.
                 with suppress(PeerNotFoundError):
                     self._node.step(response)
+        self._out.messages += promises
 
     # Snapshots: those received, and the records of the own ones.
 
@@ -206,6 +211,18 @@ class LogWriter:
         if job is not None:
             self._out.jobs.append(Job(Place.LOG, job, _nothing))
         self._out.jobs.append(Job(Place.LOG, self._log.close(), done))
+
+
+def _covers(later: Message, earlier: Message) -> bool:
+    """Tell whether an acknowledgement says all that one before it says."""
+    return (
+        later.type == earlier.type == MessageType.APP_RESP
+        and later.to == earlier.to
+        and later.term == earlier.term
+        and not later.reject
+        and not earlier.reject
+        and later.index >= earlier.index
+    )
 
 
 def _nothing(_result: object) -> None:
