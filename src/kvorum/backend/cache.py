@@ -10,6 +10,8 @@ from typing import Final
 
 # A row's objects beside its bytes: the value's header, the revision, a place in the table.
 ROW_BYTES: Final = 136
+ADDED_MAX: Final = 20_000
+"""More rows at once are not kept."""
 
 
 class RowCache:
@@ -44,8 +46,8 @@ class RowCache:
     def add_all(self, rows: dict[int, bytes], value_bytes: int) -> None:
         """Keep rows, whose values have that many bytes together, for a while."""
         added = value_bytes + ROW_BYTES * len(rows)
-        if added > self._half_bytes:
-            return  # they would drive out everything, and each other
+        if added > self._half_bytes or len(rows) > ADDED_MAX:
+            return  # the work of one long entry, which would drive out everything else
         self.young.update(rows)
         self._young_bytes += added
         if self._young_bytes > self._half_bytes:
