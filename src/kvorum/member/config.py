@@ -77,6 +77,8 @@ class MemberConfig:
     compaction_batch: int = 1000
     compaction_pause_seconds: float = 0.01
     lease_checkpoints: bool = False
+    fast_keep_alive: bool = True
+    """A lease that is known is renewed without waiting for what is committed to be applied."""
     initial_corrupt_check: bool = False
     """Compare the hash of all keys with the peers' before serving, when started again."""
     corrupt_check_seconds: float = 0.0
