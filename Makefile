@@ -120,7 +120,8 @@ campaign: setup clients ## Run the tests that take minutes, such as etcdctl's ow
 
 differential: setup ## Compare thousands of sequences of calls with a real etcd's answers
 	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 tests/rpc/test_differential.py \
-		tests/rpc/test_watch_differential.py tests/rpc/test_process.py
+		tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
+		tests/cluster/test_differential.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
