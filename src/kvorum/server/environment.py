@@ -12,8 +12,8 @@ from kvorum.server.flags import FLAGS, FlagError, parse_value
 
 PREFIXES = ("KVORUM_", "ETCD_")
 OTHERS = frozenset(
-    {"KVORUM_EDGE", "ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY", "ETCD_CLIENT_DEBUG", "ETCD_VERSION"}
-    | {"KVORUM_VERSION"}
+    {"KVORUM_EDGE", "KVORUM_COMPILED", "KVORUM_VERSION"}
+    | {"ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY", "ETCD_CLIENT_DEBUG", "ETCD_VERSION"}
 )
 """Variables with a prefix of ours that are no flags; containers set `ETCD_VERSION`."""
 
