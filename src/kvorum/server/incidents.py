@@ -15,6 +15,7 @@ MESSAGES = {
     "tls_handshakes_timed_out": REJECTED,
     "tls_reloads_failed": "changed TLS files cannot be used; the ones before go on being used",
     "headers_timed_out": "closed a connection that sent no request",
+    "bodies_timed_out": "closed a connection that stopped in the middle of a request",
     "connections_delayed": "too many connections",
     "pings_excessive": "closed a connection with too many pings",
     "keepalives_unanswered": "closed a connection that answers no pings",
