@@ -420,7 +420,7 @@ class Member:
     def turn(self, now: float, deadline: float) -> bool:
         """Do what there is to do, near to the deadline; return whether there is more."""
         self._check()
-        self.now = now
+        self.now = self.hub.now = now
         try:
             return self._turn(now, deadline)
         except Exception as error:
