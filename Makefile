@@ -38,7 +38,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -97,7 +97,7 @@ ifeq ($(EDGE),native)
 	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
 
-bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
 bench-cluster: setup h2load ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
@@ -114,6 +114,10 @@ bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 
 bench-member: setup ## Measure what a put, a transaction and a read cost the loop
 	$(BIN)/python -m bench.member
+
+bench-peer: setup ## Measure what an append costs two members between their loops
+	$(BIN)/python -m bench.peer
+	$(BIN)/python -m bench.peer --tls
 
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft

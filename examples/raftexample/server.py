@@ -33,7 +33,7 @@ class Server:
         self._node = Node(node_id, urls, RealFiles(), directory, self._logger, draw, joins=joins)
         self._edge = open_edge([])
         own_url = urls[node_id - 1]
-        self._peer_listener, _ = self._edge.listen(urlsplit(own_url).netloc)
+        self._peer_listener, _ = self._edge.listen(urlsplit(own_url).netloc, http1_only=True)
         self._edge.listen(f"127.0.0.1:{port}")
         self._dialer = HttpDialer(
             self._loop,

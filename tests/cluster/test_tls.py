@@ -12,6 +12,9 @@ from tests.cluster.members import Cluster, new_cluster, until
 pytestmark = pytest.mark.timeout(120)
 
 
+REFUSED = {"kvorum": "tls: ", "etcd": "certificate"}
+
+
 def flags(authority: Path, pair: Pair) -> tuple[str, ...]:
     return (
         f"--peer-cert-file={pair.cert}",
@@ -52,7 +55,7 @@ def test_a_cluster_over_tls(secure: Cluster) -> None:
 
 @pytest.mark.parametrize("trusting", [True, False], ids=["it trusts us", "nobody trusts anybody"])
 def test_a_member_of_another_authority(
-    secure: Cluster, authority: Authority, tmp_path: Path, trusting: bool
+    secure: Cluster, make: str, authority: Authority, tmp_path: Path, trusting: bool
 ) -> None:
     secure.settle()
     other = Authority(tmp_path, "other")
@@ -67,7 +70,7 @@ def test_a_member_of_another_authority(
         secure.flags = wrong
         stranger.start()
         secure.flags = right
-        until("it tells of the certificates", lambda: stranger.logged("certificate", size))
+        until("it tells the reason", lambda: stranger.logged(REFUSED[make], size))
         secure.leader(members).put(b"secret", b"value")
         work.go_on()
         status = stranger.status()

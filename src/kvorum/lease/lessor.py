@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator
 from enum import Enum
 from math import ceil, inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvorum.api.errors import (
     LEADER_CHANGED,
@@ -100,13 +100,30 @@ class Lessor:
 
         The lessor is not primary afterwards.
         """
+        for _ in self.restore_slices():
+            pass
+
+    def restore_slices(self) -> Generator[None, None, None]:
+        """Do what `restore` does."""
         self.demote()
         self._lease_of = {}
         self._leases = {}
-        for key, value in self._backend.items(LEASE):
+        for count, (key, value) in enumerate(self._backend.items(LEASE), 1):
             lease = lease_of_row(key, value)
             lease.ttl = max(lease.ttl, self._ttl_min)
             self._leases[lease.id] = lease
+            if count % SLICE == 0:
+                yield
+
+    def emptied(self) -> Generator[None, None, None]:
+        """Forget everything, a few at a time: another lessor has taken the place of this one."""
+        self.demote()
+        held: tuple[dict[Any, Any], ...] = (self._lease_of, self._leases)
+        for each in held:
+            while each:
+                for _ in range(min(SLICE, len(each))):
+                    each.popitem()
+                yield
 
     # What every member does alike.
 

@@ -439,7 +439,7 @@ class Member:
             self._take_ready()
             self.writer.write()
             if self.is_installing:
-                return self.node.has_ready()
+                return snapshots.go_on_installing(self, deadline) or self.node.has_ready()
             apply_entries(self, deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)

@@ -144,7 +144,7 @@ class HttpDialer:
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
         request.dialing = self._loop.create_task(self._connect(request))
-        request.dialing.add_done_callback(_raise_unforeseen)
+        request.dialing.add_done_callback(raise_unforeseen)
 
     async def _connect(self, request: Request) -> None:
         place, seconds = request.place, self._connect_seconds_max
@@ -237,7 +237,7 @@ def _let_go(request: Request) -> None:
         request.connection.abort()
 
 
-def _raise_unforeseen(task: "asyncio.Task[None]") -> None:
+def raise_unforeseen(task: "asyncio.Task[None]") -> None:
     """Let an error that nobody foresaw reach the loop's handler, which ends the member."""
     if not task.cancelled() and (error := task.exception()) is not None:
         raise error

@@ -320,4 +320,6 @@ def words_of(error: Exception) -> str:
         text = os.strerror(error.errno).lower()
         # An error about a file names it.
         return error.strerror if error.strerror and "/" in error.strerror else text
+    if isinstance(error, ConnectionResetError) and not str(error):
+        return "connection reset by peer"
     return str(error) or type(error).__name__

@@ -6,6 +6,7 @@ piece, the receiver holds the request's body back while the disk is slower. A re
 its name when it is durable, and only then does the node learn of the snapshot.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol
@@ -231,12 +232,14 @@ class SnapshotSending:
         logger = self._shared.logger
         if problem:
             self._figures.send_failures += 1
+            self._figures.snapshots_not_sent += 1
             self._addresses.failed(self._url)
             logger.warning(
                 f"could not send {self._describe()}: {problem}; sent {self._offset} bytes"
             )
             self._shared.node.unreachable(peer)
         else:
+            self._figures.snapshots_sent += 1
             logger.info(f"sent {self._describe()}: {self._offset} bytes")
         self._shared.node.snapshot_sent(self._transfer, failed=bool(problem))
 
@@ -277,6 +280,7 @@ class SnapshotArrival:
         "_answer_headers",
         "_call",
         "_database",
+        "_figures_of",
         "_is_complete",
         "_is_paused",
         "_is_working",
@@ -293,10 +297,16 @@ class SnapshotArrival:
     )
 
     def __init__(
-        self, shared: Shared, call: int, answer_headers: list[tuple[str, str]], now: float
+        self,
+        shared: Shared,
+        call: int,
+        answer_headers: list[tuple[str, str]],
+        figures_of: Callable[[int], Figures],
+        now: float,
     ) -> None:
         self._shared = shared
         self._call = call
+        self._figures_of = figures_of
         self._answer_headers = answer_headers
         self._message: Message | None = None
         self._message_bytes: int | None = None
@@ -438,6 +448,9 @@ class SnapshotArrival:
         )
         if self.is_over:
             return  # the file is whole, but its sender was told otherwise
+        figures = self._figures_of(message.sender)
+        figures.snapshots_received += 1
+        figures.received_bytes += self._received_bytes
         self._end()
         self._shared.node.receive(message)
         self._shared.output.respond(self._call, 204, self._answer_headers, b"")
@@ -460,11 +473,13 @@ class SnapshotArrival:
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._shared.logger.warning(f"refused a snapshot: {refusal.text}")
+        self._shared.warn_once(f"refused a snapshot: {refusal.text}")
         self._give_up()
         self._shared.refuse(self._call, refusal, self._answer_headers)
 
     def _give_up(self) -> None:
+        if self._message is not None:
+            self._figures_of(self._message.sender).snapshots_not_received += 1
         self._end()
         if not self._is_working:
             self._work()
