@@ -621,6 +621,10 @@ class Member:
         self.is_installing = False
         self.use_state(state)
         self.hub.resync()
+        # The entry that publishes this member may be in the snapshot, where nobody sees it
+        # applied; clients wait for it, so it is proposed anew.
+        for waiter, _, _ in self.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
+            self.answer(waiter, TIMEOUT)
         deferred, self._deferred = self._deferred, []
         self._execute_all(deferred)
 
