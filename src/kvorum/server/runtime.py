@@ -37,7 +37,7 @@ INLINE_CALLS_MAX = 4
 """With more requests at once, the log is written beside the loop, which gathers the next batch."""
 INLINE_BYTES_MAX_ALONE = 64 * 1024
 INLINE_BYTES_MAX = 4 * 1024
-"""So much the loop writes itself, which saves two wake-ups; less where other members wait for it."""
+"""So much the loop writes itself, which saves two wake-ups; less where others wait for it."""
 CLOSE_SECONDS_MAX = 10.0
 
 DRAIN_SECONDS_MAX = 1.0
