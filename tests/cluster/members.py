@@ -305,16 +305,23 @@ class Cluster:
             leader.answer("Maintenance/MoveLeader", pb.MoveLeaderRequest(targetID=member.id))
             until(f"{member} leads", lambda: self._led() is member)
 
-    def check_agreement(self) -> None:
-        """All members have, or come to, the same keys, leases, members, alarms and hashes."""
-        revision = self.leader().answer("KV/Range", pb.RangeRequest(key=b"\0")).header.revision
-        everything = pb.RangeRequest(key=b"\0", range_end=b"\0", serializable=True)
-        views = []
+    def catch_up(self) -> int:
+        """Wait until all members are at the revision that the leader is at now; return it."""
+        found = self.leader().answer("KV/Range", pb.RangeRequest(key=b"\0"))
+        revision: int = found.header.revision
         for member in self:
             until(
                 f"{member} is at revision {revision}",
                 lambda member=member: member.revision() >= revision,  # type: ignore[misc]
             )
+        return revision
+
+    def check_agreement(self) -> None:
+        """All members have, or come to, the same keys, leases, members, alarms and hashes."""
+        revision = self.catch_up()
+        everything = pb.RangeRequest(key=b"\0", range_end=b"\0", serializable=True)
+        views = []
+        for member in self:
             keys = member.answer("KV/Range", everything)
             hashed = member.answer("Maintenance/HashKV", pb.HashKVRequest(revision=revision))
             leases = member.answer("Lease/LeaseLeases", pb.LeaseLeasesRequest()).leases

@@ -112,6 +112,19 @@ def test_strangers_are_refused_with_the_reason(cluster: Cluster) -> None:
         assert ask(leader, "DELETE", "/raft")[0] == 405
 
 
+# A real etcd tells of each.
+@pytest.mark.parametrize("make", ["kvorum"], indirect=True, scope="module")
+def test_a_stranger_that_insists_is_told_of_once(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    follower = cluster.others(leader)[0]
+    wrong = peer_headers(cluster, follower, leader) | {"X-Etcd-Cluster-ID": "5678"}
+    size = leader.log_size()
+    for _ in range(50):
+        refused = ask(leader, "GET", f"/raft/stream/message/{follower.id:x}", wrong)
+        assert refused == (412, "cluster ID mismatch")
+    assert leader.logged("cluster ID mismatch", size) == 1
+
+
 def test_garbage(cluster: Cluster) -> None:
     leader = cluster.leader()
     with undisturbed(cluster, leader):

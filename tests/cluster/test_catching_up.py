@@ -41,7 +41,7 @@ def small_logs(make: str, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("how", ["killed", "cut off"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("cut off", marks=pytest.mark.campaign)])
 def test_a_snapshot_while_writes_go_on(small_logs: Cluster, make: str, how: str) -> None:
     cluster = small_logs
     behind = cluster.followers()[0]

@@ -101,5 +101,4 @@ def test_a_changed_member_does_not_start(checking: Cluster) -> None:
     size = victim.log_size()
     victim.start()
     assert victim.wait() != 0
-    assert victim.logged("hash", size), victim.log_tail()
-    assert alarms(leader) == []
+    assert victim.logged("found data inconsistency with peers", size), victim.log_tail()

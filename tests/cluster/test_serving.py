@@ -141,7 +141,7 @@ def test_a_leader_that_slept_tells_nothing_old(cluster: Cluster, make: str) -> N
     # They are in its sockets when it wakes up.
     reads = [old.client.begin("KV/Range", pb.RangeRequest(key=b"slept")) for _ in range(20)]
     talk.say(pb.LeaseKeepAliveRequest(ID=lease))
-    written = old.client.begin("KV/Put", pb.PutRequest(key=b"written asleep"))
+    written = old.client.begin("KV/Put", pb.PutRequest(key=b"written asleep"), 2)
     others = cluster.others(old)
     new = cluster.leader(others)
     new.put(b"slept", b"after")

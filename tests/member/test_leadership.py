@@ -193,6 +193,34 @@ def test_a_short_stop_costs_nothing() -> None:
     assert try_renew(leader.running, 7) == 60
 
 
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_renewals_where_much_waits_to_be_applied(is_fast: bool) -> None:
+    cluster = Cluster(1, fast_keep_alive=is_fast)
+    leader = cluster.leader()
+    member = leader.running
+    grant(cluster, leader, 7, 60)
+    body = LeaseGrantRequest(ID=8, TTL=30).SerializeToString()
+    for number in range(3000):
+        leader.put(b"%04d" % number)
+    cluster.settle()
+    # What is committed waits for an entry that is applied in slices.
+    cluster.slices = 1
+    leader.delete(b"0", b"9")
+    granted = leader.propose(requests.LEASE_GRANT, body)
+    while member.apply_queue.entry is None:
+        leader.turn()
+    assert member.applied < member.committed
+    cluster.slices = 0
+    assert try_renew(member, 7) == (60 if is_fast else None)
+    cluster.slices = 1
+    late = renewal(leader, 8)
+    leader.turn()
+    assert late not in leader.replies
+    cluster.slices = 0
+    assert cluster.answer(leader, late) == b"30"
+    assert granted in leader.replies
+
+
 # Handing over.
 
 

@@ -80,12 +80,6 @@ class Dialing:
 
     def close(self) -> None:
         self.dialer.stop()
-
-        async def settle() -> None:
-            # What was closed is gone some passes later.
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-        self.loop.run_until_complete(settle())
+        self.until(lambda: not self.dialer._connections)
         self.loop.close()
         assert self.errors == []

@@ -233,9 +233,22 @@ class Lessor:
 
     def leases(self) -> list[int]:
         """Return the ids of all leases; a primary gives those first that have the least left."""
+        slices = self.leases_in_slices()
+        try:
+            while True:
+                next(slices)
+        except StopIteration as end:
+            found: list[int] = end.value
+            return found
+
+    def leases_in_slices(self) -> Generator[None, None, list[int]]:
+        """Return what `leases` does, as of now."""
         if not self._is_primary:
             return list(self._leases)
-        return [lease.id for lease in sorted(self._leases.values(), key=lambda each: each.expiry)]
+        left = [(lease.expiry, order) for order, lease in enumerate(self._leases.values())]
+        known = list(self._leases)
+        ordered = yield from sorted_in_slices(left)
+        return [known[order] for _, order in ordered]
 
     def time_to_live(self, lease_id: int, now: float) -> TimeToLive | None:
         """Return what is left of a lease; None if it is unknown.

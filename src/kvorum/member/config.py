@@ -50,6 +50,10 @@ class MemberConfig:
     pre_vote: bool = True
     message_bytes_max: int = MEBIBYTE
     inflight_messages_max: int = 512
+    uncommitted_bytes_max: int = 128 * MEBIBYTE
+    """Proposals wait while so much is not committed yet."""
+    inflight_bytes_max: int = 32 * MEBIBYTE
+    """Entries on their way to a peer; less than the transport keeps for one before it drops."""
 
     request_bytes_max: int = 1_572_864
     unapplied_entries_max: int = 5000
@@ -73,6 +77,8 @@ class MemberConfig:
     compaction_batch: int = 1000
     compaction_pause_seconds: float = 0.01
     lease_checkpoints: bool = False
+    fast_keep_alive: bool = True
+    """A lease that is known is renewed without waiting for what is committed to be applied."""
     initial_corrupt_check: bool = False
     """Compare the hash of all keys with the peers' before serving, when started again."""
     corrupt_check_seconds: float = 0.0

@@ -106,7 +106,7 @@ def _revoke_expired(member: Member) -> Steps:
 
 def try_renew(member: Member, lease_id: int) -> int | None:
     """Renew at once if nothing has to be waited for; return the TTL, None otherwise."""
-    if not member.is_leader or member.is_stalled:
+    if not member.is_leader or member.is_stalled or _must_catch_up(member):
         return None
     renewed = member.lessor.renew(lease_id, member.now)
     return renewed if isinstance(renewed, int) else None
@@ -143,12 +143,11 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
     """Renew on the leader; None if it does not lead after all, and another should be asked."""
     if member.is_stalled and (yield ReadIndex()) is not None:
         return UNCONFIRMED
+    # The grant may be committed and not applied yet.
+    may_be_missing = lease_id not in member.lessor or _must_catch_up(member)
+    if may_be_missing and not (yield from applied_in_time(member)):
+        return TIMEOUT_WAIT_APPLIED_INDEX
     renewed = member.lessor.renew(lease_id, member.now)
-    if renewed is NotRenewed.NOT_FOUND and member.applied < member.committed:
-        # The grant may be committed and not applied yet.
-        if not (yield from applied_in_time(member)):
-            return TIMEOUT_WAIT_APPLIED_INDEX
-        renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.CHECKPOINTED:
         cleared = LeaseCheckpointRequest(checkpoints=[LeaseCheckpoint(ID=lease_id)])
         answer = yield Propose(requests.LEASE_CHECKPOINT, cleared.SerializeToString())
@@ -163,6 +162,10 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
     if renewed is NotRenewed.NOT_FOUND:
         return 0
     return renewed if isinstance(renewed, int) else None
+
+
+def _must_catch_up(member: Member) -> bool:
+    return member.applied < member.committed and not member.config.fast_keep_alive
 
 
 def time_to_live_here(

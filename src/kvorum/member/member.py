@@ -432,7 +432,10 @@ class Member:
             self._schedule.run(self, now)
         clock = self.clock
         # Looked at once a turn: a little more or less does not matter.
-        self._may_propose = not self.backend.is_full
+        self._may_propose = (
+            not self.backend.is_full
+            and self.node.raft.uncommitted_size < self.config.uncommitted_bytes_max
+        )
         while True:
             self._submit(now)
             self.reads.ask(self.node, now)

@@ -255,6 +255,9 @@ def _raft_config(
         async_storage_writes=True,
         message_size_max=config.message_bytes_max,
         inflight_messages_max=config.inflight_messages_max,
+        # What others forward comes on top of the own proposals, which wait before.
+        uncommitted_size_max=2 * config.uncommitted_bytes_max,
+        inflight_bytes_max=config.inflight_bytes_max,
         check_quorum=True,
         pre_vote=config.pre_vote,
     )

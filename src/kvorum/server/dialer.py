@@ -49,6 +49,7 @@ class HttpDialer:
         self.polls = 0
         self._held: list[Connection] = []
         self._idle: dict[str, list[Connection]] = {}
+        self._connections: set[Connection] = set()
 
     # What the interface has.
 
@@ -133,10 +134,8 @@ class HttpDialer:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             _let_go(request)
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.abort()
+        for connection in list(self._connections):
+            connection.abort()
         self._events, self._held = [], []
 
     # Connecting.
@@ -212,6 +211,14 @@ class HttpDialer:
     def hold(self, connection: Connection) -> None:
         """Let a connection read on after the next poll."""
         self._held.append(connection)
+
+    def made(self, connection: Connection) -> None:
+        """Note a connection, which is there until it is `lost`."""
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Note that a connection is closed."""
+        self._connections.discard(connection)
 
     def keep(self, connection: Connection) -> bool:
         """Take a connection that has nothing to do; False: there are enough."""

@@ -156,6 +156,7 @@ def member_config(
         compaction_batch=config.compaction_batch_revisions,
         compaction_pause_seconds=config.compaction_sleep_seconds,
         lease_checkpoints=config.gates["LeaseCheckpoint"],
+        fast_keep_alive=config.gates["FastLeaseKeepAlive"],
         initial_corrupt_check=config.gates["InitialCorruptCheck"],
         corrupt_check_seconds=config.corrupt_check_seconds,
         compact_hash_check_seconds=config.compact_hash_check_seconds,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kvorum.edge.interface import Headers
 from kvorum.peer.interface import Dialer, DialEvent, DialEventKind, Node, Output
+from kvorum.peer.transport.arrivals import SnapshotArrival
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import EntriesEncoder
 from kvorum.peer.transport.headers import (
@@ -37,7 +38,7 @@ from kvorum.peer.transport.pipeline import Arrival
 from kvorum.peer.transport.probing import answer_probe
 from kvorum.peer.transport.settings import Settings
 from kvorum.peer.transport.shared import Shared
-from kvorum.peer.transport.snapshots import SnapshotArrival, SnapshotTransfer
+from kvorum.peer.transport.snapshots import SnapshotTransfer
 from kvorum.raft.logger import Logger
 from kvorum.raft.messages import Message, MessageType
 
