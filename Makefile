@@ -30,11 +30,15 @@ COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py 
 	tests/rpc/test_cycles.py tests/rpc/test_differential.py tests/rpc/test_watch_differential.py \
 	tests/clients
 
+# Tests run in so many processes; a directory of their own, free ports: they do not meet.
+PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
+
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test lint bench trace-put bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -64,27 +68,39 @@ run: setup ## Start a node
 cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learner adds a fourth
 	$(BIN)/python tools/procfile.py $(PROCFILE)
 
-test: lint h2load clients ## Lint, then run every test
-ifeq ($(EDGE),native)
-	cargo test --quiet --locked --no-default-features --manifest-path rust/Cargo.toml
-endif
-	KVORUM_COMPILED=0 $(BIN)/python -m pytest
+# What is built, checked and compiled does not wait for each other; each prints in one piece.
+test: h2load clients ## Lint, then run every test
+	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target lint test-rust
+	KVORUM_COMPILED=0 $(PYTEST)
 ifneq ($(KVORUM_COMPILED),0)
-	KVORUM_COMPILED=1 $(BIN)/python -m pytest $(COMPILED_TESTS)
+	KVORUM_COMPILED=1 $(PYTEST) $(COMPILED_TESTS)
 	KVORUM_COMPILED=1 $(BIN)/python -m sim --seeds 50
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
 
-lint: setup ## Check style and types
+lint: setup lint-python lint-rust ## Check style and types
+
+lint-python: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy
+
+# Both use the release profile, whose dependencies are built already.
+lint-rust: $(if $(filter native,$(EDGE)),$(NATIVE))
 ifeq ($(EDGE),native)
 	cargo fmt --check --manifest-path rust/Cargo.toml
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+test-rust: lint-rust
+ifeq ($(EDGE),native)
+	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
+endif
+
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+
+bench-cluster: setup h2load ## Compare three members with three of etcd's: rates, latencies, failover, catching up
+	$(BIN)/python -m bench.cluster
 
 bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server

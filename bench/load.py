@@ -40,7 +40,7 @@ def framed(message: bytes) -> bytes:
 
 
 class Load:
-    """Several h2load processes that began together."""
+    """Several h2load processes that began together: for a time, or for so many requests each."""
 
     def __init__(
         self,
@@ -50,7 +50,8 @@ class Load:
         *,
         connections: int,
         streams: int,
-        seconds: int,
+        seconds: int = 0,
+        requests: int = 0,
         latencies: bool = False,
         scheme: str = "http",
     ) -> None:
@@ -61,7 +62,10 @@ class Load:
             body = Path(self._directory.name, f"body{number}")
             body.write_bytes(framed(message))
             command = ["h2load", "-c", str(connections), "-m", str(streams), "-t", "1"]
-            command += ["-D", str(seconds), "--warm-up-time", str(WARM_UP_SECONDS)]
+            if requests:
+                command += ["-n", str(requests)]
+            else:
+                command += ["-D", str(seconds), "--warm-up-time", str(WARM_UP_SECONDS)]
             command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
             command += ["-d", str(body)]
             if latencies:

@@ -6,19 +6,15 @@ favour: more requests, more events, less time, less memory. Run it as `make benc
 """
 
 import argparse
-import json
-import platform
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import kvorum
 from bench.load import Load, call, fill, first_answer
-from bench.plot import plot
 from bench.servers import Server, running
+from bench.table import Row, compared, header, keep
 from kvorum.api.codec import key_value, put_event
 from kvorum.api.pb.etcdserverpb import (
     Compare,
@@ -36,7 +32,6 @@ from kvorum.api.pb.etcdserverpb import (
     WatchRequest,
 )
 
-RESULTS = Path(__file__).parent / "results"
 VALUE = b"x" * 256
 PUT, RANGE, TXN = (f"/etcdserverpb.KV/{name}" for name in ("Put", "Range", "Txn"))
 WATCH = "/etcdserverpb.Watch/Watch"
@@ -64,19 +59,23 @@ class Scenario:
     """One client that waits for each answer, and the time it waits, instead of a thousand."""
 
 
-def _put(name: bytes) -> bytes:
+def put(name: bytes) -> bytes:
+    """Return a put of 256 bytes."""
     return PutRequest(key=name, value=VALUE).SerializeToString()
 
 
-def _range(name: bytes) -> bytes:
+def linearizable(name: bytes) -> bytes:
+    """Return a range of one key through a quorum."""
     return RangeRequest(key=name).SerializeToString()
 
 
-def _serializable(name: bytes) -> bytes:
+def serializable(name: bytes) -> bytes:
+    """Return a range of one key by the member itself."""
     return RangeRequest(key=name, serializable=True).SerializeToString()
 
 
-def _txn(name: bytes) -> bytes:
+def txn(name: bytes) -> bytes:
+    """Return a transaction that compares and puts."""
     compare = Compare(key=name, target=Compare.VERSION, result=Compare.GREATER, version=0)
     put = RequestOp(request_put=PutRequest(key=name, value=VALUE))
     return TxnRequest(compare=[compare], success=[put]).SerializeToString()
@@ -94,32 +93,17 @@ def _keep_alive(name: bytes) -> bytes:
 
 
 SCENARIOS = (
-    Scenario("put, 256 B", PUT, _put, 2.0),
-    Scenario("txn, compare and put", TXN, _txn, 2.0),
-    Scenario("linearizable range of a key", RANGE, _range, 2.0),
-    Scenario("serializable range of a key", RANGE, _serializable, 2.0),
+    Scenario("put, 256 B", PUT, put, 2.0),
+    Scenario("txn, compare and put", TXN, txn, 2.0),
+    Scenario("linearizable range of a key", RANGE, linearizable, 2.0),
+    Scenario("serializable range of a key", RANGE, serializable, 2.0),
     Scenario("range of 1,000 keys", RANGE, _thousand, 1.0),
     Scenario("lease keep-alive", KEEP_ALIVE, _keep_alive, 1.0),
-    Scenario("put, one client", PUT, _put, 1.0, alone=True),
-    Scenario("linearizable range, one client", RANGE, _range, 1.0, alone=True),
-    Scenario("serializable range, one client", RANGE, _serializable, 1.0, alone=True),
-    Scenario("txn, one client", TXN, _txn, 1.0, alone=True),
+    Scenario("put, one client", PUT, put, 1.0, alone=True),
+    Scenario("linearizable range, one client", RANGE, linearizable, 1.0, alone=True),
+    Scenario("serializable range, one client", RANGE, serializable, 1.0, alone=True),
+    Scenario("txn, one client", TXN, txn, 1.0, alone=True),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table."""
-
-    state: str
-    name: str
-    unit: str
-    other: str
-    theirs: float
-    ours: float
-    ratio: float
-    ratios: list[float]
-    goal: float
 
 
 def check(server: Server, scenario: Scenario) -> None:
@@ -172,45 +156,12 @@ def measure_watch(server: Server, seconds: int) -> float:
     watchers = Load(
         server.address, WATCH, [create], connections=10, streams=WATCHERS // 10, seconds=seconds
     )
-    writers = Load(server.address, PUT, [_put(name)], connections=2, streams=10, seconds=seconds)
+    writers = Load(server.address, PUT, [put(name)], connections=2, streams=10, seconds=seconds)
     data = watchers.finish().data_bytes
     writers.finish()
     # Responses of several events share a frame and a header; that little is not counted.
     event = len(put_event(key_value(name, 1 << 20, 1 << 20, 1 << 20, VALUE, 0))) + 3
     return data / event / seconds
-
-
-def compared(
-    state: str,
-    name: str,
-    unit: str,
-    servers: tuple[Server, Server],
-    rounds: int,
-    goal: float,
-    figure: Callable[[Server], float],
-    *,
-    less_is_better: bool = False,
-) -> Row:
-    """Measure both servers round by round, and print the line."""
-    pairs = [tuple(figure(server) for server in servers) for _ in range(rounds)]
-    ratios = [theirs / ours if less_is_better else ours / theirs for theirs, ours in pairs]
-    theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
-    row = Row(
-        state, name, unit, servers[0].name, theirs, ours, statistics.median(ratios), ratios, goal
-    )
-    show(row)
-    return row
-
-
-def show(row: Row) -> None:
-    """Print one line of the table."""
-    verdict = "" if row.ratio >= row.goal else f"  (goal {row.goal:.1f})"
-    rounds = ", ".join(f"{ratio:.2f}" for ratio in row.ratios)
-    print(
-        f"{row.state:<16} {row.name:<32} {row.other:<9} {row.theirs:>11,.1f} {row.ours:>11,.1f}"
-        f" {row.unit:<6} {row.ratio:>5.2f}x [{rounds}]{verdict}",
-        flush=True,
-    )
 
 
 def prepare(servers: Sequence[Server], keys: int) -> None:
@@ -297,21 +248,10 @@ def main() -> None:
         "--keys", type=int, default=1_000_000, help="of the store that is not empty"
     )
     arguments = parser.parse_args()
-    print(
-        f"{'store':<16} {'what':<32} {'against':<9} {'etcd':>11} {'kvorum':>11} {'unit':<6} ratio"
-    )
+    header()
     rows = run("empty", 1000, arguments.rounds, arguments.seconds)
     rows += run(f"{arguments.keys:,} keys", arguments.keys, arguments.rounds, arguments.seconds)
-    RESULTS.mkdir(exist_ok=True)
-    facts = {"kvorum": kvorum.__version__, "python": platform.python_version()}
-    kept = RESULTS / "server.json"
-    kept.write_text(json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-    plot(
-        [(f"{row.name} ({row.state})", row.ratio, row.goal) for row in rows],
-        RESULTS / "server.svg",
-    )
-    missed = [row.name for row in rows if row.ratio < row.goal]
-    print(f"{len(rows) - len(missed)} of {len(rows)} goals met; kept in {kept}")
+    keep(rows, "server")
 
 
 if __name__ == "__main__":

@@ -58,22 +58,25 @@ def free_port() -> int:
 
 
 class Server:
-    """A single member that runs as a process of its own."""
+    """A member as a process of its own; its addresses stay the same over restarts."""
 
     def __init__(self, name: str, directory: Path, *flags: str, scheme: str = "http") -> None:
         self.name = name
-        self._scheme = scheme
-        self.directory = directory
-        self._flags = flags
-        self._log = directory.parent / f"{directory.name}.log"
-        self.start_seconds = 0.0
-        self._start()
-
-    def _start(self) -> None:
-        self.port, peer = free_port(), free_port()
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        client_url, peer_url = f"{self._scheme}://{self.address}", f"http://127.0.0.1:{peer}"
-        began = time.monotonic()
+        self.peer_url = f"http://127.0.0.1:{free_port()}"
+        self.directory = directory
+        self.flags = [f"--initial-cluster=default={self.peer_url}", *flags]
+        """The last of equal ones counts."""
+        self.start_seconds = 0.0
+        self._scheme = scheme
+        self._log = directory.parent / f"{directory.name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start the process, and do not wait for it."""
+        client_url = f"{self._scheme}://{self.address}"
+        self._began = time.monotonic()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -81,20 +84,27 @@ class Server:
                     f"--data-dir={self.directory}",
                     f"--listen-client-urls={client_url}",
                     f"--advertise-client-urls={client_url}",
-                    f"--listen-peer-urls={peer_url}",
-                    f"--initial-advertise-peer-urls={peer_url}",
-                    f"--initial-cluster=default={peer_url}",
+                    f"--listen-peer-urls={self.peer_url}",
+                    f"--initial-advertise-peer-urls={self.peer_url}",
                     "--quota-backend-bytes=8589934592",
-                    *self._flags,
+                    *self.flags,
                 ],
                 stdout=log,
                 stderr=log,
             )
+
+    def wait_until_healthy(self) -> None:
+        """Wait until it answers linearizable reads."""
         while not self._is_healthy():
-            if self._process.poll() is not None or time.monotonic() > began + START_SECONDS_MAX:
+            took_too_long = time.monotonic() > self._began + START_SECONDS_MAX
+            if self._running().poll() is not None or took_too_long:
                 raise SystemExit(f"{self.name} does not serve; its log is {self._log}")
             time.sleep(0.01)
-        self.start_seconds = time.monotonic() - began
+        self.start_seconds = time.monotonic() - self._began
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it was never launched"
+        return self._process
 
     def _is_healthy(self) -> bool:
         if self._scheme == "https":
@@ -115,7 +125,7 @@ class Server:
     @property
     def pid(self) -> int:
         """Return the number of the process."""
-        return self._process.pid
+        return self._running().pid
 
     def anonymous_bytes(self) -> int:
         """Return the memory of the process that no file backs."""
@@ -126,18 +136,20 @@ class Server:
 
     def stop(self) -> None:
         """End the process as an operator would."""
-        self._process.terminate()
-        self._process.wait(60)
+        self._running().terminate()
+        self._running().wait(60)
 
     def restart(self) -> None:
         """Stop, and start again on the same directory."""
         self.stop()
-        self._start()
+        self.launch()
+        self.wait_until_healthy()
 
     def kill(self) -> None:
-        """End the process whatever it does."""
-        self._process.kill()
-        self._process.wait()
+        """End the process whatever it does, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 @contextmanager
@@ -145,6 +157,8 @@ def running(name: str, directory: Path, *flags: str, scheme: str = "http") -> It
     """Run a server for as long as the block takes."""
     server = Server(name, directory / name, *flags, scheme=scheme)
     try:
+        server.launch()
+        server.wait_until_healthy()
         yield server
     finally:
         server.kill()

@@ -8,6 +8,7 @@ from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, PutResponse, RangeResponse
 from kvorum.files.memory import Call
 from kvorum.member import requests
+from kvorum.member.jobs import Place
 from kvorum.member.leases import renew
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.membership.documents import Member as Listed
@@ -184,6 +185,26 @@ def test_a_lagging_follower_gets_a_snapshot_and_goes_on() -> None:
     cluster.wait(lambda: equal(cluster))
     assert not leader.running.snapshots.transfers
     assert not [name for name in leader.files.list("/data/member/snap") if "image" in name]
+
+
+def test_a_member_whose_publication_is_in_a_snapshot_publishes_anew() -> None:
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=10, segment_bytes=4096)
+    cluster.wait(lambda: all(machine.running.is_published for machine in cluster))
+    leader, late = cluster.leader(), cluster.follower()
+    late.kill()
+    for number in range(400):
+        leader.put(b"%d" % (number % 50), b"%d" % number)
+        if number % 10 == 0:
+            cluster.pass_time(0.1)
+    cluster.pass_time(1.0)
+    leader.held = {Place.HELPER}
+    late.start()
+    # Meanwhile it has proposed itself, and the leader has applied that.
+    cluster.pass_time(1.0)
+    leader.held.clear()
+    cluster.pass_time(1.0)
+    assert late.running.snapshots.index > 0
+    assert late.running.is_published, "clients wait until the time for requests is over"
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.lease import Lessor
+from kvorum.mvcc.index import Index
 from kvorum.mvcc.ranges import RangeOptions
 from kvorum.mvcc.restore import restore_slices, restore_store
 from kvorum.mvcc.slices import run_to_end
@@ -72,4 +73,32 @@ def test_a_mark_that_raises_the_revision_is_no_key() -> None:
     assert store.revision == 1000
     assert store.count(b"\0", b"\0") == 0
     assert store.put(b"k", b"", 0) == 1001
+    database.close()
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.sampled_from(["put", "put", "empty", "leased", "deleted"]), max_size=30),
+    st.integers(0, 70),
+)
+def test_long_histories_are_those_that_were_written(changes: list[str], before: int) -> None:
+    """Most rows of a key that is written often take a short way; none is taken for another."""
+    database = Database()
+    lessor = Lessor(database.backend)
+    lessor.grant(7, 60, 0.0)
+    create, version, lease = 2, 0, 0
+    expected = Index()
+    for main, change in enumerate(["put"] * before + changes, 2):
+        create, version = (create, version + 1) if version else (main, 1)
+        lease = 7 if change == "leased" else 0
+        kv = KeyValue(key=b"k", create_revision=create, mod_revision=main, version=version)
+        kv.value, kv.lease = b"" if change == "empty" else b"\x30" * main, lease
+        revision = main << 32
+        if change == "deleted":
+            kv, revision, version = KeyValue(key=b"k"), revision | 1, 0
+        database.backend.put_row(revision, kv.SerializeToString())
+        expected.restore(b"k", revision, create, version)
+    store = restore_store(database.backend, lessor, Recorder())
+    assert store._index.entries == expected.entries
+    assert lessor.lease_of(b"k") == lease
     database.close()

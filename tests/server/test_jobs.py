@@ -66,7 +66,7 @@ def run_jobs(
         loop.add_reader(edge.fileno(), woken.set)
         ended: list[Ended] = []
         for job, (_, may_write) in zip(jobs, shape, strict=True):
-            runner.submit([job], may_write=may_write)
+            runner.submit([job], 1 << 16 if may_write else 0)
         while len(ended) < len(jobs):
             edge.awake()
             ended += runner.take_ended()

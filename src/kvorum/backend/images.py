@@ -6,6 +6,7 @@ Everything is checked while it passes, so memory holds one leaf of the file at a
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from google.protobuf.message import DecodeError
 
@@ -31,22 +32,27 @@ def checked_content(image: Image) -> Content:
 
 def checked_rows(image: Image) -> Entries:
     """Walk the rows of bucket `key` by their keys."""
+    return chain.from_iterable(_checked_leaves(image))
+
+
+def _checked_leaves(image: Image) -> Iterator[list[tuple[bytes, bytes]]]:
     decode = KeyValue.FromString
-    for key, value in image.items(KEY):
-        try:
-            revision = parse_row_key(key)
-        except ValueError as error:
-            raise ImageError(image.path, str(error)) from error
-        try:
-            kv = decode(value)
-            is_sound = kv.SerializeToString() == value and (
-                kv.mod_revision == revision >> 32 if not revision & 1 else bool(kv.key)
-            )
-        except DecodeError:
-            is_sound = False
-        # A row without a value is the mark that a restored snapshot raised its revision by.
-        if not is_sound and value:
-            raise ImageError(
-                image.path, f"the {describe_revision(revision)} holds no key and value of it"
-            )
-        yield key, value
+    for leaf in image.leaves(KEY):
+        for key, value in leaf:
+            try:
+                revision = parse_row_key(key)
+            except ValueError as error:
+                raise ImageError(image.path, str(error)) from error
+            try:
+                kv = decode(value)
+                is_sound = kv.SerializeToString() == value and (
+                    kv.mod_revision == revision >> 32 if not revision & 1 else bool(kv.key)
+                )
+            except DecodeError:
+                is_sound = False
+            # A row without a value is the mark that a restored snapshot raised its revision by.
+            if not is_sound and value:
+                raise ImageError(
+                    image.path, f"the {describe_revision(revision)} holds no key and value of it"
+                )
+        yield leaf

@@ -420,7 +420,7 @@ class Member:
     def turn(self, now: float, deadline: float) -> bool:
         """Do what there is to do, near to the deadline; return whether there is more."""
         self._check()
-        self.now = now
+        self.now = self.hub.now = now
         try:
             return self._turn(now, deadline)
         except Exception as error:
@@ -624,6 +624,10 @@ class Member:
         self.is_installing = False
         self.use_state(state)
         self.hub.resync()
+        # The entry that publishes this member may be in the snapshot, where nobody sees it
+        # applied; clients wait for it, so it is proposed anew.
+        for waiter, _, _ in self.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
+            self.answer(waiter, TIMEOUT)
         deferred, self._deferred = self._deferred, []
         self._execute_all(deferred)
 

@@ -92,6 +92,12 @@ class Proposals:
         """When the oldest batch that may be waited for began."""
         return self._batches[0].started if self._batches else None
 
+    def give_up(self, kind: int) -> list[Pending]:
+        """Give up all proposals of a kind; return who waited for them."""
+        pending = self.pending
+        tokens = [token for token, waiting in pending.items() if waiting[1] == kind]
+        return [pending.pop(token) for token in tokens]
+
     def _is_done(self, batch: Batch) -> bool:
         return self.pending.keys().isdisjoint(batch.tokens)
 

@@ -9,7 +9,7 @@ from typing import Final
 from kvorum.api.codec import varint
 from kvorum.backend import Backend
 from kvorum.mvcc.compaction import stored_revisions
-from kvorum.mvcc.history import bound
+from kvorum.mvcc.history import RECORD_BYTES, bound
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.keyvalue import fields_of
 from kvorum.mvcc.neighbours import Hub, Lessor
@@ -86,26 +86,65 @@ def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int])
         if revision >= wider:
             width = len(varint(revision >> 32))
             wider = 1 << 7 * width + 32
-        # Most rows created their key, with a value and no lease: version 1 means that the create
-        # revision is the row's own. Looking at four bytes takes a fifth of parsing six fields:
-        #   0a length key... 10 create... 18 mod... 20 version 2a length value...
-        # If the create revision is shorter, a byte of mod that is not its last stands for 18.
         start = 2 + kv[1]
-        value = start + 2 * width + 5
-        if kv[1] < 0x80 and value < len(kv) and kv[start + width + 1] == 0x18:
-            length = kv[value]
-            if length < 0x80:
-                end = value + 1 + length
-            else:
-                end = value + 2 + (length & 0x7F | kv[value + 1] << 7)
-            if end == len(kv) and kv[value - 2] == 1 and kv[value - 1] == 0x2A:
-                key = kv[2:start]
-                if key not in entries and not revision & 1:
+        if kv[1] < 0x80 and not revision & 1:
+            key = kv[2:start]
+            known = entries.get(key)
+            if known is None:
+                if _is_first(kv, start, width):
                     entries[key] = revision
                     continue
+            elif (
+                isinstance(known, bytearray)
+                and not known[-1] & 1
+                and not leases
+                and _ends_with_value(kv, start)
+            ):
+                # A long history gets one more record; the way below takes three times as long.
+                known += revision.to_bytes(RECORD_BYTES, "big")
+                continue
         fields = fields_of(kv)
         index.restore(fields.key, revision, fields.create_revision, fields.version)
         if fields.lease:
             leases[fields.key] = fields.lease
         elif leases:
             leases.pop(fields.key, None)
+
+
+def _is_first(kv: bytes, start: int, width: int) -> bool:
+    """Return whether a row surely created its key, with a value and no lease.
+
+    Version 1 means that the create revision is the row's own. Looking at four bytes takes a fifth
+    of parsing six fields:
+
+        0a length key... 10 create... 18 mod... 20 version 2a length value...
+
+    If the create revision is shorter, a byte of mod that is not its last stands for 18.
+    """
+    value = start + 2 * width + 5
+    if value >= len(kv) or kv[start + width + 1] != 0x18:
+        return False
+    length, begin = kv[value], value + 1
+    if length >= 0x80:
+        length, begin = length & 0x7F | kv[begin] << 7, value + 2
+    return begin + length == len(kv) and kv[value - 2] == 1 and kv[value - 1] == 0x2A
+
+
+def _ends_with_value(kv: bytes, offset: int) -> bool:
+    """Return whether there is a value and no lease behind the key, which ends at the offset."""
+    length = len(kv)
+    while offset < length and kv[offset] != 0x2A:
+        offset += 1
+        while kv[offset] & 0x80:
+            offset += 1
+        offset += 1
+    offset += 1
+    size = shift = 0
+    while offset < length:
+        byte = kv[offset]
+        offset += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return offset + size == length
+        shift += 7
+    return False

@@ -25,7 +25,6 @@ from kvorum.server.logs import Logger
 from kvorum.snap import WriteSnap
 from kvorum.wal import AppendLog
 
-INLINE_BYTES_MAX = 64 * 1024
 INLINE_SYNC_SECONDS_MAX = 0.002
 """Well within a turn. Two wake-ups of threads, which this saves, count as time of the disk when
 the native writer measures it, so a tighter limit would never be met again once it was missed."""
@@ -79,8 +78,8 @@ class JobRunner:
         }
         """How long jobs took that metrics tell of, by the sort of their work."""
 
-    def submit(self, jobs: Sequence[Job], *, may_write: bool) -> None:
-        """Take jobs. With `may_write` an append may be written here and now, if that is quick."""
+    def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
+        """Take jobs. An append of so many bytes may be written here and now, if that is quick."""
         for job in jobs:
             self.under_way += 1
             if type(job.work) in self.durations and job.place is not Place.LOG:
@@ -94,14 +93,14 @@ class JobRunner:
             else:
                 self._start(self._pool, job)
         if self._log_jobs:
-            self._advance_log(may_write)
+            self._advance_log(inline_bytes_max)
 
     def take_ended(self) -> list[Ended]:
         """Return the jobs that have ended since the last time."""
         for number, error in self._edge.written():
             self._written(number, error)
         if self._log_jobs:
-            self._advance_log(may_write=False)
+            self._advance_log(0)
         ended, self._ended = self._ended, []
         self.under_way -= len(ended)
         return ended
@@ -119,7 +118,7 @@ class JobRunner:
 
     # The log.
 
-    def _advance_log(self, may_write: bool) -> None:
+    def _advance_log(self, inline_bytes_max: int) -> None:
         """Start what may start: appends after appends, anything else alone."""
         waiting = self._log_jobs
         while waiting and not self._log_thread_is_busy:
@@ -134,17 +133,13 @@ class JobRunner:
                 self._start(self._log_thread, job)
                 return
             waiting.popleft()
-            if may_write and self._is_quick(job.work):
+            if len(job.work.data) <= inline_bytes_max and self._is_quick():
                 self._append_here(job)
             else:
                 self._append(job, job.work)
 
-    def _is_quick(self, work: AppendLog) -> bool:
-        return (
-            not self._appending
-            and len(work.data) <= INLINE_BYTES_MAX
-            and self._recent_sync_seconds < INLINE_SYNC_SECONDS_MAX
-        )
+    def _is_quick(self) -> bool:
+        return not self._appending and self._recent_sync_seconds < INLINE_SYNC_SECONDS_MAX
 
     def _append_here(self, job: Job) -> None:
         started = time.monotonic()

@@ -5,31 +5,33 @@ with its own number; elements point to their keys relative to themselves.
 """
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-MAGIC = 0xED0CDAED
-VERSION = 2
-PAGE_BYTES = 4096
+MAGIC: Final = 0xED0CDAED
+VERSION: Final = 2
+PAGE_BYTES: Final = 4096
 """What is written; files with other page sizes are read."""
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65536
 
-BRANCH, LEAF, META = 0x01, 0x02, 0x04
-IS_BUCKET = 0x01
-NO_FREELIST = 0xFFFFFFFFFFFFFFFF
+BRANCH: Final = 0x01
+LEAF: Final = 0x02
+META: Final = 0x04
+IS_BUCKET: Final = 0x01
+NO_FREELIST: Final = 0xFFFFFFFFFFFFFFFF
 
-PAGE_HEADER = Struct("<QHHI")
+PAGE_HEADER: Final = Struct("<QHHI")
 """Page number, kind, number of elements, number of further pages it goes on for."""
-LEAF_ELEMENT = Struct("<IIII")
+LEAF_ELEMENT: Final = Struct("<IIII")
 """Flags, position, length of key, length of value, which follows the key."""
-BRANCH_ELEMENT = Struct("<IIQ")
+BRANCH_ELEMENT: Final = Struct("<IIQ")
 """Position, length of key, number of the child page."""
-BUCKET_HEADER = Struct("<QQ")
+BUCKET_HEADER: Final = Struct("<QQ")
 """Root page, or 0 if a page follows right here; sequence."""
-_META_BODY = Struct("<IIIIQQQQQ")
-_CHECKSUM = Struct("<Q")
-HEADER_BYTES = PAGE_HEADER.size
-ELEMENT_BYTES = LEAF_ELEMENT.size
-META_BYTES = HEADER_BYTES + _META_BODY.size + _CHECKSUM.size
+_META_BODY: Final = Struct("<IIIIQQQQQ")
+_CHECKSUM: Final = Struct("<Q")
+HEADER_BYTES: Final = PAGE_HEADER.size
+ELEMENT_BYTES: Final = LEAF_ELEMENT.size
+META_BYTES: Final = HEADER_BYTES + _META_BODY.size + _CHECKSUM.size
 
 _FNV_OFFSET, _FNV_PRIME, _UINT64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 

@@ -6,6 +6,7 @@ answer. Memory holds one path from the root to a leaf, however large the file is
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from kvorum.backend.bbolt.pages import (
     BRANCH,
@@ -26,8 +27,8 @@ from kvorum.backend.bbolt.pages import (
 )
 from kvorum.files import Files, Opening
 
-Element = tuple[int, bytes, bytes]
-"""Flags, key and value of an entry in a leaf."""
+Leaf = tuple[int, list[tuple[bytes, bytes]]]
+"""The flags that all entries of a leaf have, and their keys and values."""
 
 
 class Image:
@@ -60,18 +61,22 @@ class Image:
 
     def items(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Walk the entries of a bucket once, in the order of keys; none if there is no such."""
+        return chain.from_iterable(self.leaves(bucket))
+
+    def leaves(self, bucket: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Walk the entries of a bucket leaf by leaf: a step of a generator per entry is saved."""
         value = self._roots.pop(bucket, None)
         if value is None:
             return
         root, _ = BUCKET_HEADER.unpack_from(value)
         if root:
-            elements = self._walk(root, b"")
+            leaves = self._walk(root, b"")
         else:
-            elements = iter(self._leaf(0, value[BUCKET_HEADER.size :], b""))
-        for flags, key, found in elements:
+            leaves = iter([self._leaf(0, value[BUCKET_HEADER.size :], b"")])
+        for flags, elements in leaves:
             if flags & IS_BUCKET:
-                raise self._error(f"bucket {bucket!r} has a bucket {key!r} in it")
-            yield key, found
+                raise self._error(f"bucket {bucket!r} has a bucket in it")
+            yield elements
 
     def _newest_meta(self) -> Meta:
         metas = [decode_meta(self._files.pread(self._descriptor, 0, META_BYTES))]
@@ -92,13 +97,14 @@ class Image:
 
     def _read_roots(self) -> dict[bytes, bytes]:
         roots: dict[bytes, bytes] = {}
-        for flags, name, value in self._walk(self._meta.root, b""):
-            if not flags & IS_BUCKET or len(value) < BUCKET_HEADER.size:
-                raise self._error(f"its entry {name!r} is not a bucket")
-            roots[name] = value
+        for flags, elements in self._walk(self._meta.root, b""):
+            for name, value in elements:
+                if not flags & IS_BUCKET or len(value) < BUCKET_HEADER.size:
+                    raise self._error(f"its entry {name!r} is not a bucket")
+                roots[name] = value
         return roots
 
-    def _walk(self, number: int, first: bytes) -> Iterator[Element]:
+    def _walk(self, number: int, first: bytes) -> Iterator[Leaf]:
         """Walk the leaves below a page; their keys are not below the first."""
         last: bytes | None = None
         # The children still to visit, the next one last, each with the least key it may have.
@@ -107,12 +113,13 @@ class Image:
             number, first = waiting.pop()
             kind, count, page = self._page(number)
             if kind == LEAF:
-                elements = self._leaf(count, page, first, number)
+                leaf = self._leaf(count, page, first, number)
+                elements = leaf[1]
                 if elements:
-                    if last is not None and elements[0][1] <= last:
+                    if last is not None and elements[0][0] <= last:
                         raise self._error(f"the keys of page {number} are not in order")
-                    last = elements[-1][1]
-                yield from elements
+                    last = elements[-1][0]
+                yield leaf
             elif kind == BRANCH:
                 waiting += reversed(self._branch(number, count, page, first))
             else:
@@ -138,7 +145,7 @@ class Image:
             page = self._files.pread(self._descriptor, number * size, size * (overflow + 1))
         return kind, count, page
 
-    def _leaf(self, count: int, page: bytes, first: bytes, number: int = 0) -> list[Element]:
+    def _leaf(self, count: int, page: bytes, first: bytes, number: int = 0) -> Leaf:
         if not number:
             if len(page) < HEADER_BYTES:
                 raise self._error("a bucket within an entry is cut off")
@@ -146,22 +153,33 @@ class Image:
             if kind != LEAF:
                 raise self._error(f"a bucket within an entry is of kind {kind:#x}")
         end = HEADER_BYTES + count * ELEMENT_BYTES
-        if end > len(page):
+        length = len(page)
+        if end > length:
             raise self._error(f"page {number} has no room for {count} entries")
-        elements: list[Element] = []
-        last: bytes | None = None
-        for start in range(HEADER_BYTES, end, ELEMENT_BYTES):
-            flags, position, key_length, value_length = LEAF_ELEMENT.unpack_from(page, start)
+        elements: list[tuple[bytes, bytes]] = []
+        last = first
+        start = HEADER_BYTES
+        common = -1
+        for flags, position, key_length, value_length in LEAF_ELEMENT.iter_unpack(
+            page[HEADER_BYTES:end]
+        ):
             begin = start + position
             middle = begin + key_length
-            if begin < end or not key_length or middle + value_length > len(page):
+            behind = middle + value_length
+            if begin < end or not key_length or behind > length:
                 raise self._error(f"an entry of page {number} lies outside of it")
             key = page[begin:middle]
-            if key < first or (last is not None and key <= last):
+            # The first may be the least that is allowed; no key is empty.
+            if key <= last and (elements or key != first):
                 raise self._error(f"the keys of page {number} are not in order")
+            if flags != common:
+                if elements:
+                    raise self._error(f"page {number} holds buckets and entries")
+                common = flags
             last = key
-            elements.append((flags, key, page[middle : middle + value_length]))
-        return elements
+            elements.append((key, page[middle:behind]))
+            start += ELEMENT_BYTES
+        return max(common, 0), elements
 
     def _branch(
         self, number: int, count: int, page: bytes, first: bytes

@@ -7,6 +7,7 @@ meta pages come last: until they are there, nobody takes the file for a whole on
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import Final
 
 from kvorum.backend.bbolt.pages import (
     BRANCH,
@@ -24,12 +25,12 @@ from kvorum.backend.bbolt.pages import (
 )
 from kvorum.files import Files
 
-FILL_BYTES = PAGE_BYTES * 9 // 10
+FILL_BYTES: Final = PAGE_BYTES * 9 // 10
 """A page is ended when the next entry would go beyond this: its reader may insert."""
-INLINE_BYTES_MAX = PAGE_BYTES // 4
+INLINE_BYTES_MAX: Final = PAGE_BYTES // 4
 """A bucket whose only leaf is not larger is kept in its parent's entry."""
-WRITE_BYTES = 1 << 20
-TRANSACTION = 2
+WRITE_BYTES: Final = 1 << 20
+TRANSACTION: Final = 2
 
 Entry = tuple[bytes, bytes]
 Child = tuple[bytes, int]

@@ -82,7 +82,8 @@ class WatchHub:
         self._random = random
         self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
         self._progress_seconds = progress_seconds
-        self._now = 0.0
+        self.now = 0.0
+        """The owner tells the time every turn: intervals of new streams begin at it."""
         self._streams: dict[int, WatchStream] = {}
         self._synced: WatchedRanges[Watcher] = WatchedRanges()
         # Synced watchers have been told everything up to this revision.
@@ -215,7 +216,7 @@ class WatchHub:
 
     def tick(self, now: float) -> None:
         """Tell the time; sends the periodic progress that is due."""
-        self._now = now
+        self.now = now
         if self._publication is not None:
             return
         while self._progress_due and self._progress_due[0][0] <= now:
@@ -286,7 +287,7 @@ class WatchHub:
         if len(due) > 2 * len(self._streams) + 64:
             due[:] = [moment for moment in due if moment[1] in self._streams]
             heapify(due)
-        heappush(due, (self._now + stream.progress_seconds, stream.call))
+        heappush(due, (self.now + stream.progress_seconds, stream.call))
 
     # Synced and behind.
 

@@ -1,0 +1,233 @@
+"""Three members against three of etcd's on this machine, side by side: one table of ratios.
+
+Both clusters run at the same time, with the same timeouts; the load asks one, then the other,
+round by round. Besides rates and latencies: how long a cluster takes no writes after its leader
+was killed, how long a member takes to catch up, and what memory all members take. Run it as
+`make bench NODES=3` or `make bench-cluster`.
+"""
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.clusters import Cluster, running_cluster, wait_for_index
+from bench.load import Load, channel, fill
+from bench.server import (
+    LOAD_PROCESSES,
+    PUT,
+    RANGE,
+    TXN,
+    VALUE,
+    Scenario,
+    check,
+    key,
+    linearizable,
+    measure,
+    put,
+    serializable,
+    txn,
+)
+from bench.servers import Server
+from bench.table import Row, compared, header, keep, show
+
+SIZE = 3
+STATE = "three members"
+ATTEMPT_SECONDS = 0.01
+"""So often a client asks each survivor for a write after the leader was killed."""
+PARTS = ("rates", "latencies", "memory", "failover", "catch-up")
+
+Choice = Callable[[Cluster], Server]
+
+
+def _leader(cluster: Cluster) -> Server:
+    return cluster.leader()
+
+
+def _follower(cluster: Cluster) -> Server:
+    return cluster.followers()[0]
+
+
+SCENARIOS: tuple[tuple[Scenario, Choice], ...] = (
+    (Scenario("put, 256 B", PUT, put, 1.5), _leader),
+    (Scenario("put through a follower", PUT, put, 1.5), _follower),
+    (Scenario("txn, compare and put", TXN, txn, 1.5), _leader),
+    (Scenario("linearizable range", RANGE, linearizable, 1.5), _leader),
+    (Scenario("the same through a follower", RANGE, linearizable, 1.5), _follower),
+    (Scenario("serializable, by a follower", RANGE, serializable, 1.5), _follower),
+    (Scenario("put, one client", PUT, put, 1.0, alone=True), _leader),
+    (Scenario("put, one client, follower", PUT, put, 1.0, alone=True), _follower),
+    (Scenario("txn, one client", TXN, txn, 1.0, alone=True), _leader),
+    (Scenario("linearizable, one client", RANGE, linearizable, 1.0, alone=True), _leader),
+    (Scenario("the same, follower", RANGE, linearizable, 1.0, alone=True), _follower),
+)
+
+
+def failover_seconds(cluster: Cluster) -> float:
+    """Kill the leader; return the time until one of the others has acknowledged a write."""
+    leader = cluster.leader()
+    survivors = [member for member in cluster.members if member is not leader]
+    acknowledged = threading.Event()
+    answered_at: list[float] = []
+
+    def answer(call: Any) -> None:
+        if not call.cancelled() and call.exception() is None:
+            answered_at.append(time.monotonic())
+            acknowledged.set()
+
+    with ExitStack() as stack:
+        channels = [stack.enter_context(channel(each.address)) for each in survivors]
+        puts = [each.unary_unary(PUT) for each in channels]
+        for each in puts:
+            each(put(key(0)), timeout=10)
+        killed_at = time.monotonic()
+        leader.kill()
+        # A write that waits for the dead leader is of no use: fresh ones are tried all the time.
+        while not acknowledged.wait(ATTEMPT_SECONDS):
+            for each in puts:
+                each.future(put(key(0)), timeout=2).add_done_callback(answer)
+        found = min(answered_at) - killed_at
+    leader.launch()
+    leader.wait_until_healthy()
+    cluster.settle()
+    return found
+
+
+def catch_up_seconds(cluster: Cluster, writes: int) -> float:
+    """Return how long a member takes, from its start, to apply what it missed."""
+    follower = _follower(cluster)
+    follower.stop()
+    messages = [put(key(number)) for number in range(LOAD_PROCESSES)]
+    Load(
+        cluster.leader().address,
+        PUT,
+        messages,
+        connections=20 // LOAD_PROCESSES,
+        streams=50,
+        requests=writes // LOAD_PROCESSES,
+    ).finish()
+    target = cluster.applied()
+    began = time.monotonic()
+    follower.launch()
+    wait_for_index(follower, target)
+    return time.monotonic() - began
+
+
+def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bool) -> list[Row]:
+    """Compare requests per second, or what one client waits."""
+    rows = []
+    for scenario, choose in SCENARIOS:
+        if scenario.alone != alone:
+            continue
+
+        def figure(
+            cluster: Cluster, scenario: Scenario = scenario, choose: Choice = choose
+        ) -> float:
+            value = measure(choose(cluster), scenario, seconds)
+            return value * 1e6 if scenario.alone else value
+
+        rows.append(
+            compared(
+                STATE,
+                scenario.name,
+                "us" if alone else "/s",
+                both,
+                rounds,
+                scenario.goal,
+                figure,
+                less_is_better=alone,
+            )
+        )
+    return rows
+
+
+def failovers(both: tuple[Cluster, Cluster], kills: int) -> Row:
+    """Compare the time without a leader over many kills, by the median."""
+    theirs, ours = [], []
+    for _ in range(kills):
+        theirs.append(failover_seconds(both[0]) * 1e3)
+        ours.append(failover_seconds(both[1]) * 1e3)
+    medians = statistics.median(theirs), statistics.median(ours)
+    # Rounds say nothing here, since timeouts are random: the ratios of best, mean and worst do.
+    others = [f(theirs) / f(ours) for f in (min, statistics.mean, max)]
+    ratio = medians[0] / medians[1]
+    row = Row(STATE, f"failover, {kills} kills", "ms", both[0].name, *medians, ratio, others, 1.0)
+    show(row)
+    return row
+
+
+def run(arguments: argparse.Namespace) -> list[Row]:
+    """Compare the parts that are asked for."""
+    rows: list[Row] = []
+    parts = arguments.only or PARTS
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kinds = ("etcd", arguments.against)
+        both = tuple(
+            stack.enter_context(running_cluster(kind, directory / f"{number}", SIZE))
+            for number, kind in enumerate(kinds)
+        )
+        assert len(both) == 2
+        for cluster in both:
+            fill(cluster.leader().address, ((key(number), VALUE) for number in range(1000)))
+            cluster.settle()
+            for scenario, choose in SCENARIOS:
+                check(choose(cluster), scenario)
+        if "rates" in parts:
+            rows += rates(both, arguments.rounds, arguments.seconds, alone=False)
+        if "latencies" in parts:
+            rows += rates(both, arguments.rounds, arguments.seconds, alone=True)
+        if "memory" in parts:
+            rows.append(
+                compared(
+                    STATE,
+                    "anonymous memory of all",
+                    "MiB",
+                    both,
+                    1,
+                    1.0,
+                    lambda cluster: cluster.anonymous_bytes() / (1 << 20),
+                    less_is_better=True,
+                )
+            )
+        if "failover" in parts:
+            rows.append(failovers(both, arguments.kills))
+        if "catch-up" in parts:
+            rows.append(
+                compared(
+                    STATE,
+                    f"catch-up, {arguments.writes:,} writes",
+                    "s",
+                    both,
+                    1,
+                    1.0,
+                    lambda cluster: catch_up_seconds(cluster, arguments.writes),
+                    less_is_better=True,
+                )
+            )
+    return rows
+
+
+def main() -> None:
+    """Run the comparison, print it and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")
+    parser.add_argument("--kills", type=int, default=20, help="of each cluster's leader")
+    parser.add_argument("--writes", type=int, default=1_000_000, help="that a member misses")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="parts of the comparison")
+    parser.add_argument("--against", default="kvorum", help="`etcd` shows the noise")
+    arguments = parser.parse_args()
+    header()
+    rows = run(arguments)
+    if not arguments.only:
+        keep(rows, "cluster")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Clusters that are compared: members on this machine, with the same flags and timeouts."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+
+from bench.load import call
+from bench.servers import Server
+from kvorum.api.pb.etcdserverpb import StatusResponse
+
+STATUS = "/etcdserverpb.Maintenance/Status"
+TIMEOUTS = ("--heartbeat-interval=100", "--election-timeout=1000")
+WAIT_SECONDS_MAX = 600
+
+
+class Cluster:
+    """Several members of one kind."""
+
+    def __init__(self, name: str, directory: Path, size: int) -> None:
+        self.name = name
+        directory.mkdir(parents=True)
+        names = [f"m{number}" for number in range(size)]
+        self.members = [Server(name, directory / each, *TIMEOUTS) for each in names]
+        named = zip(names, self.members, strict=True)
+        initial = ",".join(f"{each}={member.peer_url}" for each, member in named)
+        for each, member in zip(names, self.members, strict=True):
+            member.flags += [f"--name={each}", f"--initial-cluster={initial}"]
+
+    def start(self) -> None:
+        """Start all members, and wait until they serve."""
+        for member in self.members:
+            member.launch()
+        for member in self.members:
+            member.wait_until_healthy()
+
+    def leader(self) -> Server:
+        """Return the member that leads, as it says itself."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while time.monotonic() < deadline:
+            for member in self.members:
+                found = status(member)
+                if found is not None and found.leader == found.header.member_id:
+                    return member
+        raise SystemExit(f"{self.name}: nobody leads")
+
+    def followers(self) -> list[Server]:
+        """Return the others."""
+        leader = self.leader()
+        return [member for member in self.members if member is not leader]
+
+    def applied(self) -> int:
+        """Return the index of the last entry that the leader has applied."""
+        found = status(self.leader())
+        return 0 if found is None else found.raftAppliedIndex
+
+    def settle(self) -> None:
+        """Wait until all members have applied what the leader has."""
+        target = self.applied()
+        for member in self.members:
+            wait_for_index(member, target)
+
+    def anonymous_bytes(self) -> int:
+        """Return the memory of all members together that no file backs."""
+        return sum(member.anonymous_bytes() for member in self.members)
+
+
+def status(member: Server) -> StatusResponse | None:
+    """Ask a member what it knows; None if it does not answer."""
+    try:
+        return StatusResponse.FromString(call(member.address, STATUS, b""))
+    except grpc.RpcError:
+        return None
+
+
+def wait_for_index(member: Server, index: int) -> None:
+    """Wait until a member has applied an entry; it may be starting."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while time.monotonic() < deadline:
+        found = status(member)
+        if found is not None and found.raftAppliedIndex >= index:
+            return
+        time.sleep(0.01)
+    raise SystemExit(f"{member.name}: {member.address} has not applied entry {index}")
+
+
+@contextmanager
+def running_cluster(name: str, directory: Path, size: int) -> Iterator[Cluster]:
+    """Run a cluster for as long as the block takes."""
+    cluster = Cluster(name, directory / name, size)
+    with ExitStack() as stack:
+        for member in cluster.members:
+            stack.callback(member.kill)
+        cluster.start()
+        yield cluster

@@ -1,0 +1,97 @@
+"""One table of ratios: what is compared, round by round, printed, kept and plotted.
+
+A ratio above 1 is in our favour: more requests, more events, less time, less memory.
+"""
+
+import json
+import platform
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import kvorum
+from bench.plot import plot
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Named(Protocol):
+    """What is compared: a server, a cluster."""
+
+    @property
+    def name(self) -> str:
+        """Return what it is compared as."""
+
+
+Compared = TypeVar("Compared", bound=Named)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    state: str
+    name: str
+    unit: str
+    other: str
+    theirs: float
+    ours: float
+    ratio: float
+    ratios: list[float]
+    goal: float
+
+
+def compared(
+    state: str,
+    name: str,
+    unit: str,
+    servers: tuple[Compared, Compared],
+    rounds: int,
+    goal: float,
+    figure: Callable[[Compared], float],
+    *,
+    less_is_better: bool = False,
+) -> Row:
+    """Measure both servers round by round, and print the line."""
+    pairs = [tuple(figure(server) for server in servers) for _ in range(rounds)]
+    ratios = [theirs / ours if less_is_better else ours / theirs for theirs, ours in pairs]
+    theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
+    row = Row(
+        state, name, unit, servers[0].name, theirs, ours, statistics.median(ratios), ratios, goal
+    )
+    show(row)
+    return row
+
+
+def show(row: Row) -> None:
+    """Print one line of the table."""
+    verdict = "" if row.ratio >= row.goal else f"  (goal {row.goal:.1f})"
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in row.ratios)
+    print(
+        f"{row.state:<16} {row.name:<32} {row.other:<9} {row.theirs:>11,.1f} {row.ours:>11,.1f}"
+        f" {row.unit:<6} {row.ratio:>5.2f}x [{rounds}]{verdict}",
+        flush=True,
+    )
+
+
+def header() -> None:
+    """Print the first line of the table."""
+    print(
+        f"{'state':<16} {'what':<32} {'against':<9} {'etcd':>11} {'kvorum':>11} {'unit':<6} ratio"
+    )
+
+
+def keep(rows: list[Row], name: str) -> None:
+    """Keep the table as a file and as a plot, and say which goals were missed."""
+    RESULTS.mkdir(exist_ok=True)
+    facts = {"kvorum": kvorum.__version__, "python": platform.python_version()}
+    kept = RESULTS / f"{name}.json"
+    kept.write_text(json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    plot(
+        [(f"{row.name} ({row.state})", row.ratio, row.goal) for row in rows],
+        RESULTS / f"{name}.svg",
+    )
+    missed = [row.name for row in rows if row.ratio < row.goal]
+    print(f"{len(rows) - len(missed)} of {len(rows)} goals met; kept in {kept}")
