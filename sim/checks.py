@@ -1,13 +1,13 @@
 """What must hold of every run, judged when it is over. Each check names its guarantee."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.mvcc.keyvalue import key_of
 from sim.history import History, Record
-from sim.linearizability import ANYTHING, NEVER, Anything, Operation, Value, is_linearizable
+from sim.linearizability import find_contradiction
+from sim.operations import NEVER, Operation, Pairs
 from sim.violation import Violation
 
 _KV = {"put", "get", "list", "delete", "set", "pair"}
@@ -192,16 +192,17 @@ def check_order(history: History) -> None:
 
 
 def check_linearizable(history: History) -> None:
-    """Require that the operations on every key could have happened one after the other."""
-    by_key: dict[bytes, list[Operation]] = {}
-    for record in history.records:
-        for key, operation in operations_of(record):
-            by_key.setdefault(key, []).append(operation)
-    for key, deletions in _unclaimed_deletions(history).items():
-        by_key.setdefault(key, []).extend(deletions)
-    for key in sorted(by_key):
-        if not is_linearizable(by_key[key]):
-            raise Violation("linearizable", f"no order explains the operations on {key!r}")
+    """Require that all operations could have happened one after the other."""
+    operations = [
+        operation for record in history.records if (operation := operation_of(record)) is not None
+    ]
+    contradiction = find_contradiction([*operations, *_unclaimed_deletions(history)])
+    if contradiction is not None:
+        raise Violation(
+            "linearizable",
+            f"no order explains #{contradiction.invoked}, which saw {contradiction.observed} "
+            f"and wrote {contradiction.written}",
+        )
 
 
 def _claimed_deletions(history: History) -> set[int]:
@@ -216,55 +217,55 @@ def _claimed_deletions(history: History) -> set[int]:
     }
 
 
-def _unclaimed_deletions(history: History) -> dict[bytes, list[Operation]]:
+def _unclaimed_deletions(history: History) -> list[Operation]:
     """Return the deletions that no client asked for: leases that ended."""
     claimed = _claimed_deletions(history)
-    found: dict[bytes, list[Operation]] = {}
-    for main, rows in history.effects.items():
-        for revision, kv in rows:
-            if revision & 1 and main not in claimed:
-                operation = Operation(0, NEVER, ANYTHING, None, certain=False)
-                found.setdefault(key_of(kv), []).append(operation)
-    return found
+    return [
+        Operation(0, NEVER, (), ((key_of(kv), None),), certain=False)
+        for main, rows in history.effects.items()
+        for revision, kv in rows
+        if revision & 1 and main not in claimed
+    ]
 
 
-def operations_of(record: Record) -> Iterable[tuple[bytes, Operation]]:
-    """Reduce a request to what it saw of each key and what it wrote."""
+def operation_of(record: Record) -> Operation | None:
+    """Reduce a request to what it saw of keys and what it wrote; None if it says nothing."""
     request, response = record.request, record.response
     if record.kind not in _KV or isinstance(response, Status) or not record.linearizable:
-        return
+        return None
     certain = response is not None
-    returned = record.returned if record.returned is not None else NEVER
-    invoked = record.invoked
-
-    def operation(observed: Value | Anything, written: Value | Anything) -> Operation:
-        return Operation(invoked, returned, observed, written, certain)
-
+    observed: Pairs = ()
+    written: Pairs = ()
     if record.kind == "put":
-        observed: Value | Anything = ANYTHING
+        written = ((request.key, request.value),)
         if certain and request.prev_kv:
-            observed = response.prev_kv.value if response.HasField("prev_kv") else None
-        yield request.key, operation(observed, request.value)
+            previous = response.prev_kv.value if response.HasField("prev_kv") else None
+            observed = ((request.key, previous),)
     elif record.kind == "get" and certain:
-        yield request.key, operation(response.kvs[0].value if response.kvs else None, ANYTHING)
+        observed = ((request.key, response.kvs[0].value if response.kvs else None),)
     elif record.kind == "list" and certain:
-        for kv in response.kvs:
-            yield kv.key, operation(kv.value, ANYTHING)
+        observed = tuple((kv.key, kv.value) for kv in response.kvs)
     elif record.kind == "delete":
-        observed = ANYTHING
         if certain:
-            observed = response.prev_kvs[0].value if response.deleted else None
-        yield request.key, operation(observed, None)
+            previous = response.prev_kvs[0].value if response.deleted else None
+            observed = ((request.key, previous),)
+        if not certain or response.deleted:
+            written = ((request.key, None),)
     elif record.kind == "set":
         key = request.compare[0].key
         if not certain or response.succeeded:
-            yield key, operation(record.expected, request.success[0].request_put.value)
+            observed = ((key, record.expected),)
+            written = ((key, request.success[0].request_put.value),)
         else:
             kvs = response.responses[0].response_range.kvs
-            yield key, operation(kvs[0].value if kvs else None, ANYTHING)
+            observed = ((key, kvs[0].value if kvs else None),)
     elif record.kind == "pair":
-        for each in request.success[:-1]:
-            yield each.request_put.key, operation(ANYTHING, each.request_put.value)
+        puts = [each.request_put for each in request.success[:-1]]
+        written = tuple((put.key, put.value) for put in puts)
+    if not observed and not written:
+        return None
+    returned = record.returned if record.returned is not None else NEVER
+    return Operation(record.invoked, returned, observed, written, certain)
 
 
 def check_once(history: History) -> None:
