@@ -1,4 +1,4 @@
-"""A cluster of machines, the network between them, and what goes wrong.
+"""A cluster of machines, the network between them, and how clients reach them.
 
 This is also where members are looked at: after every turn, from outside, for what no member may
 ever show.
@@ -20,6 +20,7 @@ from sim.edge import CLIENT_DELAY, SimulatedEdge
 from sim.faults import Faults, without_faults
 from sim.history import History
 from sim.machine import Front, Machine
+from sim.nemesis import Nemesis
 from sim.network import Network
 from sim.violation import Violation
 from sim.world import World
@@ -47,9 +48,8 @@ class Cluster:
         "leaders",
         "machines",
         "members",
+        "nemesis",
         "network",
-        "partitions",
-        "pauses",
         "snapshots",
     )
 
@@ -73,7 +73,7 @@ class Cluster:
         # Who led each term, by raft's own ids.
         self.leaders: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        self.partitions = self.pauses = self.snapshots = 0
+        self.snapshots = 0
         initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         self.machines: dict[int, Machine] = {}
         for number in self.members:
@@ -89,88 +89,28 @@ class Cluster:
             self.machines[number] = Machine(
                 world, self, number, config, faults, str(databases), make_front
             )
+        self.nemesis = Nemesis(world, faults, self.machines, self.network, self.leaders)
 
     def start(self) -> None:
-        """Start all members, and what goes wrong."""
+        """Start all members, and let things go wrong."""
         for machine in self.machines.values():
             machine.files.make_directory("/data")
             machine.files.sync_directory("/")
             machine.start()
-        faults, random = self.faults, self._random
-        if faults.partition_gap and len(self.members) > 1:
-            self._world.after(random.expovariate(1 / faults.partition_gap), self._partition)
-        if faults.crash_gap:
-            self._world.after(random.expovariate(1 / faults.crash_gap), self._crash)
-        if faults.pause_gap:
-            self._world.after(random.expovariate(1 / faults.pause_gap), self._pause)
+        self.nemesis.start()
 
-    # What goes wrong.
-
-    def _partition(self) -> None:
-        faults, random = self.faults, self._random
-        if not faults.partition_gap:
-            return
-        self.partitions += 1
-        self.network.heal()
-        self.network.partition(list(self.members), self._victim(), random)
-        lasts = random.uniform(*faults.partition_time)
-        self._world.after(lasts, self.network.heal)
-        self._world.after(lasts + random.expovariate(1 / faults.partition_gap), self._partition)
-
-    def _crash(self) -> None:
-        faults, random = self.faults, self._random
-        if not faults.crash_gap:
-            return
-        chosen = [self._victim()]
-        if random.random() < faults.all_crash_chance:
-            chosen = list(self.members)
-        for number in chosen:
-            machine = self.machines[number]
-            if random.random() < faults.amid_chance:
-                machine.crash_amid()
-            else:
-                machine.crash(power_cut=random.random() < faults.power_cut_chance)
-            self._world.after(random.uniform(*faults.down_time), self._restart, number)
-        self._world.after(random.expovariate(1 / faults.crash_gap), self._crash)
-
-    def _victim(self) -> int:
-        """Return who is to suffer: the newest leader, or anyone."""
-        if self.leaders and self._random.random() < self.faults.leader_chance:
-            return self.leaders[max(self.leaders)]
-        return self._random.choice(self.members)
-
-    def _crash_voter(self, number: int) -> None:
-        self.machines[number].crash(power_cut=True)
-        self._world.after(self._random.uniform(0.0, 0.01), self._restart, number)
-
-    def _restart(self, number: int) -> None:
-        machine = self.machines[number]
-        if machine.is_dead:
-            machine.start()
-        elif self.faults.crash_gap:
-            # It has not come to the point where it is to crash.
-            self._world.after(self._random.uniform(*self.faults.down_time), self._restart, number)
-
-    def _pause(self) -> None:
-        faults, random = self.faults, self._random
-        if not faults.pause_gap:
-            return
-        self.pauses += 1
-        machine = self.machines[self._victim()]
-        machine.pause(random.uniform(*faults.pause_time))
-        self._world.after(random.expovariate(1 / faults.pause_gap), self._pause)
+    def stopped(self, machine: Machine) -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+        self.nemesis.stopped(machine)
 
     def stop_faults(self) -> None:
         """Let nothing go wrong any more, and start whoever is down."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, "---", "faults end")
         self.faults = self.network.faults = without_faults()
-        self.network.heal()
         for machine in self.machines.values():
             machine.faults = machine.edge.faults = self.faults
-            machine.disarm()
-            if machine.is_dead:
-                machine.start()
+        self.nemesis.stop(self.faults)
 
     # What passes between members.
 
@@ -193,7 +133,9 @@ class Cluster:
             and not message.reject
             and self._random.random() < self.faults.vote_crash_chance
         ):
-            self._world.after(self._random.uniform(0.0, 0.01), self._crash_voter, sender)
+            machine = self.machines[sender]
+            delay = self._random.uniform(0.0, 0.01)
+            self._world.after(delay, self.nemesis.crash_voter, machine)
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:
         self.machines[to].receive(sender, frame)

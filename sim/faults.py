@@ -48,6 +48,28 @@ class Faults:
     """About the time between two pauses of a process; 0: there is none."""
     pause_time: Span
     """How long a process stands still."""
+    disk_error_gap: float
+    """About the time between two failing calls to a disk, a write or a sync; 0: none fails.
+
+    Of a write that fails a part is there; what a failed sync was for is read by everybody, and
+    never durable unless it is written again.
+    """
+    disk_full_gap: float
+    """About the time between two moments at which a disk fills up; 0: there is room."""
+    disk_full_time: Span
+    """How long a disk is full."""
+    flip_gap: float
+    """About the time between two flips of a bit of what is durable; 0: there is none.
+
+    It is one of a file of the log, of a `.snap` file, or of an entry of the database. The
+    disk is restored once the member has found it.
+    """
+    flip_crash_chance: float
+    """That a machine crashes right after a bit of its disk has flipped."""
+    disk_stall_gap: float
+    """About the time between two stalls of a disk; 0: there is none."""
+    disk_stall_time: Span
+    """How long a stalled disk takes for whatever is begun on it."""
     log_time: Span
     """How long a write to the log takes, with its sync."""
     flush_time: Span
@@ -98,6 +120,13 @@ def draw(random: Random) -> Faults:
         clock_step=random.choice([0.00001, 0.0001, 0.001]),
         tick_drift=sometimes(0.4, 0.01, 0.2),
         connection_chance=sometimes(0.6, 0.005, 0.05),
+        disk_error_gap=sometimes(0.2, 0.7, 4.0),
+        disk_full_gap=sometimes(0.15, 0.7, 4.0),
+        disk_full_time=random.choice([(0.1, 1.0), (0.5, 4.0)]),
+        flip_gap=sometimes(0.2, 0.5, 3.0),
+        flip_crash_chance=random.choice([0.2, 0.7]),
+        disk_stall_gap=sometimes(0.25, 0.7, 4.0),
+        disk_stall_time=random.choice([(0.05, 0.5), (0.5, 4.0)]),
     )
 
 
@@ -128,4 +157,11 @@ def without_faults() -> Faults:
         clock_step=0.00001,
         tick_drift=0.0,
         connection_chance=0.0,
+        disk_error_gap=0.0,
+        disk_full_gap=0.0,
+        disk_full_time=(0.0, 0.0),
+        flip_gap=0.0,
+        flip_crash_chance=0.0,
+        disk_stall_gap=0.0,
+        disk_stall_time=(0.0, 0.0),
     )

@@ -14,9 +14,10 @@ from typing import Protocol
 
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest
+from kvorum.backend.errors import BackendError
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
-from kvorum.files.memory import Call, MemoryFiles
+from kvorum.files.memory import MemoryFiles
 from kvorum.member import leases
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
@@ -29,8 +30,8 @@ from kvorum.mvcc.hashes import HashKV
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message
 from kvorum.snap import ReceivedDatabase
+from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
-from sim.environments import SimulatedEnvironments
 from sim.faults import Faults
 from sim.logs import CollectedLogs
 from sim.trace import describe
@@ -42,10 +43,6 @@ _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
-
-
-class PowerCut(BaseException):
-    """The process ends here. No production code may catch it."""
 
 
 class Front(Protocol):
@@ -73,34 +70,34 @@ class Cluster(Protocol):
     def turned(self, machine: "Machine") -> None:
         """Look at a member after its turn."""
 
+    def stopped(self, machine: "Machine") -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+
 
 class Machine:
     """A disk that stays, and a process that comes and goes."""
 
     __slots__ = (
         "_busy_until",
-        "_calls_left",
         "_clock_now",
         "_cluster",
         "_cut_off_until",
-        "_directory",
         "_in_turn",
         "_incarnation",
         "_jobs",
         "_last_turn",
         "_make_front",
-        "_numbers",
         "_outputs_left",
         "_random",
+        "_stalled_until",
         "_turn_at",
         "_turns_now",
         "_world",
         "config",
         "crashes",
+        "disk",
         "edge",
-        "environments",
         "faults",
-        "files",
         "front",
         "is_dead",
         "logs",
@@ -111,6 +108,7 @@ class Machine:
         "seen_revision",
         "seen_term",
         "starts",
+        "stops",
         "tick_seconds",
     )
 
@@ -128,8 +126,6 @@ class Machine:
         self.name = f"m{number}"
         self.config = config
         self.faults = faults
-        self.files = MemoryFiles()
-        self.environments = SimulatedEnvironments(self.files, directory, self._next_number)
         self.edge = SimulatedEdge(world, self.name, faults)
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
@@ -141,13 +137,14 @@ class Machine:
         self.seen_term = 0
         self.crashes = 0
         self.starts = 0
+        self.stops = 0
         self._world = world
         self._cluster = cluster
-        self._directory = directory
         self._make_front = make_front
         self._random: Random = world.stream(self.name)
+        self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self._line)
+        self._stalled_until = 0.0
         self.tick_seconds = config.heartbeat_seconds
-        self._numbers = 0
         self._incarnation = 0
         self._jobs: dict[Place, deque[Job]] = {}
         self._turn_at: float | None = None
@@ -156,13 +153,13 @@ class Machine:
         self._clock_now = 0.0
         self._in_turn = False
         self._busy_until = 0.0
-        # How many calls or outputs until the process ends amid something; None: it does not.
-        self._calls_left: int | None = None
+        # How many outputs until the process ends amid them; None: it does not.
         self._outputs_left: int | None = None
 
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
+    @property
+    def files(self) -> MemoryFiles:
+        """The files on its disk, as they are now."""
+        return self.disk.files
 
     def _line(self, what: str) -> None:
         if self._world.trace is not None:
@@ -178,7 +175,7 @@ class Machine:
         self.starts += 1
         self._jobs = {place: deque() for place in Place}
         self._turn_at = None
-        self.files.before = self._before
+        self.disk.power_on()
         self._line("start")
         drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
         self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
@@ -187,7 +184,7 @@ class Machine:
     def _open(self) -> None:
         seams = Seams(
             files=self.files,
-            environments=self.environments,
+            environments=self.disk.environments,
             logger=self.logs,
             clock=self._clock,
             random_below=self._random.randrange,
@@ -212,24 +209,22 @@ class Machine:
         for jobs in self._jobs.values():
             if jobs and random.random() < 0.67:
                 # Half of these end somewhere on the way, at a call of the seed's choice.
-                self._calls_left = random.randint(0, 3) if random.random() < 0.5 else None
+                self.disk.cut_off_after(random.randint(0, 3) if random.random() < 0.5 else None)
                 try:
-                    jobs[0].run(self.files, self.environments)
-                except PowerCut:
-                    power_cut = True
+                    jobs[0].run(self.files, self.disk.environments)
+                except ProcessEnd:
                     break
+                except (OSError, BackendError):
+                    # The disk fails as well; nobody is left to be told.
+                    continue
         self._die(power_cut=power_cut)
-
-    def cut_off_after(self, calls: int) -> None:
-        """Let the power fail after so many further calls that change the disk."""
-        self._calls_left = calls
 
     def crash_amid(self) -> None:
         """Let the process end between two calls to the disk, or two outputs, soon."""
         if self.is_dead:
             return
         if self._random.random() < 0.6:
-            self.cut_off_after(self._random.randint(0, _AMID_CALLS_MAX))
+            self.disk.cut_off_after(self._random.randint(0, _AMID_CALLS_MAX))
         else:
             self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
 
@@ -237,55 +232,48 @@ class Machine:
         self.is_dead = True
         self.crashes += 1
         self._incarnation += 1
-        self._calls_left = self._outputs_left = None
+        self._outputs_left = None
         self._line("power cut" if power_cut else "killed")
         self.member = None
         self.front = None
         self._jobs = {}
         self.paused_until = self._cut_off_until = 0.0
-        self.environments.crash(self._survives)
-        self.files.before = None
-        if power_cut:
-            self.files = self.files.after_power_cut(self._survives)
-        else:
-            self.files.kill()
-        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.disk.power_off(power_cut=power_cut)
         self.edge.crash()
 
-    def _survives(self) -> bool:
-        return self._random.random() < 0.5
-
-    def _before(self, call: Call) -> None:
-        """Stand before every call that changes the disk."""
-        if self._calls_left is not None:
-            self._calls_left -= 1
-            if self._calls_left < 0:
-                # Whatever the code does while it is being ended does not reach the disk.
-                self.files = self.files.after_power_cut(self._survives)
-                self._line(f"cut off before {call.name} of {call.path}")
-                raise PowerCut
+    def _loses_power(self) -> bool:
+        return self._random.random() < self.faults.power_cut_chance
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Run code of the member; a crash ends the process, anything else is a finding."""
         try:
             call()
-        except PowerCut:
-            self._die(power_cut=True)
+        except ProcessEnd:
+            self._die(power_cut=self._loses_power())
         except Violation:
             raise
-        except MemberStopped as error:
-            raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
         except Exception as error:
-            if self._calls_left is not None and self._calls_left < 0:
-                self._die(power_cut=True)
-                return
-            raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+            if self.disk.is_cut_off:
+                self._die(power_cut=self._loses_power())
+            elif self.disk.explains(error):
+                self._stop(error)
+            elif isinstance(error, MemberStopped):
+                raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
+            else:
+                raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+
+    def _stop(self, error: Exception) -> None:
+        """Let a member end that could not go on; its machine is started anew or goes on."""
+        self.stops += 1
+        self._line(f"stopped: {error}")
+        self._die(power_cut=self._random.random() < 0.5)
+        self._cluster.stopped(self)
 
     def end(self) -> None:
         """End the process for good, and give its files back."""
         self._incarnation += 1
         self.member = self.front = None
-        self.environments.crash(lambda: False)
+        self.disk.close()
 
     def hash_kv(self) -> tuple[int, int, int]:
         """Return the member's own hash of its keys: value, revision, compacted revision."""
@@ -295,13 +283,15 @@ class Machine:
         if isinstance(job, HashKV):
             return job
         try:
-            return job.run(self.files, self.environments), job.revision, job.compact_revision
+            return job.run(self.files, self.disk.environments), job.revision, job.compact_revision
         finally:
             member.store.hash_ended(job)
 
     def disarm(self) -> None:
         """Let the process live and run."""
-        self._calls_left = self._outputs_left = None
+        self._outputs_left = None
+        self.disk.relieve()
+        self._stalled_until = 0.0
         self.paused_until = self._cut_off_until = 0.0
 
     def pause(self, seconds: float) -> None:
@@ -311,6 +301,12 @@ class Machine:
             self.paused_until = self._world.now + seconds
             # Peers have given up its connections meanwhile: clients are heard first.
             self._cut_off_until = self.paused_until + self._random.uniform(0.0, 0.5)
+
+    def stall(self, seconds: float) -> None:
+        """Let whatever is begun on the disk take at least until then."""
+        if not self.is_dead:
+            self._line(f"disk stalls for {seconds:.3f}")
+        self._stalled_until = self._world.now + seconds
 
     def _later(self, call: Callable[..., None], *arguments: object) -> bool:
         """Put something off while the process stands still; return whether it was."""
@@ -370,7 +366,7 @@ class Machine:
             self._outputs_left -= 1
             if self._outputs_left < 0:
                 self._line("cut off between outputs")
-                raise PowerCut
+                raise ProcessEnd
 
     def _take(self, member: Member) -> None:
         """Take what the member has to say, in an order of the seed's choice."""
@@ -420,7 +416,8 @@ class Machine:
         span = {Place.LOG: faults.log_time, Place.FLUSHER: faults.flush_time}.get(
             place, faults.helper_time
         )
-        self._world.after(self._random.uniform(*span), self._end_job, self._incarnation, place)
+        seconds = self._random.uniform(*span) + max(0.0, self._stalled_until - self._world.now)
+        self._world.after(seconds, self._end_job, self._incarnation, place)
 
     def _end_job(self, incarnation: int, place: Place) -> None:
         if incarnation != self._incarnation or self._later(self._end_job, incarnation, place):
@@ -440,7 +437,7 @@ class Machine:
         member = self.member
         assert member is not None
         try:
-            result = job.run(self.files, self.environments)
+            result = job.run(self.files, self.disk.environments)
         except Exception as error:
             self._line(f"{type(job.work).__name__} failed: {error}")
             member.failed(job, error)
@@ -495,15 +492,26 @@ class Machine:
         member = self.member
         assert member is not None
 
+        is_received = True
+
         def receive() -> None:
-            received = ReceivedDatabase(self.files, f"{self.config.directory}/snap", snapshot.index)
-            received.write(image)
-            received.finish()
+            nonlocal is_received
+            try:
+                received = ReceivedDatabase(
+                    self.files, f"{self.config.directory}/snap", snapshot.index
+                )
+                received.write(image)
+                received.finish()
+            except OSError as error:
+                # The sender is told; this member goes on with what it has.
+                self._line(f"cannot keep the snapshot: {error}")
+                is_received = False
+                return
             member.receive(message)
             self._request_turn()
 
         self._guarded(receive)
-        return not self.is_dead
+        return is_received and not self.is_dead
 
     def serve(
         self,
