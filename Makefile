@@ -33,7 +33,8 @@ COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py 
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
-.PHONY: help setup run test lint bench trace-put bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
+PROCFILE ?= Procfile
+.PHONY: help setup run cluster test lint bench trace-put bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -59,6 +60,9 @@ $(CORE): $(INSTALLED) $(CORE_SOURCES)
 
 run: setup ## Start a node
 	$(BIN)/kvorum
+
+cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learner adds a fourth
+	$(BIN)/python tools/procfile.py $(PROCFILE)
 
 test: lint h2load clients ## Lint, then run every test
 ifeq ($(EDGE),native)

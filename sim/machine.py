@@ -13,12 +13,11 @@ from random import Random
 from typing import Protocol
 
 from kvorum.api.errors import Code, Status
-from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest
 from kvorum.backend.errors import BackendError
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
 from kvorum.files.memory import MemoryFiles
-from kvorum.member import leases
+from kvorum.member import questions
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Job, Place
@@ -593,12 +592,9 @@ class Machine:
             answer(None)
             return
 
-        assert path == leases.LEASES_PATH, f"nobody answers {path}"
-        lease_id = LeaseKeepAliveRequest.FromString(body).ID
-
         def steps() -> Steps:
-            renewed = yield from leases.renew_here(member, lease_id)
-            answer(renewed)
+            answered = yield from questions.answer(member, path, body)
+            answer(questions.meaning(path, answered.status, answered.body))
             return None
 
         def serve() -> None:

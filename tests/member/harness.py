@@ -25,6 +25,8 @@ from kvorum.member import requests
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
+from kvorum.member.outbox import Question
+from kvorum.member.questions import allowed_method, answer, meaning
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.member.transactions import read_txn
@@ -57,6 +59,9 @@ class Machine:
         self.on_job: Callable[[Job], None] | None = None
         self.starts = 0
         self.ids: list[int] = []
+        # A process that stands still: it takes no turn, and what is sent to it waits.
+        self.is_paused = False
+        self.unread: list[tuple[str, str, bytes, bytes | None]] = []
 
     @property
     def running(self) -> Member:
@@ -238,9 +243,13 @@ class Cluster:
 
     def deliver(self) -> None:
         while self.messages:
-            _, name, data, image = self.messages.popleft()
+            sent = self.messages.popleft()
+            _, name, data, image = sent
             machine = self.machines[name]
             if machine.member is None:
+                continue
+            if machine.is_paused:
+                machine.unread.append(sent)
                 continue
             message = decode_message(data)
             if image is not None:
@@ -251,8 +260,38 @@ class Cluster:
                 received.finish()
             machine.running.receive(message)
 
-    def ask(self, machine: Machine, question: Any) -> None:
-        machine.running.told(question.number, None)
+    def ask(self, machine: Machine, question: Question) -> None:
+        """Carry a question and its answer, as a transport does."""
+        asking = machine.running
+        peer = next((each for each in self if each.running.id == question.peer), None)
+        if peer is None or peer.is_paused or self.is_cut(machine, peer):
+            asking.told(question.number, None)
+            return
+        assert allowed_method(question.path) == question.method
+
+        def serve() -> Steps:
+            answered = yield from answer(peer.running, question.path, question.body)
+            if machine.member is asking:
+                is_lost = self.is_cut(machine, peer)
+                told = meaning(question.path, answered.status, answered.body)
+                asking.told(question.number, None if is_lost else told)
+            return None
+
+        peer.running.start(None, serve())
+
+    def is_cut(self, one: Machine, other: Machine) -> bool:
+        """Tell whether a question or its answer would be lost."""
+        return not self.cut.isdisjoint({(one.name, other.name), (other.name, one.name)})
+
+    def awake(self) -> list[Machine]:
+        """Return the machines that run and do not stand still."""
+        return [machine for machine in self if not machine.is_paused]
+
+    def wake(self, machine: Machine) -> None:
+        """Let a machine that stood still go on. What was sent to it arrives after its turn."""
+        machine.is_paused = False
+        self.messages.extend(machine.unread)
+        machine.unread.clear()
 
     def isolate(self, machine: Machine) -> None:
         for other in self.machines:
@@ -267,7 +306,7 @@ class Cluster:
         """Let everything happen that needs no time."""
         for _ in range(100_000):
             # All of them take a turn, whoever has something to do.
-            active = [machine.turn() for machine in self if machine.member is not None]
+            active = [machine.turn() for machine in self.awake() if machine.member is not None]
             if not any(active) and not self.messages:
                 return
             self.deliver()
@@ -279,7 +318,7 @@ class Cluster:
         while self._next_tick <= end + 1e-9:
             self.now = self._next_tick
             self._next_tick += HEARTBEAT_SECONDS
-            for machine in list(self):
+            for machine in self.awake():
                 machine.running.tick(self.now)
             self.settle()
         self.now = max(self.now, end)
@@ -298,7 +337,7 @@ class Cluster:
         """Wait for a leader that all reachable members know."""
 
         def found() -> Machine | None:
-            for machine in self:
+            for machine in self.awake():
                 member = machine.running
                 if member.is_leader and member.applied_term == member.term:
                     return machine
@@ -309,7 +348,7 @@ class Cluster:
 
     def follower(self) -> Machine:
         leader = self.leader()
-        return next(machine for machine in self if machine is not leader)
+        return next(machine for machine in self.awake() if machine is not leader)
 
     def answer(self, machine: Machine, call: int, seconds: float = 30.0) -> bytes | Status:
         """Wait for the answer to a call."""

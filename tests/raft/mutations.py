@@ -622,8 +622,8 @@ MUTATIONS = [
     Mutation(
         "a new leader answers reads before its first commit",
         "reads",
-        "    elif not _committed_in_term(raft):\n",
-        "    elif False:\n",
+        "    if not _committed_in_term(raft):\n",
+        "    if False:\n",
     ),
     Mutation(
         "reads that waited are never released",

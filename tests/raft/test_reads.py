@@ -62,6 +62,21 @@ def test_reads_with_a_learner() -> None:
         net[node].read_states = []
 
 
+def test_a_single_voter_holds_the_reads_of_learners_until_it_has_committed() -> None:
+    storage = StoredLog(1, 1, hard_state=HardState(1, 0, 1))
+    core = new_core(1, (1,), learners=(2,), storage=storage, applied=1)
+    core.step(hup(1))
+    # Its own vote counts when it is written, and makes it the leader; its entry is not written yet.
+    (vote,), core.messages_after_append = core.messages_after_append, []
+    core.step(vote)
+    assert core.role == LEADER
+    # It restarted: entry 2 may have been acknowledged, and it does not know that.
+    core.step(request(1, b"ctx", sender=2))
+    assert READ_INDEX_RESP not in [message.type for message in core.messages]
+    answers = [message for message in read(core) if message.type == READ_INDEX_RESP]
+    assert [(each.to, each.index) for each in answers] == [(2, 3)]
+
+
 def test_a_new_leader_holds_reads_until_it_has_committed() -> None:
     cores = []
     for node, (commit, compacted) in enumerate([(1, 0), (2, 2), (2, 2)], 1):

@@ -121,11 +121,7 @@ class Harness:
         self._files = files
         self._environments = environments
         self.edge = RecordingEdge()
-        services = {
-            name: options.pop(name)
-            for name in ("operations_max", "strict_reconfig")
-            if name in options
-        }
+        services = {name: options.pop(name) for name in ("operations_max",) if name in options}
         urls = ("http://127.0.0.1:2",)
         # Small, because a disk in memory is filled with zeros when a segment is prepared.
         options.setdefault("segment_bytes", 1 << 20)

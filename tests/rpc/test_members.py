@@ -9,7 +9,6 @@ from google.protobuf.message import Message
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.api.pb.v3lockpb import LockRequest
 from kvorum.edge.interface import EventKind, Metadata
 from kvorum.rpc.services import Services
@@ -47,24 +46,6 @@ class Fronts(Cluster):
         super().settle()
         for front in self.fronts.values():
             front.deliver()
-
-    def ask(self, machine: Machine, question: Any) -> None:
-        (leader,) = [each for each in self if each.running.id == question.peer]
-        member = leader.running
-        answer: Any = None
-        if question.path == "/leases":
-            lease = pb.LeaseKeepAliveRequest.FromString(question.body).ID
-            renewed = member.lessor.renew(lease, self.now)
-            answer = renewed if isinstance(renewed, int) else 0
-        elif question.path == "/leases/internal":
-            request = LeaseInternalRequest.FromString(question.body).LeaseTimeToLiveRequest
-            found = member.lessor.time_to_live(request.ID, self.now)
-            response = pb.LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
-            if found is not None:
-                response.TTL, response.grantedTTL = found
-                response.keys.extend(member.lessor.keys_of(request.ID))
-            answer = LeaseInternalResponse(LeaseTimeToLiveResponse=response).SerializeToString()
-        machine.running.told(question.number, answer)
 
     def begin(
         self, machine: Machine, name: str, request: Message, metadata: Metadata | None = None
@@ -292,3 +273,90 @@ def test_members_come_and_go(cluster: Fronts) -> None:
     remove = pb.MemberRemoveRequest(ID=added.member.ID)
     assert len(cluster.call(leader, "Cluster/MemberRemove", remove).members) == 3
     assert cluster.call(leader, "Cluster/MemberRemove", remove) == errors.MEMBER_NOT_FOUND
+
+
+def connect(cluster: Fronts) -> None:
+    for machine in cluster:
+        for other in cluster:
+            machine.running.connected(other.running.id, cluster.now - 10.0)
+
+
+def test_a_learner_is_promoted_through_a_follower(cluster: Fronts) -> None:
+    leader, follower = cluster.leader(), cluster.follower()
+    connect(cluster)
+    request = pb.MemberAddRequest(peerURLs=["http://m9:2380"], isLearner=True)
+    added = cluster.call(follower, "Cluster/MemberAdd", request)
+    promote = pb.MemberPromoteRequest(ID=added.member.ID)
+    assert cluster.call(follower, "Cluster/MemberPromote", promote) == errors.LEARNER_NOT_READY
+    learner = joined(cluster, added)
+    unknown = pb.MemberPromoteRequest(ID=5)
+    assert cluster.call(follower, "Cluster/MemberPromote", unknown) == errors.MEMBER_NOT_FOUND
+    # Who leads is asked, and nobody answers.
+    cluster.cut = {(leader.name, follower.name)}
+    call = cluster.begin(follower, "Cluster/MemberPromote", promote)
+    replies = cluster.fronts[follower.name].edge.replies
+    cluster.wait(lambda: call in replies)
+    assert replies[call] in (errors.TIMEOUT, errors.NO_LEADER)
+    cluster.heal()
+    cluster.wait(lambda: cluster.leader().running.is_leader and follower.running.leader)
+    promoted = cluster.call(follower, "Cluster/MemberPromote", promote)
+    assert not any(member.isLearner for member in promoted.members)
+    again = cluster.call(follower, "Cluster/MemberPromote", promote)
+    assert again == errors.MEMBER_NOT_LEARNER
+    cluster.wait(lambda: not learner.running.is_learner)
+
+
+def test_a_change_that_endangers_the_quorum_is_refused(cluster: Fronts) -> None:
+    leader = cluster.leader()
+    others = [machine for machine in cluster if machine is not leader]
+    connect(cluster)
+    down, up = others
+    leader.running.disconnected(down.running.id)
+    remove = pb.MemberRemoveRequest(ID=up.running.id)
+    assert cluster.call(leader, "Cluster/MemberRemove", remove) == errors.UNHEALTHY
+    add = pb.MemberAddRequest(peerURLs=["http://m9:2380"])
+    assert cluster.call(leader, "Cluster/MemberAdd", add) == errors.UNHEALTHY
+    # The one that is down may go; it is no part of what works.
+    gone = pb.MemberRemoveRequest(ID=down.running.id)
+    assert len(cluster.call(leader, "Cluster/MemberRemove", gone).members) == 2
+
+
+def test_a_cluster_whose_members_never_started_does_not_grow() -> None:
+    cluster = Fronts(1)
+    alone = cluster.leader()
+    cluster.wait(lambda: alone.running.is_published)
+    first = pb.MemberAddRequest(peerURLs=["http://m8:2380"])
+    added = cluster.call(alone, "Cluster/MemberAdd", first)
+    assert not isinstance(added, Status)
+    second = pb.MemberAddRequest(peerURLs=["http://m9:2380"])
+    call = cluster.begin(alone, "Cluster/MemberAdd", second)
+    replies = cluster.fronts[alone.name].edge.replies
+    assert replies[call] == errors.MEMBER_NOT_ENOUGH_STARTED
+
+
+def test_leases_where_no_leader_is_known(cluster: Fronts) -> None:
+    machine = cluster.follower()
+    cluster.call(machine, "Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=60))
+    stream = cluster.open(machine, "Lease/LeaseKeepAlive")
+    cluster.isolate(machine)
+    cluster.wait(lambda: not machine.running.leader)
+    cluster.message(machine, stream, pb.LeaseKeepAliveRequest(ID=7))
+    cluster.wait(lambda: cluster.finished(machine, stream) is not None)
+    assert cluster.finished(machine, stream) == errors.NO_LEADER
+    leases = cluster.call(machine, "Lease/LeaseLeases", pb.LeaseLeasesRequest())
+    assert [each.ID for each in leases.leases] == [7]
+
+
+def test_keep_alives_go_on_with_the_next_leader(cluster: Fronts) -> None:
+    leader, follower = cluster.leader(), cluster.follower()
+    cluster.call(follower, "Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=60))
+    stream = cluster.open(follower, "Lease/LeaseKeepAlive")
+    cluster.message(follower, stream, pb.LeaseKeepAliveRequest(ID=7))
+    cluster.isolate(leader)
+    for _ in range(3):
+        cluster.message(follower, stream, pb.LeaseKeepAliveRequest(ID=7))
+        cluster.pass_time(2.0)
+    cluster.pass_time(5.0)
+    assert cluster.finished(follower, stream) is None
+    answers = cluster.received(follower, "Lease/LeaseKeepAlive", stream)
+    assert [each.TTL for each in answers] == [60] * 4

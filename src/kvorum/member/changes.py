@@ -34,8 +34,5 @@ def apply_change(member: Member, entry: Entry) -> None:
         if refusal is not None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
         elif change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
-            member.is_removed = True
-            member.logger.warning("this member was removed from the cluster")
-        waiting = member.proposals.pending.pop(change.id, None) if change.id else None
-        if waiting is not None:
-            member.answer(waiting[0], refusal)
+            member.removed()
+        member.answer(member.changes.pop(change.id, None), refusal)

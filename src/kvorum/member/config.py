@@ -39,6 +39,8 @@ class MemberConfig:
     initial_cluster_token: str = "etcd-cluster"  # noqa: S105 (not a secret)
     joins: tuple[int, int] | None = None
     """Member and cluster id, to join a cluster that exists; `initial_cluster` is not used."""
+    force_new_cluster: bool = False
+    """Make this member the only one; its log has to exist. For a cluster without a quorum."""
     client_urls: tuple[str, ...] = ()
     """Published to the cluster after the start."""
 
@@ -55,6 +57,8 @@ class MemberConfig:
     quota_bytes: int = 0
     """0 is 2 GiB; negative is without limit."""
     learners_max: int = 1
+    strict_reconfig: bool = True
+    """Changes of the membership that endanger the quorum are refused."""
 
     snapshot_entries: int = 10_000
     """A `.snap` file is written when so many entries were applied since the last one."""
@@ -69,6 +73,12 @@ class MemberConfig:
     compaction_batch: int = 1000
     compaction_pause_seconds: float = 0.01
     lease_checkpoints: bool = False
+    initial_corrupt_check: bool = False
+    """Compare the hash of all keys with the peers' before serving, when started again."""
+    corrupt_check_seconds: float = 0.0
+    """How often the leader compares the hashes of all members; 0 is never."""
+    compact_hash_check_seconds: float = 0.0
+    """How often the leader compares those of compactions; 0 is never, etcd's gate a minute."""
     watch_progress_seconds: float = 600.0
     server_version: str = "3.7.1"
 

@@ -115,11 +115,17 @@ def _tell_progress(member: Member, now: float) -> None:
     member.hub.tick(now)
 
 
+def _compare_hashes(member: Member, now: float) -> None:
+    """As the leader, look whether the members hold the same."""
+    member.corruption.run(member, now)
+
+
 DUTIES = (
     Duty("fail what waited too long", 0.0, timeouts.expire),
     Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
     Duty("compact", _compaction_due, _compact),
     Duty("tell watchers of progress", _progress_due, _tell_progress),
+    Duty("compare hashes with peers", 0.0, _compare_hashes),
     Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
     Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
     Duty("purge old files", PURGE_SECONDS, _purge),

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.codec import varint
 from kvorum.api.errors import (
+    LEASE_NOT_FOUND,
     NO_LEADER,
     NOT_PRIMARY_LESSOR,
     TIMEOUT,
     TIMEOUT_WAIT_APPLIED_INDEX,
+    Code,
     Status,
 )
-from kvorum.api.pb.etcdserverpb import LeaseCheckpoint, LeaseCheckpointRequest
+from kvorum.api.pb.etcdserverpb import (
+    LeaseCheckpoint,
+    LeaseCheckpointRequest,
+    LeaseKeepAliveResponse,
+)
 from kvorum.lease.lessor import NotRenewed
 from kvorum.member import requests
 from kvorum.member.waits import (
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kvorum.member.member import Member
+    from kvorum.member.outbox import Result
     from kvorum.member.slices import Slices
     from kvorum.member.waits import Wait
 
@@ -43,7 +50,12 @@ STALLED_TICKS = 3
 APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
+UNCONFIRMED = Status(Code.UNAVAILABLE, NOT_PRIMARY_LESSOR.text)
+"""Of a member that thinks it leads and finds no quorum: clients go on elsewhere."""
+
 LEASES_PATH = "/leases"
+INTERNAL_PATH = "/leases/internal"
+"""Where members ask their leader for what is left of a lease."""
 
 
 def promote(member: Member) -> Slices | None:
@@ -72,17 +84,21 @@ def expire(member: Member, now: float) -> None:
 
 def _revoke_expired(member: Member) -> Steps:
     try:
+        term = member.term
         # Whoever revokes must lead: a deposed leader may not know of renewals.
-        if (yield ReadIndex()) is not None or not member.is_leader:
+        if (yield ReadIndex()) is not None or not member.is_leader or member.is_behind:
             return None
-        for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX):
-            member.propose(None, requests.LEASE_REVOKE, b"\x08" + varint(lease_id))
+        asked = [
+            (requests.LEASE_REVOKE, b"\x08" + varint(lease_id))
+            for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
+        ]
         due = member.lessor.checkpoints_due(member.now)
         if due:
             request = LeaseCheckpointRequest(
                 checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
             )
-            member.propose(None, requests.LEASE_CHECKPOINT, request.SerializeToString())
+            asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
+        member.propose_as_leader(term, asked)
         return None
     finally:
         member.is_revoking = False
@@ -112,9 +128,13 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
             if not leader:
                 return NO_LEADER
             if leader != member.id:
-                answer = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
-                if isinstance(answer, int):
-                    return answer
+                answer: Result | None = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
+                if answer == LEASE_NOT_FOUND:
+                    return 0
+                if isinstance(answer, bytes):
+                    response = LeaseKeepAliveResponse.FromString(answer)
+                    if lease_id == response.ID:
+                        return response.TTL
         yield Until(member.now + RETRY_SECONDS)
     return TIMEOUT
 
@@ -122,11 +142,11 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
 def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
     """Renew on the leader; None if it does not lead after all, and another should be asked."""
     if member.is_stalled and (yield ReadIndex()) is not None:
-        return NOT_PRIMARY_LESSOR
+        return UNCONFIRMED
     renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.NOT_FOUND and member.applied < member.committed:
         # The grant may be committed and not applied yet.
-        if not (yield from _applied_in_time(member)):
+        if not (yield from applied_in_time(member)):
             return TIMEOUT_WAIT_APPLIED_INDEX
         renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.CHECKPOINTED:
@@ -145,7 +165,21 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
     return renewed if isinstance(renewed, int) else None
 
 
-def _applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
+def time_to_live_here(
+    member: Member, lease_id: int
+) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
+    """Return what is left of a lease and what was granted; None if this member does not lead."""
+    if member.is_stalled and (yield ReadIndex()) is not None:
+        return None
+    if not (yield from applied_in_time(member)):
+        return TIMEOUT_WAIT_APPLIED_INDEX
+    if not member.lessor.is_primary:
+        return None
+    return member.lessor.time_to_live(lease_id, member.now) or LEASE_NOT_FOUND
+
+
+def applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
+    """Wait a second at most for what is committed now to be applied; tell whether it is."""
     wanted, deadline = member.committed, member.now + APPLY_WAIT_SECONDS
     while member.applied < wanted and member.now < deadline:
         yield Until(min(deadline, member.now + RETRY_SECONDS))

@@ -12,6 +12,7 @@ raises it again. A failed job of the log or the backend does too.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -30,10 +31,11 @@ from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, leases, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
+from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import DECODERS
-from kvorum.member.jobs import Job
+from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures
@@ -108,6 +110,9 @@ class Member:
         self.reads = Reads(self.ids.next_id)
         self.procedures = Procedures()
         self.snapshots = Snapshots(snapshot_index)
+        self.corruption = Checks(
+            seams.clock(), config.corrupt_check_seconds, config.compact_hash_check_seconds
+        )
         self.apply_queue = ApplyQueue()
         self.writer = LogWriter(
             log, storage, node, self.out, self.snap_directory, self._install_snapshot
@@ -115,7 +120,9 @@ class Member:
         # Reads in slices: who waits, what began them, and the rest of the work.
         self._slices: deque[tuple[Read, Slices]] = deque()
         self._deferred: list[Read] = []
-        self._changes_waiting: deque[tuple[Procedure, ConfChange]] = deque()
+        # Who waits for a change of the membership, by its id, and those not given to raft yet.
+        self.changes: dict[int, Procedure] = {}
+        self._changes_waiting: deque[ConfChange] = deque()
 
         self.now = self._started = seams.clock()
         self._last_tick = self.now
@@ -133,10 +140,11 @@ class Member:
         self.leader = NONE
         self.leader_since = -inf
         self.is_leader = False
-        self.is_removed = False
+        self.was_removed = False
         self.is_published = False
         self.is_installing = False
         self.is_revoking = False
+        self.is_handing_over = False
         self.is_behind = False
         self.is_closing = False
         self.is_closed = False
@@ -179,10 +187,13 @@ class Member:
 
     def version_of(self, member_id: int) -> Version | None:
         """Return the version a member runs; None if it is not known."""
-        text = self.peer_versions.get(member_id)
+        text = self.peer_versions.get(member_id, "")
         if member_id == self.id:
             text = self.config.server_version
-        return None if text is None else parse_version(text)
+        try:
+            return parse_version(text)
+        except ValueError:
+            return None
 
     # In: the world.
 
@@ -200,8 +211,11 @@ class Member:
     def receive(self, message: Message) -> None:
         """Take a message from a peer; what does not fit is ignored."""
         self._check()
-        if message.sender in (APPEND_THREAD, APPLY_THREAD):
+        sender = message.sender
+        if sender in (APPEND_THREAD, APPLY_THREAD) or message.to != self.id:
             return
+        if self.cluster.is_removed(sender):
+            return  # it may not know yet; it has no voice any more
         try:
             self.node.step(message)
         except RaftError as error:
@@ -248,10 +262,25 @@ class Member:
         """Take the answer to a question; None if there was none."""
         self.procedures.told(number, answer)
 
+    def is_removed(self, peer: int) -> bool:
+        """Tell whether a peer was a member and is no more."""
+        return self.cluster.is_removed(peer)
+
+    def removed(self) -> None:
+        """Note that this member was removed from the cluster; its runtime ends it."""
+        if not self.was_removed:
+            self.was_removed = True
+            self.logger.warning("this member was removed from the cluster")
+
+    def submit(self, work: Work, done: Done, failed: Failed) -> None:
+        """Have work of the transport done in the pool."""
+        self.out.jobs.append(Job(Place.POOL, work, done, failed))
+
     @property
     def is_stalled(self) -> bool:
         """Whether time stood still here, and nobody has confirmed since that this one leads."""
-        late = self.now - self._last_tick
+        # By the clock, not by the turn's time: it may have stood still since the turn began.
+        late = self.clock() - self._last_tick
         return (
             self._stalled_at is not None
             or late > leases.STALLED_TICKS * self.config.heartbeat_seconds
@@ -285,8 +314,19 @@ class Member:
     def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
         """Propose a change of the membership; the procedure gets None or a Status."""
         change = change._replace(id=self.ids.next_id())
-        self.proposals.pending[change.id] = (procedure, 0, None)
-        self._changes_waiting.append((procedure, change))
+        self.changes[change.id] = procedure
+        self._changes_waiting.append(change)
+
+    def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> None:
+        """Propose what only the leader of a term may ask for, as (kind, body); nobody waits.
+
+        At once, so that nothing of it is ever forwarded to a later leader, who knows better.
+        """
+        raft = self.node.raft
+        if requests and raft.role == Role.LEADER and raft.term == term:
+            payloads = [self.ids.encode(kind, body)[0] for kind, body in requests]
+            with suppress(ProposalDroppedError):
+                raft.propose(payloads)
 
     def read(
         self, waiter: int | Procedure | None, execute: Execute, request: Any, *, linearizable: bool
@@ -458,12 +498,21 @@ class Member:
             for waiter, _, _ in self.proposals.submit(self.node, now):
                 self.answer(waiter, PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
-            procedure, change = self._changes_waiting.popleft()
+            change = self._changes_waiting.popleft()
+            if change.id not in self.changes:
+                continue
             try:
                 self.node.propose_conf_change(change)
             except ProposalDroppedError:
-                self.proposals.pending.pop(change.id, None)
-                self.answer(procedure, PROPOSAL_DROPPED)
+                self.answer(self.changes.pop(change.id), PROPOSAL_DROPPED)
+
+    def forget_changes(self) -> None:
+        """Forget the changes whose clients are gone: what waits for a leader is not proposed."""
+        self.changes = {
+            number: waiting for number, waiting in self.changes.items() if waiting.steps is not None
+        }
+        if not self.changes:
+            self._changes_waiting.clear()
 
     def _take_ready(self) -> None:
         node, out = self.node, self.out.messages

@@ -27,10 +27,14 @@ class SnapshotTransfer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question to a peer; `Member.told` takes the answer, under the same number."""
+    """A question to a peer: an HTTP request at one of its peer URLs.
+
+    `Member.told` takes the answer, under the same number.
+    """
 
     number: int
     peer: int
+    method: str
     path: str
     body: bytes
 

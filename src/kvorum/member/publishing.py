@@ -33,6 +33,8 @@ def publish(member: Member) -> Steps:
             if not isinstance(answer, Status):
                 member.is_published = True
                 # Clients ask for the cluster's version first of all; the duty's time is far off.
-                agree_on_version(member, member.now)
+                # Members that were not asked yet for theirs may run any, and are asked soon.
+                if all(map(member.version_of, (each.id for each in member.cluster.members))):
+                    agree_on_version(member, member.now)
                 return None
         yield Until(member.now + RETRY_SECONDS)

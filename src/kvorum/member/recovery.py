@@ -9,20 +9,25 @@ behind that is applied again, and nothing before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.files.interface import parent
+from kvorum.member.corruption import initial_check
 from kvorum.member.errors import StartRefused
+from kvorum.member.forced import forcing_entries
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
 from kvorum.member.publishing import publish
 from kvorum.member.state import Progress, RandomFractions, State, open_database, read_state
+from kvorum.member.waits import Steps
 from kvorum.membership.bootstrap import bootstrap_changes, check_initial_cluster, initial_members
 from kvorum.membership.identity import cluster_id as compute_cluster_id
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.raft.config import Config
+from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
@@ -137,6 +142,10 @@ def _restart(
     if hard_state.commit < applied:
         hard_state = hard_state._replace(commit=applied)
         log.save(hard_state, ())
+    if config.force_new_cluster:
+        unapplied = content.entries[max(applied - start, 0) :]
+        hard_state = _force(seams, member_id, log, storage, hard_state, unapplied)
+        last = hard_state.commit
     storage.set_hard_state(hard_state)
     node = RawNode(_raft_config(config, seams, member_id, storage, applied))
     seams.logger.info(
@@ -144,6 +153,32 @@ def _restart(
         f"commit {hard_state.commit}, last entry {last}"
     )
     return _member(config, seams, node, storage, log, state, start)
+
+
+def _force(
+    seams: Seams,
+    member_id: int,
+    log: Log,
+    storage: _Storage,
+    hard_state: HardState,
+    unapplied: Sequence[Entry],
+) -> HardState:
+    """Make this member the only one, durably; return the state that commits it."""
+    last = storage.last_index()
+    members = storage.initial_state()[1]
+    entries = forcing_entries(member_id, members, unapplied, last, hard_state.term)
+    hard_state = hard_state._replace(commit=last + len(entries))
+    job = log.save(hard_state, entries)
+    if job is None:
+        job = log.flush()
+    if job is not None:
+        job.run(seams.files)
+    storage.append(entries)
+    seams.logger.warning(
+        f"forced a new cluster: member {member_id:x} is its only one, {len(entries)} changes "
+        f"were committed up to entry {hard_state.commit}"
+    )
+    return hard_state
 
 
 def _open_log(
@@ -231,5 +266,12 @@ def _member(
 ) -> Member:
     member = Member(config, seams, node, storage, log, state, snapshot_index)
     member.writer.prepare_segment()
-    member.start(None, publish(member))
+    is_new = not state.backend.applied_index
+    member.start(None, _begin_to_serve(member, is_checked=is_new))
     return member
+
+
+def _begin_to_serve(member: Member, *, is_checked: bool) -> Steps:
+    if member.config.initial_corrupt_check and not is_checked:
+        yield from initial_check(member)
+    return (yield from publish(member))

@@ -242,6 +242,8 @@ def _installed(member: Member, snapshot: Snapshot) -> None:
     state = read_state(
         member.config, backend, member.header, member.hub, cluster.cluster_id, cluster.local_id
     )
+    # Whoever follows the membership sees that it changed.
+    state.cluster.generation = cluster.generation + 1
     member.snapshots.installing = None
     member.snapshots.index = snapshot.index
     member.conf_state = snapshot.conf_state

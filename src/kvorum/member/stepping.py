@@ -14,6 +14,7 @@ from kvorum.member.jobs import Job
 from kvorum.member.outbox import Question
 from kvorum.member.waits import (
     AppliedTo,
+    Ask,
     AskLeader,
     KeyDeleted,
     KeysChanged,
@@ -117,12 +118,16 @@ def _run_job(member: Member, procedure: Procedure, wait: RunJob) -> None:
     )
 
 
+def _ask(member: Member, procedure: Procedure, wait: Ask) -> None:
+    number = member.procedures.wait_answer(procedure)
+    member.out.questions.append(Question(number, *wait))
+
+
 def _ask_leader(member: Member, procedure: Procedure, wait: AskLeader) -> None:
     if member.leader == NONE:
         member.procedures.resume(procedure, NO_LEADER)
         return
-    number = member.procedures.wait_answer(procedure)
-    member.out.questions.append(Question(number, member.leader, wait.path, wait.body))
+    _ask(member, procedure, Ask(member.leader, "POST", wait.path, wait.body))
 
 
 def _key_deleted(member: Member, procedure: Procedure, wait: KeyDeleted) -> None:
@@ -158,5 +163,6 @@ _WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     Until: _until,
     Send: _send,
     LeaderKnown: _leader_known,
+    Ask: _ask,
     AskLeader: _ask_leader,
 }

@@ -28,6 +28,8 @@ def expire(member: Member, now: float) -> None:
             member.answer(waiter, status)
     for waiter, _, _ in member.reads.expire(oldest):
         member.answer(waiter, TIMEOUT)
+    if member.changes:
+        member.forget_changes()
 
 
 def _unknown_outcome(member: Member, started: float) -> Status:

@@ -85,11 +85,21 @@ class LeaderKnown(NamedTuple):
     moment: float
 
 
-class AskLeader(NamedTuple):
-    """A question to the leader that is no raft message, such as the renewal of a lease.
+class Ask(NamedTuple):
+    """A question to a peer that is no raft message, such as its hash of the keys.
 
-    Resumed with the encoded answer, with None if there was none, or with a Status.
+    Resumed with the body of the answer, with a Status if the peer refused for a reason that is
+    understood, or with None if there was no such answer (`kvorum.member.questions.meaning`).
     """
+
+    peer: int
+    method: str
+    path: str
+    body: bytes
+
+
+class AskLeader(NamedTuple):
+    """A question to the leader, such as the renewal of a lease; as `Ask`, with POST."""
 
     path: str
     body: bytes
@@ -106,6 +116,7 @@ Wait = (
     | Until
     | Send
     | LeaderKnown
+    | Ask
     | AskLeader
 )
 Steps = Generator[Wait | None, Any, Result | None]

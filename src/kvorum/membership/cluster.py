@@ -66,6 +66,8 @@ class Cluster:
         self._version: Version | None = None
         self._storage_version: Version | None = None
         self._downgrade_target: Version | None = None
+        self.generation = 0
+        """Grows with every change of the members, or of what they tell of themselves."""
 
     def restore(self) -> None:
         """Read everything from the storage."""
@@ -136,6 +138,7 @@ class Cluster:
         if change.type == ChangeType.REMOVE_NODE:
             del self._members[node]
             self._removed.add(node)
+            self.generation += 1
             self._backend.delete(MEMBERS, _row(node))
             self._backend.put(MEMBERS_REMOVED, _row(node), _REMOVED)
         elif change.type == ChangeType.UPDATE_NODE:
@@ -193,6 +196,7 @@ class Cluster:
     def _store(self, member: Member) -> None:
         is_new = member.id not in self._members
         self._members[member.id] = member
+        self.generation += 1
         if is_new:
             self._members = dict(sorted(self._members.items()))
         self._backend.put(MEMBERS, _row(member.id), encode_member(member))

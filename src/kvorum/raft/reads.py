@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def on_read_index(raft: Raft, message: Message) -> None:
     """Answer a read, or let it wait."""
-    if raft.tracker.is_singleton():
-        _answer(raft, message, raft.log.committed)
-    elif not _committed_in_term(raft):
+    if not _committed_in_term(raft):
         raft.pending_read_index_messages.append(message)
+    elif raft.tracker.is_singleton():
+        _answer(raft, message, raft.log.committed)
     else:
         _read(raft, message)
 

@@ -6,31 +6,20 @@ that is told what happens to it. Headers are put in front of an encoded response
 a message's bytes are its fields' bytes, one after the other.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from google.protobuf.message import Message
 
-from kvorum.api.errors import Code, Status, StatusError
-from kvorum.backend.errors import BackendError, CorruptionError
+from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Headers, Limits
-from kvorum.member.jobs import JobLostError, Place, Work
-from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.waits import RunJob, Until, Wait
 
 STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
 """A stream with so many bytes on their way is held back; the edge says when it has fewer."""
 
-POLL_SECONDS = 0.01
-"""How often a procedure looks whether work of the storage is done, which nobody announces."""
-
 OK = Status(Code.OK, "")
 """What the procedure of a stream returns at its end; None if the stream outlives it."""
-
-Value = TypeVar("Value")
-Part = Generator[Wait | None, Any, Value]
-"""Steps of a procedure that lead to a value: `value = yield from part`."""
 
 Unary = Callable[[int, bytes], Result | None]
 
@@ -76,30 +65,7 @@ class Streams(Protocol):
         """Go on with a stream that was held back."""
 
 
-def flushed(member: Member) -> Part[None]:
-    """Wait until what is applied now is on the disk; a part of procedures."""
-    backend = member.backend
-    index = member.applied
-    while backend.durable_index < index:
-        member.flush_soon()
-        yield Until(member.now + POLL_SECONDS)
-
-
 def canonical(message: Message) -> bytes:
     """Return the bytes of a message as every member reads them: without unknown fields."""
     message.DiscardUnknownFields()
     return message.SerializeToString(deterministic=True)
-
-
-def done(place: Place, work: Work) -> Part[Any]:
-    """Have a job of a call done; raises StatusError if it fails.
-
-    What befalls the job befalls its client, and not the member; but damage that it found stops
-    the member, whoever asked.
-    """
-    try:
-        return (yield RunJob(place, work))
-    except CorruptionError:
-        raise
-    except (OSError, BackendError, JobLostError) as error:
-        raise StatusError(Status(Code.UNKNOWN, str(error))) from error

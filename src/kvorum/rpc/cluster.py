@@ -5,6 +5,8 @@ it by the same state. Only the client's patience limits it. Answers have no revi
 header.
 """
 
+from collections.abc import Sequence
+
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb
@@ -19,7 +21,9 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.waits import AppliedTo, AskLeader, LeaderKnown, ProposeChange, Steps, Until
+from kvorum.member.promotion import promote_here
+from kvorum.member.questions import PROMOTE_PREFIX
+from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.membership import documents, reconfiguration
 from kvorum.membership.identity import member_id
 from kvorum.membership.urls import UrlError, checked_urls
@@ -41,10 +45,9 @@ RETRY_SECONDS = 0.05
 class ClusterCalls:
     """Serves the calls of Cluster."""
 
-    def __init__(self, member: Member, edge: Output, *, strict_reconfig: bool) -> None:
+    def __init__(self, member: Member, edge: Output) -> None:
         self._member = member
         self._edge = edge
-        self._is_strict = strict_reconfig
 
     def list(self, call: int, payload: bytes) -> None:
         """List the members this one knows, or after a question to the leader all there are."""
@@ -59,7 +62,7 @@ class ClusterCalls:
             urls = checked_urls(request.peerURLs)
         except UrlError:
             return errors.MEMBER_BAD_URLS
-        if self._is_strict:
+        if member.config.strict_reconfig:
             status = reconfiguration.may_add(
                 member.cluster.members, _connected(member), is_learner=request.isLearner
             )
@@ -77,7 +80,7 @@ class ClusterCalls:
         """Remove a member for good."""
         request = MemberRemoveRequest.FromString(payload)
         member = self._member
-        if self._is_strict:
+        if member.config.strict_reconfig:
             is_active = member.id == request.ID or request.ID in member.connections
             status = reconfiguration.may_remove(
                 member.cluster.members, _connected(member), request.ID, is_active=is_active
@@ -102,7 +105,7 @@ class ClusterCalls:
         """Make a learner a voter, if the leader says that it keeps up."""
         request = MemberPromoteRequest.FromString(payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, self._promoted(request.ID))
+        self._member.start(call, _promoted(self._member, request.ID))
 
     def _propose(
         self, call: int, change: ConfChange, added: documents.Member | None = None
@@ -110,31 +113,26 @@ class ClusterCalls:
         self._edge.mark_waiting(call)
         self._member.start(call, _changed(self._member, change, added))
 
-    def _promoted(self, learner: int) -> Steps:
-        member = self._member
-        deadline = member.now + member.config.request_seconds_max
-        while not member.is_leader:
-            if not (yield LeaderKnown(deadline)):
-                return errors.NO_LEADER
-            answer = yield AskLeader(f"/members/promote/{learner}", b"")
+
+def _promoted(member: Member, learner: int) -> Steps:
+    deadline = member.now + member.config.request_seconds_max
+    while True:
+        status = yield from promote_here(member, learner)
+        if status is None:
+            return _answer(member)
+        if status is not errors.NOT_LEADER:
+            return status
+        if not (yield LeaderKnown(deadline)):
+            return errors.NO_LEADER
+        if not member.is_leader:
+            answer: Result | None = yield AskLeader(f"{PROMOTE_PREFIX}{learner}", b"")
+            if isinstance(answer, Status):
+                return answer
             if answer is not None:
-                return answer if isinstance(answer, Status) else _answer(member)
-            if member.now >= deadline:
-                return errors.TIMEOUT
-            yield Until(member.now + RETRY_SECONDS)
-        yield AppliedTo(member.committed)
-        progress = member.node.raft.tracker.progress
-        if learner not in progress:
-            return errors.MEMBER_NOT_FOUND
-        if not reconfiguration.is_learner_ready(progress[learner].match, progress[member.id].match):
-            return errors.LEARNER_NOT_READY
-        if self._is_strict:
-            status = reconfiguration.may_promote(member.cluster.members)
-            if status is not None:
-                return status
-        context = documents.encode_promotion(learner)
-        change = ConfChange(ChangeType.ADD_NODE, learner, context)
-        return (yield from _changed(member, change, None))
+                return _answer(member, members=documents.decode_members(answer))
+        if member.now >= deadline:
+            return errors.TIMEOUT
+        yield Until(member.now + RETRY_SECONDS)
 
 
 def _changed(member: Member, change: ConfChange, added: documents.Member | None) -> Steps:
@@ -142,9 +140,16 @@ def _changed(member: Member, change: ConfChange, added: documents.Member | None)
     return refusal or _answer(member, added)
 
 
-def _answer(member: Member, added: documents.Member | None = None) -> bytes:
-    """Encode the members, behind the one that was added; every answer has them alike."""
-    known = [_encoded(each) for each in member.cluster.members]
+def _answer(
+    member: Member,
+    added: documents.Member | None = None,
+    members: Sequence[documents.Member] | None = None,
+) -> bytes:
+    """Encode the members, behind the one that was added; every answer has them alike.
+
+    The leader's list, if it is given, may be newer than this member's.
+    """
+    known = [_encoded(each) for each in members or member.cluster.members]
     header = member.header.field(0)
     if added is not None:
         answer = MemberAddResponse(member=_encoded(added), members=known)

@@ -21,11 +21,12 @@ from kvorum.api.pb.v3electionpb import (
 )
 from kvorum.api.requests import txn_of
 from kvorum.member.member import Member
+from kvorum.member.parts import Part
 from kvorum.member.requests import TXN
 from kvorum.member.waits import KeysChanged, Send, Steps
 from kvorum.mvcc.history import bound
 from kvorum.rpc import sessions
-from kvorum.rpc.calls import Output, Part
+from kvorum.rpc.calls import Output
 from kvorum.rpc.sessions import answered
 
 UNARY = {

@@ -30,6 +30,7 @@ from kvorum.api.requests import (
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.parts import POLL_SECONDS, flushed
 from kvorum.member.ranges import range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
 from kvorum.member.transactions import put_cost, read_txn
@@ -37,7 +38,7 @@ from kvorum.member.waits import Propose, ReadIndex, Send, Steps, Until
 from kvorum.mvcc.keyvalue import key_of
 from kvorum.mvcc.ranges import UNLIMITED, RangeResult, reply_body
 from kvorum.rpc import checks
-from kvorum.rpc.calls import OK, POLL_SECONDS, canonical, flushed
+from kvorum.rpc.calls import OK, canonical
 
 UNARY: Final = {
     "/etcdserverpb.KV/Range": "range",

@@ -20,11 +20,12 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.backend.quota import LEASE_GRANT_BYTES
-from kvorum.member.leases import renew, try_renew
+from kvorum.member.leases import INTERNAL_PATH, renew, time_to_live_here, try_renew
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.parts import Part
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
-from kvorum.member.waits import AppliedTo, AskLeader, LeaderKnown, Send, Steps, Until
+from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
 from kvorum.rpc.calls import OK, Output, canonical
 
 UNARY = {
@@ -34,9 +35,6 @@ UNARY = {
     "/etcdserverpb.Lease/LeaseLeases": "leases",
 }
 KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
-
-INTERNAL_PATH = "/leases/internal"
-"""Where members ask their leader for what is left of a lease."""
 
 RETRY_SECONDS = 0.05
 WAITING_MAX = 10_000
@@ -72,7 +70,8 @@ class Leases:
         """Tell what is left of a lease."""
         request = LeaseTimeToLiveRequest.FromString(payload)
         member = self._member
-        if member.is_leader and member.lessor.is_primary and member.applied >= member.committed:
+        is_current = member.applied >= member.committed and not member.is_stalled
+        if member.is_leader and member.lessor.is_primary and is_current:
             return _time_to_live(member, request)
         member.start(call, _wait_for_time_to_live(member, request))
         return None
@@ -103,25 +102,33 @@ def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> S
     """Answer on the leader when it has applied everything, or ask the leader."""
     limit = member.now + member.config.request_seconds_max
     while member.now < limit:
-        leader: int = yield LeaderKnown(limit)
-        if not leader:
-            return errors.NO_LEADER
         if member.is_leader:
-            yield AppliedTo(member.committed)
-            if member.lessor.is_primary:
+            found = yield from time_to_live_here(member, request.ID)
+            if found == errors.TIMEOUT_WAIT_APPLIED_INDEX:
+                return errors.TIMEOUT_WAIT_APPLIED_INDEX
+            if found is not None:
                 return _time_to_live(member, request)
-        else:
-            question = LeaseInternalRequest(LeaseTimeToLiveRequest=request)
-            answer: Result | None = yield AskLeader(INTERNAL_PATH, question.SerializeToString())
-            if isinstance(answer, Status):
-                return answer
-            if answer is not None:
-                found = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
-                found.ClearField("header")
-                header = member.header.field(member.store.revision)
-                return header + found.SerializeToString()
+        elif not (yield LeaderKnown(limit)):
+            return errors.NO_LEADER
+        elif not member.is_leader:
+            told = yield from _leader_tells(request)
+            if told is not None:
+                return member.header.field(member.store.revision) + told.SerializeToString()
         yield Until(member.now + RETRY_SECONDS)
     return errors.TIMEOUT
+
+
+def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveResponse | None]:
+    """Ask the leader; None if it does not answer, or does not lead."""
+    question = LeaseInternalRequest(LeaseTimeToLiveRequest=request)
+    answer: Result | None = yield AskLeader(INTERNAL_PATH, question.SerializeToString())
+    if answer == errors.LEASE_NOT_FOUND:
+        return LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
+    if not isinstance(answer, bytes):
+        return None
+    told = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
+    told.ClearField("header")
+    return told
 
 
 class KeepAlives:

@@ -15,10 +15,11 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.v3lockpb import LockRequest, LockResponse, UnlockRequest, UnlockResponse
 from kvorum.member.member import Member
+from kvorum.member.parts import Part
 from kvorum.member.requests import DELETE_RANGE
 from kvorum.member.waits import Propose
 from kvorum.rpc import checks, sessions
-from kvorum.rpc.calls import Output, Part
+from kvorum.rpc.calls import Output
 from kvorum.rpc.sessions import answered, good, refuse
 
 UNARY = {"/v3lockpb.Lock/Lock": "lock", "/v3lockpb.Lock/Unlock": "unlock"}

@@ -4,8 +4,6 @@ All but Alarm and Downgrade concern this member alone, and need no other. Hashes
 beside the loop, over what is on the disk and what still waits for it.
 """
 
-from google_crc32c import value as crc32c
-
 from kvorum.api import errors
 from kvorum.api.errors import Status, StatusError
 from kvorum.api.pb.etcdserverpb import (
@@ -22,17 +20,18 @@ from kvorum.api.pb.etcdserverpb import (
     StatusResponse,
 )
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
-from kvorum.backend.buckets import KEY
 from kvorum.backend.defragment import CatchUp, CopyDatabase
 from kvorum.backend.quota import DEFAULT_QUOTA_BYTES
+from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.parts import POLL_SECONDS, done, flushed
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import Propose, ReadIndex, RunJob, Steps, Until
 from kvorum.membership.versions import Version, one_minor_below, parse_version
-from kvorum.mvcc.hashes import HashDatabase, HashKV
-from kvorum.rpc.calls import POLL_SECONDS, Output, canonical, done, flushed
+from kvorum.mvcc.hashes import HashDatabase
+from kvorum.rpc.calls import Output, canonical
 
 UNARY = {
     "/etcdserverpb.Maintenance/Alarm": "alarm",
@@ -45,7 +44,6 @@ UNARY = {
 }
 
 _ACTIONS = 3
-_HASH_OF_NOTHING = crc32c(KEY)
 
 
 class Maintenance:
@@ -132,27 +130,11 @@ class Maintenance:
 
 
 def _hash_kv(member: Member, revision: int) -> Steps:
-    store = member.store
-    header = member.header.field(store.revision)
-    if revision < 0:
-        found = HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision)
-    else:
-        try:
-            asked = store.hash_kv(revision)
-        except StatusError as error:
-            return error.status
-        if isinstance(asked, HashKV):
-            found = asked
-        else:
-            try:
-                value = yield from done(Place.HELPER, asked)
-            finally:
-                store.hash_ended(asked)
-            found = HashKV(value, asked.revision, asked.compact_revision)
+    found, current = yield from hash_kv(member, revision)
     answer = HashKVResponse(
         hash=found.hash, compact_revision=found.compact_revision, hash_revision=found.revision
     )
-    return header + answer.SerializeToString()
+    return member.header.field(current) + answer.SerializeToString()
 
 
 def _move_leader(member: Member, target: int) -> Steps:

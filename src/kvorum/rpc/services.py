@@ -73,14 +73,13 @@ class Services:
         edge: Output,
         *,
         operations_max: int = 128,
-        strict_reconfig: bool = True,
     ) -> None:
         self._member = member
         self._edge = edge
         services = (
             kv.KeyValues(member, operations_max),
             lease.Leases(member),
-            cluster.ClusterCalls(member, edge, strict_reconfig=strict_reconfig),
+            cluster.ClusterCalls(member, edge),
             maintenance.Maintenance(member, edge),
             auth.Auth(member),
             lock.Locks(member, edge),

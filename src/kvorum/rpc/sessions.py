@@ -26,12 +26,12 @@ from kvorum.api.requests import range_of, txn_of
 from kvorum.backend.quota import LEASE_GRANT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.parts import Part, Value
 from kvorum.member.ranges import range_response
 from kvorum.member.requests import LEASE_GRANT, TXN
 from kvorum.member.transactions import put_cost
 from kvorum.member.waits import KeyDeleted, Propose, ReadIndex, Steps
 from kvorum.rpc import checks
-from kvorum.rpc.calls import Part, Value
 
 SESSION_TTL_SECONDS = 60
 """A lease that is made for a caller without one runs so long, and nobody renews it."""

@@ -14,8 +14,9 @@ from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
+from kvorum.member.parts import done, flushed
 from kvorum.member.waits import Send, Steps, Until
-from kvorum.rpc.calls import OK, done, flushed
+from kvorum.rpc.calls import OK
 
 PATH = "/etcdserverpb.Maintenance/Snapshot"
 

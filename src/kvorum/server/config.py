@@ -72,6 +72,9 @@ class Config:
     compaction_batch_revisions: int
     compaction_sleep_seconds: float
     progress_notify_seconds: float
+    corrupt_check_seconds: float
+    compact_hash_check_seconds: float
+    """0 unless the gate is open."""
     slow_apply_seconds: float
     slow_request_seconds: float
     gates: Mapping[str, bool]
@@ -140,6 +143,12 @@ def make_config(given: Mapping[str, object]) -> Config:
         compaction_batch_revisions=flags["compaction-batch-limit"] or 1_000,
         compaction_sleep_seconds=_seconds(flags["compaction-sleep-interval"]) or 0.01,
         progress_notify_seconds=_seconds(flags["watch-progress-notify-interval"]) or 600.0,
+        corrupt_check_seconds=_seconds(flags["corrupt-check-time"]),
+        compact_hash_check_seconds=(
+            _seconds(flags["compact-hash-check-time"])
+            if dict(flags["feature-gates"])["CompactHashCheck"]
+            else 0.0
+        ),
         slow_apply_seconds=_seconds(flags["warning-apply-duration"]),
         slow_request_seconds=_seconds(flags["warning-unary-request-duration"]) or 0.3,
         gates=dict(flags["feature-gates"]),

@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 
 from kvorum.gateway.http import JSON, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.member import Member
+from kvorum.peer.cluster.answers import version_document
 from kvorum.server.exposition import CONTENT_TYPE
 
 PROFILE_SECONDS_DEFAULT = 5.0
 PROFILE_SECONDS_MAX = 60.0
 PROFILE_LINES = 60
-
-UNDECIDED_CLUSTER = "not_decided"
-UNKNOWN_STORAGE = "unknown"
 
 
 class Endpoints:
@@ -53,16 +51,7 @@ class Endpoints:
             front.add("/debug/pprof/profile", Endpoint(self._begin_profile))
 
     def _version(self, request: HttpRequest) -> None:
-        cluster = self._member.cluster
-        text = json.dumps(
-            {
-                "etcdserver": self._member.config.server_version,
-                "etcdcluster": str(cluster.version or UNDECIDED_CLUSTER),
-                "storage": str(cluster.storage_version or UNKNOWN_STORAGE),
-            },
-            separators=(",", ":"),
-        )
-        self._front.respond(request.call, 200, [JSON], text.encode())
+        self._front.respond(request.call, 200, [JSON], version_document(self._member))
 
     def _show_metrics(self, request: HttpRequest) -> None:
         body = self._metrics()

@@ -67,7 +67,6 @@ _PEER = "the transport between members"
 _DISCOVERY = "discovery"
 _AUTH = "authentication"
 _TRACING = "distributed tracing"
-_CORRUPTION = "the comparison of members' hashes"
 _CLIENT_URL = "http://localhost:2379"
 _PEER_URL = "http://localhost:2380"
 
@@ -434,7 +433,6 @@ FLAGS: tuple[Flag, ...] = (
         "0s",
         TUNING,
         "Time between two comparisons of all members; 0: none.",
-        _CORRUPTION,
     ),
     Flag(
         "compact-hash-check-time",

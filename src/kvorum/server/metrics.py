@@ -26,6 +26,7 @@ from kvorum.server.config import Config
 from kvorum.server.exposition import Family, Histogram, Sample
 from kvorum.server.gates import GATES
 from kvorum.server.jobs import JobRunner
+from kvorum.server.peers import PeerMetrics
 from kvorum.server.runtime import Runtime
 from kvorum.snap import WriteSnap
 from kvorum.wal import AppendLog
@@ -54,6 +55,7 @@ class Sources(NamedTuple):
     config: Config
     methods: tuple[tuple[str, bool], ...]
     runtime: Runtime
+    peers: PeerMetrics
 
 
 def metrics_text(sources: Sources) -> bytes:
@@ -65,6 +67,7 @@ def metrics_text(sources: Sources) -> bytes:
             *_mvcc(sources),
             *_leases(sources),
             *_network(sources),
+            *sources.peers.families(),
             *_grpc(sources),
             *_system(),
         ]

@@ -1,9 +1,10 @@
 """The loop that runs a member: the edge, the jobs and the clock take turns with it.
 
 One thread runs Python while the member serves. It sleeps until the edge's wake-up descriptor is
-readable, a job has ended, or the next moment comes at which the member has something to do. A
-turn takes what arrived, lets the member work for `TURN_SECONDS_MAX`, and gives out what it has to
-say; ticks come first in every turn, so that long work never silences a leader.
+readable, another member has answered, a job has ended, or the next moment comes at which the
+member has something to do. A turn takes what arrived, lets the member work for `TURN_SECONDS_MAX`,
+and gives out what it has to say. What other members say and the ticks come first in every turn, so
+that long work never silences a leader; what is for them goes out before anything waits for a disk.
 """
 
 import asyncio
@@ -16,12 +17,16 @@ from math import ceil
 from kvorum.api.errors import STOPPED
 from kvorum.edge import Edge, Event, EventKind
 from kvorum.gateway.http import HttpFront
+from kvorum.member.handover import hand_over
 from kvorum.member.member import Member
+from kvorum.peer.cluster.peering import Peering
+from kvorum.peer.interface import Dialer
 from kvorum.raft.entries import Entry
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts
 from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
+from kvorum.server.peers import PeerMetrics
 
 TURN_SECONDS_MAX = 0.005
 CALLS_PER_TURN = 1000
@@ -32,6 +37,10 @@ CLOSE_SECONDS_MAX = 10.0
 
 DRAIN_SECONDS_MAX = 1.0
 CLOSE_LOOK_SECONDS = 0.01
+REMOVED_SECONDS = 1.0
+"""How long a removed member stays, so that others still hear from it that it is."""
+ADVANCE_SECONDS_MAX = 5.0
+"""How long a start waits for other members to be reached, to be ready for an election at once."""
 WAITING_CALLS = frozenset({"/v3lockpb.Lock/Lock", "/v3electionpb.Election/Campaign"})
 """Calls that wait for others by their nature."""
 
@@ -59,6 +68,7 @@ class Runtime:
         *,
         slow_apply_seconds: float,
         slow_request_seconds: float,
+        advance_ticks: bool = True,
     ) -> None:
         self._loop = loop
         self._edge = edge
@@ -68,6 +78,13 @@ class Runtime:
         self.services: Services
         self.front: HttpFront
         self.jobs: JobRunner
+        self.dialer: Dialer
+        self.peering: Peering
+        self.peer_metrics: PeerMetrics
+        self.peer_listeners: set[int] = set()
+        """Numbers of the listeners at which other members ask."""
+        self.published: asyncio.Future[None] = loop.create_future()
+        """Done when the cluster knows this member, and clients may be let in."""
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when the server has ended; with the error that ended it."""
         self.heartbeats_late = 0
@@ -82,13 +99,17 @@ class Runtime:
         self._slow_request_ticks = ceil(slow_request_seconds / member.config.heartbeat_seconds)
         self._tick_seconds = member.config.heartbeat_seconds
         self._next_tick = clock()
+        self._peers_at = 0.0
+        self._advance_until = clock() + ADVANCE_SECONDS_MAX if advance_ticks else 0.0
+        self._removed_at = 0.0
+        self._has_handed_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._is_scheduled = False
         self._is_idle = True
         self._phase = Phase.SERVING
         self._phase_until = 0.0
-        self._drained_by = 0.0
+        self._drained_since = self._drained_by = 0.0
 
     # Life.
 
@@ -100,7 +121,10 @@ class Runtime:
     def drain(self) -> None:
         """Take no new calls, finish those in flight, then end."""
         if self._phase is Phase.SERVING:
-            self._enter(Phase.DRAINING, clock() + self._member.config.request_seconds_max)
+            self._drained_since = clock()
+            self._enter(
+                Phase.DRAINING, self._drained_since + self._member.config.request_seconds_max
+            )
             self._edge.drain()
             self.wake()
 
@@ -139,32 +163,46 @@ class Runtime:
             if is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
                 self.wake()
             else:
-                self._sleep_until(min(self._next_tick, self._member.wake_at(clock())))
+                moment = min(self._next_tick, self._peers_at, self._member.wake_at(clock()))
+                self._sleep_until(moment)
         except Exception as error:
             # Nothing goes on after an error that nobody foresaw.
             self._fail(error)
 
     def _take_turn(self, now: float) -> bool:
-        edge, member = self._edge, self._member
+        edge, member, peering = self._edge, self._member, self.peering
         edge.awake()
-        if now >= self._next_tick:
-            self._tick(now)
-        self._take_ended()
+        told = self.dialer.poll()
+        if told:
+            peering.happened(told, now)
         requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
         if events:
-            events = self._serve_http(events)
+            events = self._serve_http(events, now)
             self.counts.happened(events)
+        if now >= self._next_tick:
+            self._tick(now)
+        self._peers_at = peering.pass_time(now)
+        self._take_ended()
         if requests:
             self.counts.received(requests)
         if requests or events:
             self._is_idle = False
             self.services.serve(requests, events)
         is_busy = member.turn(now, now + TURN_SECONDS_MAX)
+        # Others write what they are sent while this member writes it, too.
+        peering.deliver(now)
         if member.out.jobs:
             # The loop waits for the disk itself only where no other member waits for the loop.
             may_write = self._is_alone and len(requests) <= INLINE_CALLS_MAX
             is_busy = self._run_jobs(now, may_write)
         self.services.deliver(now)
+        if member.is_published and not self.published.done():
+            self._logger.info(
+                "published local member to cluster through raft",
+                local_member_id=f"{member.id:x}",
+                cluster_id=f"{member.cluster.cluster_id:x}",
+            )
+            self.published.set_result(None)
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
         return is_busy
@@ -178,6 +216,7 @@ class Runtime:
             if not self._take_ended():
                 return is_busy
             is_busy = member.turn(now, clock() + TURN_SECONDS_MAX)
+            self.peering.deliver(now)
             if not member.out.jobs:
                 return is_busy
 
@@ -191,13 +230,18 @@ class Runtime:
                 member.failed(job, error)
         return bool(ended)
 
-    def _serve_http(self, events: list[Event]) -> list[Event]:
-        """Take out what concerns plain HTTP."""
-        front = self.front
+    def _serve_http(self, events: list[Event], now: float) -> list[Event]:
+        """Take out what concerns other members and plain HTTP."""
+        front, peering, listeners = self.front, self.peering, self.peer_listeners
         rest = []
         for event in events:
             kind, call, detail = event
-            if kind == EventKind.HTTP_OPENED or call in front.open:
+            if call in peering.open:
+                peering.handle(kind, call, detail, now)
+            elif kind == EventKind.HTTP_OPENED and detail[0] in listeners:
+                _, method, target, headers = detail
+                peering.opened(call, method, target, headers, now)
+            elif kind == EventKind.HTTP_OPENED or call in front.open:
                 front.handle(kind, call, detail)
             else:
                 rest.append(event)
@@ -210,6 +254,7 @@ class Runtime:
             # Ticks that were missed are not made up for: the peers' clocks did not stand still.
             self._next_tick = now
         self._next_tick += self._tick_seconds
+        self.peer_metrics.observe()
         member = self._member
         member.tick(now)
         self._is_alone = list(member.conf_state.voters) == [member.id]
@@ -217,11 +262,11 @@ class Runtime:
             # Nobody else could lead, so there is nothing to wait for.
             member.node.campaign()
         if member.leader != self._leader:
-            self._leader = member.leader
-            self.leader_changes += bool(member.leader)
-        if member.is_removed:
-            self._logger.warning("this member was removed from the cluster; ending")
-            self.drain()
+            self._tell_leader()
+        if self._advance_until:
+            self._advance_ticks(now)
+        if member.was_removed:
+            self._leave(now)
         for call, method in self.counts.slow_calls(self._slow_request_ticks):
             path, _ = self.services.METHODS[method]
             if path not in WAITING_CALLS:
@@ -233,6 +278,42 @@ class Runtime:
             gc.collect(0)
             gc.freeze()
         self._is_idle = True
+
+    def _tell_leader(self) -> None:
+        """Log who leads now; more changes between two ticks are one."""
+        member, before = self._member, self._leader
+        self._leader = member.leader
+        self.leader_changes += bool(member.leader)
+        fields = {"local_member_id": f"{member.id:x}", "term": member.term}
+        if not member.leader:
+            self._logger.warning("lost leader", leader=f"{before:x}", **fields)
+        else:
+            self._logger.info("elected leader", leader=f"{member.leader:x}", **fields)
+
+    def _advance_ticks(self, now: float) -> None:
+        """Let most of the first election timeout pass as soon as other members are reached.
+
+        Without them no election can be won; one that leads already is heard within two ticks.
+        """
+        member = self._member
+        if member.leader or self._is_alone or now > self._advance_until:
+            self._advance_until = 0.0
+        elif len(member.connections) > 1:
+            self._advance_until = 0.0
+            for _ in range(member.config.election_ticks - 2):
+                member.tick(now)
+
+    def _leave(self, now: float) -> None:
+        """End after a while: this member was removed."""
+        if not self._removed_at:
+            self._removed_at = now
+            self._logger.warning(
+                "the member has been permanently removed from the cluster; it ends, and its data "
+                "directory is of no use to a new one",
+                local_member_id=f"{self._member.id:x}",
+            )
+        elif now - self._removed_at >= REMOVED_SECONDS:
+            self.drain()
 
     def _watch_long_entry(self, now: float) -> None:
         """Warn of entries that took long to apply; only those go on over several turns."""
@@ -267,12 +348,13 @@ class Runtime:
         """Go on with a clean end: finish calls, flush the database, close the files."""
         if self._phase is Phase.DRAINING:
             in_flight = len(self.counts.unary) + len(self.front.open)
-            if in_flight and now < self._phase_until:
+            if not self._hand_over(now, in_flight) or (in_flight and now < self._phase_until):
                 return
             if in_flight:
                 self._logger.warning("calls in flight are cut off", calls=in_flight)
             for call in list(self.counts.streams):
                 self.counts.finish(call, STOPPED)
+            self.peering.stop()
             self._enter(Phase.FLUSHING, now + CLOSE_SECONDS_MAX)
             self._drained_by = now + DRAIN_SECONDS_MAX
             self._member.flush_soon()
@@ -287,6 +369,22 @@ class Runtime:
             self._member.close()
             self.jobs.submit(self._member.out.take_jobs(), may_write=False)
             self.wake()
+
+    def _hand_over(self, now: float, in_flight: int) -> bool:
+        """Let another member lead before this one ends; return whether that is settled.
+
+        Calls in flight are answered first, if that is a matter of a moment: a leader on its way
+        out takes no proposals.
+        """
+        member = self._member
+        if not self._has_handed_over:
+            if not member.is_leader or self._is_alone:
+                return True
+            if in_flight and now < self._drained_since + member.config.election_seconds:
+                return False
+            self._has_handed_over = True
+            hand_over(member)
+        return not member.is_handing_over
 
     def _close(self, now: float) -> bool:
         """Wait for the last jobs; the member takes no turn any more."""

@@ -1,8 +1,8 @@
 """From a configuration to a serving process, and from a signal to its end.
 
-The order of a start: limits, the data directory, the addresses, recovery, the loop; clients are
-let in when the member has told the cluster where it is. Whatever fails before that ends the
-process with the reason; nothing is half open.
+The order of a start: limits, the data directory, the addresses, the place in the cluster, recovery,
+the peer port, the loop; clients are let in when the member has told the cluster where it is.
+Whatever fails before that ends the process with the reason; nothing is half open.
 """
 
 import asyncio
@@ -27,24 +27,31 @@ from kvorum.gateway.http import HttpFront
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
-from kvorum.membership.bootstrap import check_initial_cluster, parse_initial_cluster
+from kvorum.membership.documents import Member as Peer
+from kvorum.peer.cluster.peering import Peering
+from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts, TimedCallCounts
 from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
+from kvorum.server.credentials import Credentials, DialSettings
+from kvorum.server.dialer import HttpDialer
 from kvorum.server.directory import prepare_directory
 from kvorum.server.endpoints import Endpoints
+from kvorum.server.entering import enter
 from kvorum.server.incidents import IncidentLog
 from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
 from kvorum.server.metrics import Sources, metrics_text
 from kvorum.server.notify import notify_ready
+from kvorum.server.peers import PeerMetrics
 from kvorum.server.runtime import Runtime
-from kvorum.server.security import tls_settings
+from kvorum.server.security import Security, tls_settings
 from kvorum.server.values import Url, duration_text, split_host_port
-from kvorum.wal import exists as log_exists
 
 DESCRIPTORS_RESERVED = 150
+DIAL_SECONDS = 1.0
+"""Time to connect to another member, beside one election timeout."""
 PROGRESS_SECONDS = 5.0
 SECOND = 1_000_000_000
 
@@ -89,57 +96,6 @@ def probe(url: Url) -> None:
         raise ConfigError(f"cannot listen at {url.address}: {reason}") from None
 
 
-def resolve(url: str) -> str:
-    """Return a URL with its host as an address, for comparison; as it is where that fails."""
-    scheme, _, host_port = url.partition("://")
-    host, port = split_host_port(host_port)
-    if host == "localhost":
-        return url
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return url
-    return f"{scheme}://{found[0][4][0]}:{port}"
-
-
-def member_config(config: Config, directory: str, files: RealFiles) -> MemberConfig:
-    """Return what the member is told; a new cluster's list is checked against this member."""
-    wal_directory = config.wal_directory or f"{directory}/wal"
-    cluster = parse_initial_cluster(config.initial_cluster)
-    if not log_exists(files, wal_directory):
-        advertised = [str(url) for url in config.advertise_peer_urls]
-        check_initial_cluster(cluster, config.name, advertised, resolve)
-        if config.initial_cluster_state == "existing" or len(cluster) > 1:
-            raise ConfigError(
-                "--initial-cluster: clusters of several members are not supported by this version; "
-                f"start with the one member {config.name} and --initial-cluster-state=new"
-            )
-    return MemberConfig(
-        name=config.name,
-        directory=directory,
-        wal_directory=config.wal_directory,
-        initial_cluster=cluster,
-        initial_cluster_token=config.initial_cluster_token,
-        client_urls=tuple(str(url) for url in config.advertise_client_urls),
-        heartbeat_seconds=config.heartbeat_seconds,
-        election_ticks=config.election_ticks,
-        pre_vote=config.pre_vote,
-        request_bytes_max=config.request_bytes_max,
-        quota_bytes=config.quota_bytes,
-        learners_max=config.learners_max,
-        snapshot_entries=config.snapshot_entries,
-        catch_up_entries=config.catch_up_entries,
-        snapshots_kept=config.snapshots_max,
-        segments_kept=config.wals_max,
-        flush_seconds=config.batch_seconds,
-        flush_writes_max=config.batch_writes_max,
-        compaction_batch=config.compaction_batch_revisions,
-        compaction_pause_seconds=config.compaction_sleep_seconds,
-        lease_checkpoints=config.gates["LeaseCheckpoint"],
-        watch_progress_seconds=config.progress_notify_seconds,
-    )
-
-
 class Progress:
     """Tells of long work during a start, now and then."""
 
@@ -171,14 +127,15 @@ class Server:
         descriptors = raise_limits()
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)
-        for url in {
-            url.address: url for url in (*config.listen_client_urls, *config.listen_metrics_urls)
-        }.values():
+        for url in {url.address: url for url in self._addresses()}.values():
             probe(url)
-        settings = member_config(config, directory, files)
+        credentials = self._credentials()
+        settings, known = await enter(config, directory, files, credentials, logger)
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments()
         member = self._recover(settings, files, environments)
+        if member.cluster.is_removed(member.id):
+            member.removed()
         start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
@@ -189,6 +146,7 @@ class Server:
             logger,
             slow_apply_seconds=config.slow_apply_seconds,
             slow_request_seconds=config.slow_request_seconds,
+            advance_ticks=config.advance_ticks,
         )
         jobs = JobRunner(
             loop,
@@ -199,16 +157,25 @@ class Server:
             runtime.wake,
             sync=not config.unsafe_no_fsync,
         )
+        dialer = HttpDialer(
+            loop,
+            credentials,
+            connect_seconds_max=DIAL_SECONDS + settings.election_seconds,
+            wake=runtime.wake,
+        )
         try:
+            self._meet(runtime, edge, member, dialer, known)
             self._connect(runtime, edge, member, jobs, arguments)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runtime, number)
             loop.set_exception_handler(runtime.on_loop_error)
+            IncidentLog(edge, logger).start(loop)
             gc.collect()
             gc.freeze()
             runtime.start()
             await self._serve(runtime, edge, member)
         finally:
+            dialer.stop()
             edge.stop()
             jobs.stop()
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
@@ -264,10 +231,11 @@ class Server:
             member,
             counts,
             operations_max=config.txn_operations_max,
-            strict_reconfig=config.strict_reconfig_check,
         )
+        runtime.peer_metrics = peers = PeerMetrics(member, runtime.peering)
+        health = Health(front, member)
         sources = Sources(
-            member, edge, counts, jobs, Health(front, member), config, Services.METHODS, runtime
+            member, edge, counts, jobs, health, config, Services.METHODS, runtime, peers
         )
         Endpoints(
             front,
@@ -277,11 +245,29 @@ class Server:
             profiling=config.profiling,
         )
 
+    def _meet(
+        self,
+        runtime: Runtime,
+        edge: Edge,
+        member: Member,
+        dialer: HttpDialer,
+        known: Sequence[Peer],
+    ) -> None:
+        """Open the peer port."""
+        config, logger = self._config, self._logger
+        settings = PeeringSettings(
+            peer_urls=tuple(map(str, config.advertise_peer_urls)), known=known
+        )
+        runtime.dialer = dialer
+        runtime.peering = Peering(member, edge, dialer, settings, logger.named("peer"))
+        for listened, tls in self._tls(config.peer_security, config.listen_peer_urls, "peer"):
+            number, address = edge.listen(listened, tls)
+            runtime.peer_listeners.add(number)
+            logger.info("serving peer traffic", address=address, secure=tls is not None)
+
     async def _serve(self, runtime: Runtime, edge: Edge, member: Member) -> None:
         config, logger = self._config, self._logger
-        published = asyncio.ensure_future(self._until_published(member))
-        await asyncio.wait({runtime.ended, published}, return_when=asyncio.FIRST_COMPLETED)
-        published.cancel()
+        await asyncio.wait({runtime.ended, runtime.published}, return_when=asyncio.FIRST_COMPLETED)
         if runtime.ended.done():
             return await runtime.ended
         logger.info(
@@ -289,13 +275,15 @@ class Server:
             local_member_id=f"{member.id:x}",
             advertise_client_urls=list(map(str, config.advertise_client_urls)),
             listen_client_urls=list(map(str, config.listen_client_urls)),
+            listen_peer_urls=list(map(str, config.listen_peer_urls)),
             listen_metrics_urls=list(map(str, config.listen_metrics_urls)),
         )
-        for listened, tls in self._tls(config.listen_metrics_urls):
+        security = config.client_security
+        for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
             number, address = edge.listen(listened, tls)
             runtime.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
-        for listened, tls in self._tls(config.listen_client_urls):
+        for listened, tls in self._tls(security, config.listen_client_urls, "client"):
             _, address = edge.listen(listened, tls)
             if tls is not None:
                 logger.info("serving client traffic securely", traffic="grpc+http", address=address)
@@ -311,22 +299,30 @@ class Server:
                 edge=edge_name(),
                 core=core_name(),
             )
-        IncidentLog(edge, logger).start(asyncio.get_running_loop())
         notify_ready(logger)
         return await runtime.ended
 
-    def _tls(self, urls: Sequence[Url]) -> Iterable[tuple[str, TlsSettings | None]]:
+    def _addresses(self) -> Iterable[Url]:
+        config = self._config
+        return (*config.listen_client_urls, *config.listen_metrics_urls, *config.listen_peer_urls)
+
+    def _credentials(self) -> Credentials:
+        """Return what is shown to the members that are dialed."""
+
+        def warn(text: str) -> None:
+            self._logger.warning("changed TLS files for members cannot be used", error=text)
+
+        return Credentials(DialSettings(), warn)
+
+    def _tls(
+        self, security: Security, urls: Sequence[Url], side: str
+    ) -> Iterable[tuple[str, TlsSettings | None]]:
         """Return the addresses to listen at, each once, and the TLS of each."""
-        fixtures = Path(self._config.data_directory, "fixtures", "client")
+        fixtures = Path(self._config.data_directory, "fixtures", side)
         try:
-            return tls_settings(self._config.client_security, urls, fixtures).items()
+            return tls_settings(security, urls, fixtures).items()
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-    @staticmethod
-    async def _until_published(member: Member) -> None:
-        while not member.is_published:
-            await asyncio.sleep(0.002)
 
     def _end(self, runtime: Runtime, number: int) -> None:
         if self.signal is None:

@@ -34,25 +34,32 @@ class ReceivedDatabase:
         self._temporary = "/".join((directory, f"tmp.{index:016x}.snap.db"))
         if files.exists(self._temporary):
             files.unlink(self._temporary)
-        self._descriptor = files.open(self._temporary, Opening.CREATE)
+        # None when it is closed, so that a failed `finish` can be followed by `abandon`.
+        self._descriptor: int | None = files.open(self._temporary, Opening.CREATE)
 
     def write(self, data: bytes) -> None:
         """Add the next bytes."""
+        assert self._descriptor is not None, "the file was closed"
         self._files.pwrite(self._descriptor, self._length, data)
         self._length += len(data)
 
     def finish(self) -> int:
         """Make the file durable under its name; return its length."""
+        assert self._descriptor is not None, "the file was closed"
         self._files.fdatasync(self._descriptor)
-        self._files.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, None
+        self._files.close(descriptor)
         self._files.rename(self._temporary, database_path(self._directory, self._index))
         self._files.sync_directory(self._directory)
         return self._length
 
     def abandon(self) -> None:
-        """Forget what came so far."""
-        self._files.close(self._descriptor)
-        self._files.unlink(self._temporary)
+        """Forget what came so far; a file that has its name already is whole, and stays."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            self._files.close(descriptor)
+        if self._files.exists(self._temporary):
+            self._files.unlink(self._temporary)
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from kvorum.edge.contexts import Stamp, load_authorities, load_identity, new_context, reason, stamp
 from kvorum.edge.interface import TlsSettings
 from kvorum.edge.subject import is_for, subject_of
 
@@ -18,14 +19,6 @@ HANDSHAKE = 0x16
 NO_TLS = "tls: first record does not look like a TLS handshake"
 ENCRYPT_BYTES_MAX = 64 * 1024
 READ_BYTES = 64 * 1024
-
-_VERSIONS = {
-    "TLS1.2": ssl.TLSVersion.TLSv1_2,
-    "TLS1.3": ssl.TLSVersion.TLSv1_3,
-    "": ssl.TLSVersion.MAXIMUM_SUPPORTED,
-}
-
-Stamp = tuple[int, int, int] | None
 
 
 class TlsError(Exception):
@@ -64,40 +57,24 @@ class Tls:
             settings.client_ca_file,
             settings.client_crl_file,
         )
-        return [_stamp(path) for path in files if path]
+        return [stamp(path) for path in files if path]
 
     def _load(self) -> tuple[ssl.SSLContext, x509.CertificateRevocationList | None]:
         settings = self.settings
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = _VERSIONS[settings.version_min or "TLS1.2"]
-        context.maximum_version = _VERSIONS[settings.version_max]
+        context = new_context(
+            ssl.PROTOCOL_TLS_SERVER,
+            settings.version_min,
+            settings.version_max,
+            settings.cipher_suites,
+        )
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
         context.set_alpn_protocols(["h2", "http/1.1"])
-        if settings.cipher_suites:
-            try:
-                context.set_ciphers(":".join(map(_library_name, settings.cipher_suites)))
-            except ssl.SSLError:
-                raise ValueError("none of the cipher suites is known") from None
-        cert_file, key_file = settings.cert_file, settings.key_file
-        try:
-            context.load_cert_chain(cert_file, key_file, password=_no_password)
-        except ssl.SSLError as error:
-            raise ValueError(f"{cert_file} with {key_file}: {_reason(error)}") from None
-        except OSError as error:
-            missing = cert_file if not Path(cert_file).exists() else key_file
-            raise OSError(error.errno, f"{missing}: {error.strerror}") from None
+        load_identity(context, settings.cert_file, settings.key_file)
         revoked: x509.CertificateRevocationList | None = None
         if settings.client_ca_file:
             context.verify_mode = ssl.CERT_REQUIRED
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            try:
-                context.load_verify_locations(settings.client_ca_file)
-            except ssl.SSLError as error:
-                raise ValueError(f"{settings.client_ca_file}: {_reason(error)}") from None
-            except OSError as error:
-                name = settings.client_ca_file
-                raise OSError(error.errno, f"{name}: {error.strerror}") from None
+            load_authorities(context, settings.client_ca_file)
             if settings.client_crl_file:
                 revoked = _revocation_list(settings.client_crl_file)
         return context, revoked
@@ -139,7 +116,7 @@ class Session:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return b"".join(pieces)
         except ssl.SSLError as error:
-            raise TlsError(f"tls: {_reason(error)}") from None
+            raise TlsError(f"tls: {reason(error)}") from None
         finally:
             self.wire += self._outgoing.read()
         return b"".join(pieces) or None
@@ -182,29 +159,6 @@ class Session:
             allowed = not hostnames or any(is_for(subject, name) for name in hostnames)
         if not allowed:
             raise TlsError("tls: client certificate authentication failed")
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()
-
-
-def _no_password() -> bytes:
-    raise ValueError("an encrypted key cannot be used; there is nobody to ask for its password")
-
-
-def _library_name(suite: str) -> str:
-    """Return OpenSSL's name of a suite, such as ECDHE-RSA-AES128-GCM-SHA256."""
-    exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
-    cipher = cipher.replace("AES_", "AES").replace("_POLY1305_SHA256", "_POLY1305")
-    return f"{exchange}_{cipher}".replace("_", "-")
 
 
 def _revocation_list(path: str) -> x509.CertificateRevocationList:

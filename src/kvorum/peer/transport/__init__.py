@@ -1,1 +1,11 @@
-"""Raft messages and snapshots between the nodes of a group, by streams, posts and probes."""
+"""Raft messages and snapshots between the nodes of a group, over etcd's peer protocol.
+
+Serves any program that runs raft (`kvorum.peer.interface.Node`); knows nothing of keys, members'
+names or what an entry means. Requests come in through an edge and go out through a dialer.
+"""
+
+from kvorum.peer.transport.headers import Identity
+from kvorum.peer.transport.settings import Settings
+from kvorum.peer.transport.transport import Transport
+
+__all__ = ["Identity", "Settings", "Transport"]

@@ -1,0 +1,185 @@
+"""Members compare the hashes of what they hold; a difference raises the CORRUPT alarm.
+
+Three checks, all switched on by options. A member that starts again compares itself with its
+peers and refuses to serve if it differs. The leader compares all members from time to time, at
+its current revision; and, at little cost, at the revisions that were compacted, whose hashes
+everybody keeps. Whoever does not answer, or is at another compaction, is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.api.pb.etcdserverpb import AlarmRequest
+from kvorum.member import requests
+from kvorum.member.alarms import AlarmType
+from kvorum.member.errors import MemberStopped
+from kvorum.member.hashing import hash_kv
+from kvorum.member.questions import HASH_KV_PATH, parse_hash
+from kvorum.member.waits import Ask, Propose, ReadIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvorum.member.hashing import Hashed
+    from kvorum.member.member import Member
+    from kvorum.member.parts import Part
+    from kvorum.member.waits import Steps
+    from kvorum.mvcc.hashes import HashKV
+
+_ACTIVATE = 1
+_UNANSWERED = Status(Code.UNAVAILABLE, "no answer")
+
+
+class Checks:
+    """When the leader's checks are due, and how far they have come."""
+
+    __slots__ = ("_compact_at", "_periodic_at", "_running", "checked_revision")
+
+    def __init__(self, now: float, periodic_seconds: float, compact_seconds: float) -> None:
+        self._periodic_at = now + (periodic_seconds or inf)
+        self._compact_at = now + (compact_seconds or inf)
+        self._running: list[Callable[[Member], Part[None]]] = []
+        # All members agreed on the hash of this compaction, and so on those before.
+        self.checked_revision = 0
+
+    def run(self, member: Member, now: float) -> None:
+        """Begin the checks that are due; a duty."""
+        if now >= self._periodic_at:
+            self._periodic_at = now + member.config.corrupt_check_seconds
+            self._begin(member, _compare_now)
+        if now >= self._compact_at:
+            self._compact_at = now + member.config.compact_hash_check_seconds
+            self._begin(member, _compare_compactions)
+
+    def _begin(self, member: Member, check: Callable[[Member], Part[None]]) -> None:
+        # One that takes longer than its interval is not begun twice.
+        if member.is_leader and check not in self._running:
+            self._running.append(check)
+            member.start(None, self._steps(member, check))
+
+    def _steps(self, member: Member, check: Callable[[Member], Part[None]]) -> Steps:
+        try:
+            yield from check(member)
+        except StatusError as error:
+            member.logger.warning(f"cannot compare hashes with the peers: {error.status.text}")
+        finally:
+            self._running.remove(check)
+        return None
+
+
+def initial_check(member: Member) -> Part[None]:
+    """Compare this member with its peers before it serves; raises MemberStopped if it differs."""
+    try:
+        own = (yield from hash_kv(member, 0)).found
+    except StatusError as error:
+        raise MemberStopped(f"cannot hash what this member holds: {error.status.text}") from error
+    answers = yield from _hashes_of_peers(member, own.revision)
+    different = []
+    for peer, answer in answers:
+        if not isinstance(answer, Status):
+            if answer.found.hash == own.hash:
+                continue
+            if answer.found.compact_revision == own.compact_revision:
+                different.append(peer)
+        member.logger.warning(f"own hash is {own}, member {peer:x} says {answer}")
+    if different:
+        raise MemberStopped(
+            f"{member.id:x} found data inconsistency with peers: at revision {own.revision} its "
+            f"hash is {own.hash}, that of {', '.join(f'{peer:x}' for peer in different)} is not. "
+            f"Remove this member and add it anew with an empty directory"
+        )
+    member.logger.info(f"compared the hash at revision {own.revision}: no corruption")
+
+
+def _compare_now(member: Member) -> Part[None]:
+    first = yield from hash_kv(member, 0)
+    answers = yield from _hashes_of_peers(member, first.found.revision)
+    failure: Status | None = yield ReadIndex()
+    if failure is not None:
+        raise StatusError(failure)
+    second = yield from hash_kv(member, 0)
+    own, later = first.found, second.found
+    accused = []
+    if own[1:] == later[1:] and own.hash != later.hash:
+        member.logger.error(f"the hash of this member changed from {own} to {later}")
+        accused.append(member.id)
+    for peer, answer in answers:
+        if isinstance(answer, Status):
+            continue
+        reason = _difference(own, later, second.store_revision, answer)
+        if reason is not None:
+            member.logger.error(f"member {peer:x} {reason}: it says {answer}, own hash is {own}")
+            accused.append(peer)
+    # One at a time: the first may explain the others.
+    for each in accused[:1]:
+        yield _alarm(each)
+
+
+def _difference(own: HashKV, later: HashKV, revision: int, answer: Hashed) -> str | None:
+    """Tell what of a peer's answer cannot be; `later` and `revision` are newer than it."""
+    if answer.store_revision > revision:
+        return f"is ahead of the leader's revision {revision}"
+    if answer.found.compact_revision > later.compact_revision:
+        return f"has compacted more than the leader, which is at {later.compact_revision}"
+    if answer.found.compact_revision == own.compact_revision and answer.found.hash != own.hash:
+        return "has another hash at the same revision and compaction"
+    return None
+
+
+def _compare_compactions(member: Member) -> Part[None]:
+    """Compare the newest compaction that all members can tell of."""
+    checks = member.corruption
+    for own in member.store.compaction.hashes():
+        if own.revision <= checks.checked_revision:
+            return
+        answers = yield from _hashes_of_peers(member, own.revision)
+        owners = {own.hash: [member.id]}
+        for peer, answer in answers:
+            if isinstance(answer, Status) or answer.found.compact_revision != own.compact_revision:
+                member.logger.warning(f"cannot compare {own} with member {peer:x}: {answer}")
+            else:
+                owners.setdefault(answer.found.hash, []).append(peer)
+        if len(owners) > 1:
+            yield from _accuse_minority(member, own, owners, len(answers) + 1)
+            return
+        if len(owners[own.hash]) == len(answers) + 1:
+            checks.checked_revision = own.revision
+            return
+
+
+def _accuse_minority(
+    member: Member, own: HashKV, owners: dict[int, list[int]], members: int
+) -> Part[None]:
+    """Raise the alarm for those that differ from a majority, for nobody if there is none."""
+    for value, holders in owners.items():
+        names = ", ".join(f"{each:x}" for each in holders)
+        member.logger.error(f"compaction at {own.revision}: hash {value} at {names}")
+    if not any(len(holders) > members // 2 for holders in owners.values()):
+        yield _alarm(0)
+        return
+    for holders in owners.values():
+        if len(holders) <= members // 2:
+            for each in holders:
+                yield _alarm(each)
+
+
+def _hashes_of_peers(member: Member, revision: int) -> Part[list[tuple[int, Hashed | Status]]]:
+    """Ask every peer, one after the other; a Status stands for no hash."""
+    body = json.dumps({"revision": revision}, separators=(",", ":")).encode()
+    answers: list[tuple[int, Hashed | Status]] = []
+    for peer in [each.id for each in member.cluster.members if each.id != member.id]:
+        answer: bytes | Status | None = yield Ask(peer, "GET", HASH_KV_PATH, body)
+        if isinstance(answer, bytes):
+            answers.append((peer, parse_hash(answer)))
+        else:
+            answers.append((peer, answer or _UNANSWERED))
+    return answers
+
+
+def _alarm(member_id: int) -> Propose:
+    request = AlarmRequest(memberID=member_id, alarm=AlarmType.CORRUPT, action=_ACTIVATE)  # type: ignore[arg-type]
+    return Propose(requests.ALARM, request.SerializeToString(), request)

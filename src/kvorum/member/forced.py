@@ -1,0 +1,70 @@
+"""A new cluster of one, forced on a member whose cluster has lost its quorum for good.
+
+The log goes on with entries that remove everybody else, committed without asking anyone. What
+the log holds beyond its last known commit index stays: it may have been acknowledged, and
+nobody is left who could tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.member.errors import StartRefused
+from kvorum.membership.documents import encode_promotion
+from kvorum.raft.changes import Change, ChangeType, ConfChange
+from kvorum.raft.entries import Entry, EntryType
+from kvorum.raft.wire import decode_conf_change, encode_conf_change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvorum.raft.messages import ConfState
+
+
+def forcing_entries(
+    member_id: int, members: ConfState, unapplied: Sequence[Entry], last: int, term: int
+) -> list[Entry]:
+    """Return what makes a member the only one, to be appended behind entry `last`.
+
+    `members` are those of the applied state, `unapplied` the entries behind it. Raises
+    StartRefused for a member that was removed: its id never comes back.
+    """
+    voters, learners = _after(members, unapplied)
+    if member_id not in voters and member_id not in learners:
+        raise StartRefused(
+            f"cannot force a new cluster: member {member_id:x} is not in it, or was removed. "
+            f"Use the directory of another member, or restore a snapshot"
+        )
+    changes = []
+    if member_id in learners:
+        promotion = encode_promotion(member_id)
+        changes.append(ConfChange(ChangeType.ADD_NODE, member_id, promotion))
+    others = sorted({*voters, *learners} - {member_id})
+    changes += [ConfChange(ChangeType.REMOVE_NODE, other) for other in others]
+    return [
+        Entry(EntryType.CONF_CHANGE, term, index, encode_conf_change(change)[1])
+        for index, change in enumerate(changes, last + 1)
+    ]
+
+
+def _after(members: ConfState, unapplied: Iterable[Entry]) -> tuple[dict[int, None], ...]:
+    """Return voters and learners, as if no entry were refused when it is applied."""
+    voters = dict.fromkeys((*members.voters, *members.voters_outgoing))
+    learners = dict.fromkeys((*members.learners, *members.learners_next))
+    for entry in unapplied:
+        if entry.type == EntryType.NORMAL:
+            continue
+        change = decode_conf_change(entry)
+        changes = (
+            (Change(change.type, change.node_id),)
+            if isinstance(change, ConfChange)
+            else change.changes
+        )
+        for kind, node in changes:
+            if kind == ChangeType.UPDATE_NODE:
+                continue
+            voters.pop(node, None)
+            learners.pop(node, None)
+            if kind != ChangeType.REMOVE_NODE:
+                (voters if kind == ChangeType.ADD_NODE else learners)[node] = None
+    return voters, learners

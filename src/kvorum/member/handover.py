@@ -1,0 +1,62 @@
+"""Handing the leadership over before this member ends, so that nobody waits for an election."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.member.waits import Until
+from kvorum.raft.messages import NONE
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.parts import Part
+    from kvorum.member.waits import Steps
+
+
+def hand_over(member: Member) -> None:
+    """Begin to let another voter lead; `is_handing_over` tells until when.
+
+    The most up to date is asked first. Raft gives a transfer up after an election timeout; then
+    the next one is asked, as long as a request may take. Proposals are refused meanwhile.
+    """
+    member.is_handing_over = True
+    member.start(None, _hand_over(member))
+
+
+def _hand_over(member: Member) -> Steps:
+    try:
+        yield from _try_voters(member)
+    finally:
+        member.is_handing_over = False
+    if member.leader not in (member.id, NONE):
+        member.logger.info(f"member {member.leader:x} leads now")
+    return None
+
+
+def _try_voters(member: Member) -> Part[None]:
+    deadline = member.now + member.config.request_seconds_max
+    tried: list[int] = []
+    while member.is_leader and member.now < deadline:
+        heir = _heir(member, tried)
+        if heir is None:
+            if tried:
+                member.logger.warning("nobody takes over the leadership; an election follows")
+            return
+        tried.append(heir)
+        member.logger.info(f"handing the leadership over to {heir:x}")
+        member.transfer_leadership(heir)
+        until = min(deadline, member.now + member.config.election_seconds)
+        while member.leader in (member.id, NONE) and member.now < until:
+            yield Until(min(until, member.now + member.config.heartbeat_seconds))
+
+
+def _heir(member: Member, tried: list[int]) -> int | None:
+    """Return the voter that has the most of the log, of those that seem to be there."""
+    progress = member.node.raft.tracker.progress
+    voters = [
+        voter
+        for voter in member.conf_state.voters
+        if voter not in (member.id, *tried)
+        and (voter in member.connections or progress[voter].recent_active)
+    ]
+    return max(voters, key=lambda voter: progress[voter].match, default=None)

@@ -1,0 +1,42 @@
+"""Parts that procedures have in common: steps that lead to a value, `value = yield from part`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.backend.errors import BackendError, CorruptionError
+from kvorum.member.jobs import JobLostError, Place, Work
+from kvorum.member.waits import RunJob, Until, Wait
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+
+POLL_SECONDS = 0.01
+"""How often a procedure looks whether work of the storage is done, which nobody announces."""
+
+Value = TypeVar("Value")
+Part = Generator[Wait | None, Any, Value]
+
+
+def flushed(member: Member) -> Part[None]:
+    """Wait until what is applied now is on the disk."""
+    index = member.applied
+    while member.backend.durable_index < index:
+        member.flush_soon()
+        yield Until(member.now + POLL_SECONDS)
+
+
+def done(place: Place, work: Work) -> Part[Any]:
+    """Have a job of a call done; raises StatusError if it fails.
+
+    What befalls the job befalls its client, and not the member; but damage that it found stops
+    the member, whoever asked.
+    """
+    try:
+        return (yield RunJob(place, work))
+    except CorruptionError:
+        raise
+    except (OSError, BackendError, JobLostError) as error:
+        raise StatusError(Status(Code.UNKNOWN, str(error))) from error

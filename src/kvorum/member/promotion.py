@@ -1,0 +1,43 @@
+"""Making a learner a voter: the leader judges, because only it knows how far the learner is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import (
+    LEARNER_NOT_READY,
+    MEMBER_NOT_FOUND,
+    NOT_LEADER,
+    TIMEOUT_WAIT_APPLIED_INDEX,
+    Status,
+)
+from kvorum.member.leases import applied_in_time
+from kvorum.member.waits import ProposeChange
+from kvorum.membership import documents, reconfiguration
+from kvorum.raft.changes import ChangeType, ConfChange
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.parts import Part
+
+
+def promote_here(member: Member, learner: int) -> Part[Status | None]:
+    """Promote as the leader; None when it is done, NOT_LEADER if another has to judge."""
+    if not member.is_leader:
+        return NOT_LEADER
+    if not (yield from applied_in_time(member)):
+        return TIMEOUT_WAIT_APPLIED_INDEX
+    if not member.is_leader:
+        return NOT_LEADER
+    progress = member.node.raft.tracker.progress
+    if learner not in progress:
+        return MEMBER_NOT_FOUND
+    if not reconfiguration.is_learner_ready(progress[learner].match, progress[member.id].match):
+        return LEARNER_NOT_READY
+    if member.config.strict_reconfig:
+        status = reconfiguration.may_promote(member.cluster.members)
+        if status is not None:
+            return status
+    change = ConfChange(ChangeType.ADD_NODE, learner, documents.encode_promotion(learner))
+    refusal: Status | None = yield ProposeChange(change)
+    return refusal

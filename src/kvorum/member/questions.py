@@ -1,0 +1,243 @@
+"""What members ask each other beside raft: short HTTP requests at the peer port.
+
+Both sides are here: what a member answers, and what an answer means to the one that asked. The
+transport carries them and knows neither; headers that all answers share are its own business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api import errors
+from kvorum.api.errors import Status, StatusError
+from kvorum.api.pb.etcdserverpb import (
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseTimeToLiveResponse,
+)
+from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
+from kvorum.member import leases
+from kvorum.member.hashing import Hashed, hash_kv
+from kvorum.member.promotion import promote_here
+from kvorum.member.waits import ReadIndex
+from kvorum.membership.documents import decode_members, encode_members
+from kvorum.mvcc.hashes import HashKV
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.outbox import Result
+    from kvorum.member.parts import Part
+
+LEASES_PATH = leases.LEASES_PATH
+LEASES_INTERNAL_PATH = leases.INTERNAL_PATH
+HASH_KV_PATH = "/members/hashkv"
+PROMOTE_PREFIX = "/members/promote/"
+DOWNGRADE_PATH = "/downgrade/enabled"
+
+BODY_BYTES_MAX = 64 * 1024
+"""A longer request is refused before it is read."""
+
+_TEXT = "text/plain; charset=utf-8"
+_PROTOBUF = "application/protobuf"
+_JSON = "application/json"
+_UINT64_MAX = (1 << 64) - 1
+
+
+class Answered(NamedTuple):
+    """The answer to a question: status of HTTP, type of the content, content."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def refused(status: int, text: str) -> Answered:
+    """Return an answer that says in words why there is no other."""
+    return Answered(status, _TEXT, text.encode() + b"\n")
+
+
+def allowed_method(path: str) -> str | None:
+    """Return the one method that a path takes; None for a path that is not served here."""
+    if path.startswith(PROMOTE_PREFIX):
+        return "POST"
+    return _METHODS.get(path)
+
+
+def answer(member: Member, path: str, body: bytes) -> Part[Answered]:
+    """Return the steps that answer a question at a path that `allowed_method` knows."""
+    if path.startswith(PROMOTE_PREFIX):
+        return _promoted(member, path.removeprefix(PROMOTE_PREFIX))
+    return _ANSWERS[path](member, body)
+
+
+def meaning(path: str, status: int, body: bytes) -> Result | None:
+    """Return what `Member.told` is given: the content, a refusal, or None to ask again.
+
+    Content that is not what the path promises is no answer.
+    """
+    if status == 200:
+        return body if _is_sound(path, body) else None
+    if path in (LEASES_PATH, LEASES_INTERNAL_PATH):
+        return errors.LEASE_NOT_FOUND if status == 404 else None
+    if path.startswith(PROMOTE_PREFIX):
+        if status == 404:
+            return errors.MEMBER_NOT_FOUND
+        if status == 412:
+            return _named(body, errors.LEARNER_NOT_READY, errors.MEMBER_NOT_LEARNER)
+    if path == HASH_KV_PATH and status in (400, 412):
+        return _named(body, errors.COMPACTED, errors.FUTURE_REV, errors.CLUSTER_ID_MISMATCH)
+    return None
+
+
+def _is_sound(path: str, body: bytes) -> bool:
+    parse = decode_members if path.startswith(PROMOTE_PREFIX) else _PARSERS.get(path)
+    if parse is None:
+        return True
+    try:
+        parse(body)
+    except (DecodeError, ValueError):
+        return False
+    return True
+
+
+def _named(body: bytes, *candidates: Status) -> Status | None:
+    """Return the first refusal whose words are in a body, whichever part of etcd speaks."""
+    text = body.decode(errors="replace")
+    return next((each for each in candidates if each.text.split(": ")[-1] in text), None)
+
+
+# Answers.
+
+
+def _renewed(member: Member, body: bytes) -> Part[Answered]:
+    try:
+        lease_id = LeaseKeepAliveRequest.FromString(body).ID
+    except DecodeError:
+        return refused(400, "error unmarshalling request")
+    renewed = None
+    if member.is_leader:
+        renewed = yield from leases.renew_here(member, lease_id)
+    if renewed is None or isinstance(renewed, Status):
+        return _lease_refused(renewed or errors.NOT_PRIMARY_LESSOR)
+    if not renewed:
+        return refused(404, "lease not found")
+    response = LeaseKeepAliveResponse(ID=lease_id, TTL=renewed)
+    return Answered(200, _PROTOBUF, response.SerializeToString())
+
+
+def _time_to_live(member: Member, body: bytes) -> Part[Answered]:
+    try:
+        request = LeaseInternalRequest.FromString(body).LeaseTimeToLiveRequest
+    except DecodeError:
+        return refused(400, "error unmarshalling request")
+    found = None
+    if member.is_leader:
+        found = yield from leases.time_to_live_here(member, request.ID)
+    if found is None:
+        return refused(500, errors.NOT_PRIMARY_LESSOR.text)
+    if isinstance(found, Status):
+        return _lease_refused(found)
+    remaining, granted = found
+    response = LeaseTimeToLiveResponse(ID=request.ID, TTL=remaining, grantedTTL=granted)
+    response.header.SetInParent()
+    if request.keys:
+        response.keys.extend(member.lessor.keys_of(request.ID))
+    internal = LeaseInternalResponse(LeaseTimeToLiveResponse=response)
+    return Answered(200, _PROTOBUF, internal.SerializeToString())
+
+
+def _lease_refused(status: Status) -> Answered:
+    if status == errors.LEASE_NOT_FOUND:
+        return refused(404, "lease not found")
+    if status == errors.TIMEOUT_WAIT_APPLIED_INDEX:
+        return refused(408, "waiting for node to catch up its applied index has timed out")
+    return refused(400, status.text)
+
+
+def _promoted(member: Member, text: str) -> Part[Answered]:
+    # As Go reads an unsigned number: digits and nothing else.
+    if not (text.isascii() and text.isdigit() and int(text) <= _UINT64_MAX):
+        return refused(404, f"member {text} not found in cluster")
+    status = yield from promote_here(member, int(text))
+    if status is None:
+        return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
+    # Of the first two, members see other words than clients.
+    if status == errors.MEMBER_NOT_FOUND:
+        return refused(404, "membership: ID not found")
+    if status == errors.MEMBER_NOT_LEARNER:
+        return refused(412, "membership: can only promote a learner member")
+    if status == errors.LEARNER_NOT_READY:
+        return refused(412, status.text)
+    member.logger.warning(f"cannot promote member {int(text):x}: {status.text}")
+    return Answered(500, _JSON, b'{"message":"Internal Server Error"}')
+
+
+def _hashed(member: Member, body: bytes) -> Part[Answered]:
+    try:
+        request = json.loads(body)
+        revision = 0 if request is None else request.get("revision", 0)
+        if type(revision) is not int or not -(1 << 63) <= revision < 1 << 63:
+            raise ValueError(revision)
+    except (ValueError, AttributeError):
+        return refused(400, "error unmarshalling request")
+    try:
+        hashed = yield from hash_kv(member, revision)
+    except StatusError as error:
+        return refused(400, error.status.text.removeprefix("etcdserver: "))
+    fields = {
+        "header": {"revision": hashed.store_revision},
+        "hash": hashed.found.hash,
+        "compact_revision": hashed.found.compact_revision,
+        "hash_revision": hashed.found.revision,
+    }
+    known = {name: value for name, value in fields.items() if value}
+    return Answered(200, _JSON, json.dumps(known, separators=(",", ":")).encode())
+
+
+def _downgrade_enabled(member: Member, _body: bytes) -> Part[Answered]:
+    failure: Status | None = yield ReadIndex()
+    if failure is not None:
+        return refused(500, f"failed linearized read: {failure.text}")
+    is_enabled = member.cluster.downgrade_target is not None
+    return Answered(200, "text/plain", b"true" if is_enabled else b"false")
+
+
+def parse_hash(body: bytes) -> Hashed:
+    """Return the hash that another member told; raises ValueError."""
+    try:
+        fields = json.loads(body)
+        header = fields.get("header") or {}
+        numbers = [
+            fields.get("hash", 0),
+            fields.get("hash_revision", 0),
+            fields.get("compact_revision", 0),
+            header.get("revision", 0),
+        ]
+    except AttributeError as error:
+        raise ValueError(f"expected an object, got {body!r}") from error
+    if any(type(number) is not int for number in numbers):
+        raise ValueError(f"expected numbers, got {body!r}")
+    return Hashed(HashKV(*numbers[:3]), numbers[3])
+
+
+_METHODS = {
+    LEASES_PATH: "POST",
+    LEASES_INTERNAL_PATH: "POST",
+    HASH_KV_PATH: "GET",
+    DOWNGRADE_PATH: "GET",
+}
+_ANSWERS: dict[str, Callable[[Member, bytes], Part[Answered]]] = {
+    LEASES_PATH: _renewed,
+    LEASES_INTERNAL_PATH: _time_to_live,
+    HASH_KV_PATH: _hashed,
+    DOWNGRADE_PATH: _downgrade_enabled,
+}
+_PARSERS: dict[str, Callable[[bytes], object]] = {
+    LEASES_PATH: LeaseKeepAliveResponse.FromString,
+    LEASES_INTERNAL_PATH: LeaseInternalResponse.FromString,
+    HASH_KV_PATH: parse_hash,
+}

@@ -1,0 +1,170 @@
+"""What other members may ask at the peer port beside raft.
+
+Who the members are, which versions run, and the questions of `kvorum.member.questions`. A question
+is refused by its words as etcd refuses it. Its body is read to its end before anything is done, up
+to a limit and for a while; whoever sends more, or nothing, is refused.
+"""
+
+import json
+from collections.abc import Iterator
+from math import inf
+from urllib.parse import urlsplit
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import EventKind, Headers
+from kvorum.member import questions
+from kvorum.member.member import Member
+from kvorum.member.questions import Answered, refused
+from kvorum.member.waits import Steps
+from kvorum.membership.documents import encode_members
+from kvorum.peer.interface import Output
+
+MEMBERS_PATH = "/members"
+VERSION_PATH = "/version"
+CLUSTER_ID = "x-etcd-cluster-id"
+
+JSON = "application/json"
+UNDECIDED_CLUSTER = "not_decided"
+UNKNOWN_STORAGE = "unknown"
+
+BODY_SECONDS_MAX = 5.0
+"""Time for a question to be complete."""
+OPEN_MAX = 1000
+"""Questions that may be open at once; more are refused."""
+
+_WITHOUT_CLUSTER_ID = (VERSION_PATH, questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
+_WITHOUT_ALLOW = (questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
+_BROKEN_OFF = Status(Code.UNAVAILABLE, "the request took too long")
+
+
+def version_document(member: Member) -> bytes:
+    """Return the answer to `/version`, for members and for clients."""
+    cluster = member.cluster
+    versions = {
+        "etcdserver": member.config.server_version,
+        "etcdcluster": str(cluster.version or UNDECIDED_CLUSTER),
+        "storage": str(cluster.storage_version or UNKNOWN_STORAGE),
+    }
+    return json.dumps(versions, separators=(",", ":")).encode()
+
+
+class _Question:
+    """A question whose body is not complete."""
+
+    __slots__ = ("body_bytes", "deadline", "path", "pieces")
+
+    def __init__(self, path: str, deadline: float) -> None:
+        self.path = path
+        self.deadline = deadline
+        self.pieces: list[bytes] = []
+        self.body_bytes = 0
+
+
+class Answers:
+    """Answers questions that come in through an edge."""
+
+    __slots__ = ("_member", "_output", "_reading", "open")
+
+    def __init__(self, member: Member, output: Output) -> None:
+        self._member = member
+        self._output = output
+        # In the order of their deadlines.
+        self._reading: dict[int, _Question] = {}
+        self.open: dict[int, str] = {}
+        """The path of every question that is not answered yet."""
+
+    def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
+        """Take the head of a question."""
+        path = urlsplit(target).path
+        refusal = self._refusal(method, path, headers)
+        if refusal is not None:
+            self._respond(call, path, *refusal)
+        elif path == MEMBERS_PATH:
+            body = encode_members(self._member.cluster.members) + b"\n"
+            self._respond(call, path, Answered(200, JSON, body))
+        elif path == VERSION_PATH:
+            self._respond(call, path, Answered(200, JSON, version_document(self._member)))
+        else:
+            self.open[call] = path
+            self._reading[call] = _Question(path, now + BODY_SECONDS_MAX)
+
+    def handle(self, kind: int, call: int, detail: object) -> None:
+        """Take what happened to an open question."""
+        question = self._reading.get(call)
+        if kind == EventKind.MESSAGE and question is not None:
+            assert isinstance(detail, bytes)
+            question.body_bytes += len(detail)
+            question.pieces.append(detail)
+            if question.body_bytes > questions.BODY_BYTES_MAX:
+                self._respond(call, question.path, refused(413, "request body too large"))
+        elif kind == EventKind.HALF_CLOSED and question is not None:
+            del self._reading[call]
+            steps = self._answered(call, question.path, b"".join(question.pieces))
+            self._member.start(call, steps)
+        elif kind == EventKind.ENDED:
+            self._forget(call)
+            self._member.cancel(call)
+
+    def pass_time(self, now: float) -> float:
+        """Break off what is not complete in time; return when to look again."""
+        late = [call for call, question in self._reading.items() if question.deadline <= now]
+        for call in late:
+            self._forget(call)
+            self._output.finish(call, _BROKEN_OFF)
+        return next((question.deadline for question in self._reading.values()), inf)
+
+    def _refusal(
+        self, method: str, path: str, headers: Headers
+    ) -> tuple[Answered, tuple[tuple[str, str], ...]] | None:
+        """Tell why a question is refused before it is read, with the headers of the refusal."""
+        allowed = questions.allowed_method(path)
+        if path in (MEMBERS_PATH, VERSION_PATH):
+            allowed = "GET"
+        if allowed is None:
+            return refused(404, "404 page not found"), ()
+        if method != allowed:
+            allow = () if path in _WITHOUT_ALLOW else (("allow", allowed),)
+            return refused(405, "Method Not Allowed"), allow
+        if path == questions.HASH_KV_PATH:
+            given = next((value for name, value in headers if name == CLUSTER_ID), "")
+            if given and given != self._cluster_id:
+                return refused(412, "cluster ID mismatch"), ()
+        if len(self.open) >= OPEN_MAX:
+            return refused(503, "too many questions are open"), ()
+        return None
+
+    def _answered(self, call: int, path: str, body: bytes) -> Steps:
+        answered = yield from questions.answer(self._member, path, body)
+        self._respond(call, path, answered)
+        return None
+
+    def _respond(
+        self, call: int, path: str, answered: Answered, extra: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self._forget(call)
+        headers = [*extra, *self._headers(path, answered)]
+        self._output.respond(call, answered.status, headers, answered.body)
+
+    def _headers(self, path: str, answered: Answered) -> Iterator[tuple[str, str]]:
+        if self._names_cluster(path, answered.status):
+            yield CLUSTER_ID, self._cluster_id
+        yield "content-type", answered.content_type
+        if answered.status != 200:
+            yield "x-content-type-options", "nosniff"
+
+    @staticmethod
+    def _names_cluster(path: str, status: int) -> bool:
+        """Tell whether an answer has the cluster's id, as etcd's has."""
+        if path in _WITHOUT_CLUSTER_ID or status == 405:
+            return False
+        if path == questions.HASH_KV_PATH:
+            return status == 200
+        return path == MEMBERS_PATH or questions.allowed_method(path) is not None
+
+    @property
+    def _cluster_id(self) -> str:
+        return f"{self._member.cluster.cluster_id:x}"
+
+    def _forget(self, call: int) -> None:
+        self._reading.pop(call, None)
+        self.open.pop(call, None)

@@ -1,0 +1,155 @@
+"""What a member asks others before it starts for the first time.
+
+One that joins a cluster takes its id and the cluster's from the answer of whoever answers first,
+after checking that both sides mean the same members and that the versions fit. One that begins a
+new cluster makes sure that the others do not know it from an earlier life: a member that lost its
+log has forgotten its votes, and must not come back as the same one.
+
+Both are generators that yield what to ask and are given the answer, or None.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from kvorum.member.questions import DOWNGRADE_PATH
+from kvorum.membership.bootstrap import (
+    BootstrapError,
+    InitialCluster,
+    initial_members,
+    is_bootstrapped,
+    match_existing,
+)
+from kvorum.membership.documents import DocumentError, Member, decode_members
+from kvorum.membership.versions import CLUSTER_VERSION_MIN, Version, parse_version
+from kvorum.peer.cluster.answers import CLUSTER_ID, MEMBERS_PATH, VERSION_PATH
+from kvorum.peer.cluster.exchanges import Answer
+from kvorum.peer.cluster.polling import versions_of
+
+JOIN_SECONDS_MAX = 10.0
+"""Time for one answer to a member that joins."""
+NEW_SECONDS_MAX = 1.0
+"""Time for one answer to a member of a new cluster: most of the others do not run yet."""
+
+
+class Asking(NamedTuple):
+    """A GET request to `scheme://host:port`, and how long it may take."""
+
+    url: str
+    target: str
+    seconds_max: float
+
+
+class Joined(NamedTuple):
+    """The cluster that a member found, and itself in it."""
+
+    member_id: int
+    cluster_id: int
+    members: list[Member]
+
+
+Steps = Generator[Asking, Answer | None, None]
+
+
+def join(
+    initial_cluster: InitialCluster,
+    name: str,
+    server_version: str,
+    resolve: Callable[[str], str] = str,
+) -> Generator[Asking, Answer | None, Joined]:
+    """Find the existing cluster of a list; raises BootstrapError if it cannot be joined."""
+    urls = _urls_of_others(initial_cluster, name)
+    found = yield from _fetch(urls, JOIN_SECONDS_MAX)
+    if found is None:
+        raise BootstrapError(
+            "cannot fetch cluster info from peer urls: could not retrieve cluster information "
+            f"from the given URLs {', '.join(urls) or '(none)'}; is the cluster running, and are "
+            "the URLs of its members in --initial-cluster?"
+        )
+    cluster_id, existing = found
+    members = match_existing(initial_cluster, existing, resolve)
+    local = next(each for each in members if each.name == name)
+    if is_bootstrapped(existing, local.id):
+        raise BootstrapError(
+            f"member {local.id:x} has already been bootstrapped: the cluster knows {name} as a "
+            "member that has run before, but its data directory holds no log. A member that lost "
+            f"its log cannot come back as the same one: run 'etcdctl member remove {local.id:x}', "
+            "then 'etcdctl member add', and start it again with --initial-cluster-state=existing"
+        )
+    yield from _check_versions(existing, local.id, parse_version(server_version))
+    return Joined(local.id, cluster_id, members)
+
+
+def check_new(initial_cluster: InitialCluster, token: str, name: str) -> Steps:
+    """Make sure that no other member knows this one; raises BootstrapError."""
+    local = next(each for each in initial_members(initial_cluster, token) if each.name == name)
+    found = yield from _fetch(_urls_of_others(initial_cluster, name), NEW_SECONDS_MAX)
+    if found is not None and is_bootstrapped(found[1], local.id):
+        raise BootstrapError(
+            f"member {local.id:x} has already been bootstrapped: the other members know {name} as "
+            "a member that has run before, but its data directory holds no log. Give it the "
+            f"--data-dir it had; if that is lost, run 'etcdctl member remove {local.id:x}', then "
+            "'etcdctl member add', and start it with --initial-cluster-state=existing"
+        )
+
+
+def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
+    return sorted(url for other, urls in initial_cluster.items() if other != name for url in urls)
+
+
+def _fetch(
+    urls: Sequence[str], seconds_max: float
+) -> Generator[Asking, Answer | None, tuple[int, list[Member]] | None]:
+    """Return the cluster's id and members by the first who tells them; None if nobody does."""
+    for url in urls:
+        answer = yield Asking(url, MEMBERS_PATH, seconds_max)
+        if answer is None or answer.status != 200:
+            continue
+        try:
+            cluster_id = int(answer.headers.get(CLUSTER_ID, ""), 16)
+            members = decode_members(answer.body)
+        except (ValueError, DocumentError):
+            continue
+        if members:
+            return cluster_id, members
+    return None
+
+
+def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> Steps:
+    """Check that a cluster's version is one that this server can run with."""
+    others = [each for each in existing if each.id != local_id]
+    found: dict[int, Version] = {}
+    for member in others:
+        for url in member.peer_urls:
+            versions = versions_of((yield Asking(url, VERSION_PATH, JOIN_SECONDS_MAX)))
+            if versions is None:
+                continue
+            with suppress(ValueError):  # not decided yet
+                found[member.id] = parse_version(versions.get("etcdcluster", ""))
+            break
+    highest = own.level
+    if (yield from _is_downgrading(others)):
+        highest = Version(own.major, own.minor + 1)
+    unfit = {
+        each: version
+        for each, version in found.items()
+        if not CLUSTER_VERSION_MIN <= version.level <= highest
+    }
+    if unfit or not found:
+        told = ", ".join(f"{each:x} runs with {version}" for each, version in found.items())
+        raise BootstrapError(
+            "incompatible with current running cluster: this server can join clusters of version "
+            f"{CLUSTER_VERSION_MIN} to {highest}, but {told or 'no member told its version'}"
+        )
+
+
+def _is_downgrading(
+    others: Sequence[Member],
+) -> Generator[Asking, Answer | None, bool]:
+    """Return what the first member that answers says."""
+    for member in others:
+        for url in member.peer_urls:
+            answer = yield Asking(url, DOWNGRADE_PATH, JOIN_SECONDS_MAX)
+            if answer is not None and answer.status == 200:
+                return answer.body.strip() == b"true"
+    return False

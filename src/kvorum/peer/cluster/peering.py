@@ -1,0 +1,200 @@
+"""A member among others: connects one to the transport, and carries what members ask each other.
+
+The loop hands in what arrived at the peer port and what the dialer reports before the member's
+turn, and calls `deliver` after it. The transport follows the membership: a member that was added
+is dialed, one that was removed is not heard any more. Until this member knows the cluster from
+its own log, it goes by the list that it was given when it joined.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from kvorum.edge.interface import Headers
+from kvorum.member import questions
+from kvorum.member.member import Member
+from kvorum.member.outbox import Question
+from kvorum.membership.documents import Member as Peer
+from kvorum.peer.cluster.answers import CLUSTER_ID, VERSION_PATH, Answers
+from kvorum.peer.cluster.exchanges import Answer, Done, Exchanges
+from kvorum.peer.cluster.polling import VersionPolling
+from kvorum.peer.interface import Dialer, DialEvent, Output
+from kvorum.peer.transport import Identity, Transport
+from kvorum.peer.transport import Settings as TransportSettings
+from kvorum.raft.logger import Logger
+
+CLUSTER_VERSION_MIN = "3.0.0"
+LOOK_SECONDS = 0.5
+"""How often at least it is looked whether questions take too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is told about the place of this member among the others."""
+
+    peer_urls: tuple[str, ...]
+    """Where others reach this one."""
+    known: Sequence[Peer] = ()
+    """The members that a joining one was told of; its log tells it later."""
+
+
+class Peering:
+    """The transport of one member, its questions and its answers."""
+
+    def __init__(
+        self, member: Member, output: Output, dialer: Dialer, settings: Settings, logger: Logger
+    ) -> None:
+        self._member = member
+        self._logger = logger
+        identity = Identity(
+            local_id=member.id,
+            cluster_id=member.cluster.cluster_id,
+            peer_urls=settings.peer_urls,
+            server_version=member.config.server_version,
+            min_cluster_version=CLUSTER_VERSION_MIN,
+        )
+        self.transport = Transport(
+            member,
+            output,
+            dialer,
+            identity,
+            TransportSettings(
+                snap_directory=member.snap_directory,
+                election_seconds=member.config.election_seconds,
+                unix_seconds=member.unix_seconds,
+            ),
+            logger,
+        )
+        self._answers = Answers(member, output)
+        self._exchanges = Exchanges(dialer)
+        self._polling = VersionPolling(member, self._ask_version)
+        self._seconds_max = member.config.request_seconds_max
+        self._cluster_headers: Headers = ((CLUSTER_ID, f"{member.cluster.cluster_id:x}"),)
+        self._generation = -1
+        self._known = {each.id: each.peer_urls for each in settings.known}
+        self._is_stopped = False
+        self._look_at = 0.0
+        self._now = member.now
+        self._add(settings.known, member.now)
+        self._follow(member.now)
+
+    # What arrives.
+
+    @property
+    def open(self) -> Container[int]:
+        """The calls of the peer port that are served here."""
+        return self
+
+    def __contains__(self, call: object) -> bool:
+        return call in self._answers.open or call in self.transport.open
+
+    def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
+        """Take a request of another member."""
+        self._now = now
+        if self.transport.serves(method, target):
+            self.transport.opened(call, method, target, headers, now)
+        else:
+            self._answers.opened(call, method, target, headers, now)
+
+    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
+        """Take what happened to a request that is open."""
+        self._now = now
+        if call in self._answers.open:
+            self._answers.handle(kind, call, detail)
+        else:
+            self.transport.handle(kind, call, detail, now)
+
+    def happened(self, events: Iterable[DialEvent], now: float) -> None:
+        """Take what the dialer reports."""
+        self._now = now
+        transport, exchanges = self.transport, self._exchanges
+        for event in events:
+            if not transport.happened(event, now):
+                exchanges.happened(event)
+
+    # What goes out.
+
+    def deliver(self, now: float) -> None:
+        """Send what the member has to say to others; called after each of its turns."""
+        if self._is_stopped:
+            return
+        self._now = now
+        member = self._member
+        if member.cluster.generation != self._generation:
+            self._follow(now)
+        out = member.out
+        if out.messages:
+            self.transport.send(out.take_messages(), now)
+        if out.snapshots:
+            for transfer in out.take_snapshots():
+                self.transport.send_snapshot(transfer, now)
+        if out.questions:
+            for question in out.take_questions():
+                self._ask(question, now)
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when there is more, if nothing happens before.
+
+        Called in every turn, after what happened was handed in.
+        """
+        if self._is_stopped:
+            return inf
+        self._now = now
+        if now >= self._look_at or self._polling.is_leading != self._member.is_leader:
+            self._look_at = min(
+                now + LOOK_SECONDS,
+                self._exchanges.pass_time(now),
+                self._answers.pass_time(now),
+                self._polling.pass_time(now),
+            )
+        return min(self.transport.pass_time(now), self._look_at)
+
+    def stop(self) -> None:
+        """End every stream and request; what the member says from now on is lost."""
+        self._is_stopped = True
+        self._exchanges.stop()
+        self.transport.stop()
+
+    # Membership.
+
+    def _follow(self, now: float) -> None:
+        """Let the transport know the members that the log has told of."""
+        cluster = self._member.cluster
+        self._generation = cluster.generation
+        self._add(cluster.members, now)
+        for peer in list(self.transport.peers):
+            if cluster.is_removed(peer):
+                self._known.pop(peer, None)
+                self.transport.remove_peer(peer)
+
+    def _add(self, members: Iterable[Peer], now: float) -> None:
+        for each in members:
+            if each.id == self._member.id:
+                continue
+            if each.id not in self.transport.peers:
+                self.transport.add_peer(each.id, each.peer_urls, now)
+            elif self._known.get(each.id) != each.peer_urls:
+                self.transport.update_peer(each.id, each.peer_urls)
+            self._known[each.id] = each.peer_urls
+
+    # Questions.
+
+    def _ask(self, question: Question, now: float) -> None:
+        number, peer, method, path, body = question
+
+        def told(answer: Answer | None) -> None:
+            meant = None if answer is None else questions.meaning(path, answer.status, answer.body)
+            self._member.told(number, meant)
+
+        urls = self._known.get(peer)
+        if not urls:
+            told(None)
+            return
+        headers = self._cluster_headers if path == questions.HASH_KV_PATH else ()
+        request = (method, path, headers, body)
+        self._exchanges.ask(peer, urls, request, now + self._seconds_max, told)
+
+    def _ask_version(self, peer: Peer, done: Done) -> None:
+        request = ("GET", VERSION_PATH, (), b"")
+        deadline = self._now + 1.0 + self._member.config.election_seconds
+        self._exchanges.ask(peer.id, peer.peer_urls, request, deadline, done)

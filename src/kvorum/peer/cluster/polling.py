@@ -1,0 +1,81 @@
+"""Which versions the other members run: the leader asks them, at its election and then regularly.
+
+The cluster's version follows from the answers. A member that does not answer has no known version,
+whatever it said before.
+"""
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from kvorum.member.duties import VERSION_SECONDS, agree_on_version
+from kvorum.member.member import Member
+from kvorum.membership.documents import Member as Peer
+from kvorum.peer.cluster.exchanges import Answer
+
+AskVersion = Callable[[Peer, Callable[[Answer | None], None]], None]
+"""Asks a member for its versions."""
+
+
+def server_version(answer: Answer | None) -> str | None:
+    """Return the version of the server that an answer to `/version` tells; None if none."""
+    versions = versions_of(answer)
+    return None if versions is None else versions.get("etcdserver")
+
+
+def versions_of(answer: Answer | None) -> dict[str, str] | None:
+    """Return the versions of an answer to `/version`; None if it is none."""
+    if answer is None or answer.status != 200:
+        return None
+    try:
+        fields = json.loads(answer.body)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    return {str(name): text for name, text in fields.items() if isinstance(text, str)}
+
+
+class VersionPolling:
+    """Keeps `member.peer_versions` up to date on the leader."""
+
+    __slots__ = ("_ask", "_member", "_next", "_unanswered", "is_leading")
+
+    def __init__(self, member: Member, ask: AskVersion) -> None:
+        self._member = member
+        self._ask = ask
+        self.is_leading = False
+        self._next = 0.0
+        self._unanswered = 0
+
+    def pass_time(self, now: float) -> float:
+        """Ask if it is time; return when that is the next time."""
+        member = self._member
+        if not member.is_leader:
+            self.is_leading = False
+            return now + VERSION_SECONDS
+        if not self.is_leading or now >= self._next:
+            self.is_leading = True
+            self._next = now + VERSION_SECONDS
+            self._poll()
+        return self._next
+
+    def _poll(self) -> None:
+        member = self._member
+        others = [each for each in member.cluster.members if each.id != member.id]
+        if self._unanswered:
+            return
+        self._unanswered = len(others)
+        for each in others:
+            self._ask(each, partial(self._told, each.id))
+
+    def _told(self, peer: int, answer: Answer | None) -> None:
+        member = self._member
+        version = server_version(answer)
+        if version is None:
+            member.peer_versions.pop(peer, None)
+        else:
+            member.peer_versions[peer] = version
+        self._unanswered -= 1
+        if not self._unanswered:
+            agree_on_version(member, member.now)

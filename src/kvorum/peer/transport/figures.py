@@ -1,0 +1,26 @@
+"""What is counted of a peer, for whoever shows it."""
+
+
+class Figures:
+    """Totals since the peer was added, and the last round trip."""
+
+    __slots__ = (
+        "disconnections",
+        "dropped_messages",
+        "receive_failures",
+        "received_bytes",
+        "round_trip_seconds",
+        "round_trips",
+        "send_failures",
+        "sent_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.send_failures = 0
+        self.receive_failures = 0
+        self.dropped_messages = 0
+        self.disconnections = 0
+        self.round_trips = 0
+        self.round_trip_seconds = 0.0

@@ -1,0 +1,154 @@
+"""What peers say of themselves in the headers of requests, and when they are refused.
+
+A refusal is what etcd says in the same case, to the letter: its members act upon the text.
+Versions are compared without their patch; one that is missing counts as 2.0.0.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from kvorum.edge.interface import Headers
+
+MESSAGE_STREAM: Final = "/raft/stream/message"
+APPEND_STREAM: Final = "/raft/stream/msgapp"
+PIPELINE: Final = "/raft"
+SNAPSHOT: Final = "/raft/snapshot"
+PROBING: Final = "/raft/probing"
+
+PROTOBUF: Final = "application/protobuf"
+OCTETS: Final = "application/octet-stream"
+
+_OLDEST: Final = (2, 0)
+_VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})([-+][0-9A-Za-z.+-]+)?", re.ASCII)
+_ID: Final = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is to others."""
+
+    local_id: int
+    cluster_id: int
+    peer_urls: tuple[str, ...]
+    server_version: str
+    min_cluster_version: str = "3.0.0"
+
+
+class Refusal(NamedTuple):
+    """An answer other than success."""
+
+    status: int
+    text: str
+    allow: str = ""
+    """For 405: the methods that there are."""
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the headers that go with the text."""
+        headers = [("Content-Type", "text/plain; charset=utf-8")]
+        headers.append(("X-Content-Type-Options", "nosniff"))
+        return [*headers, ("Allow", self.allow)] if self.allow else headers
+
+    def body(self) -> bytes:
+        """Return the text as a line."""
+        return self.text.encode() + b"\n"
+
+
+NOT_FOUND: Final = Refusal(404, "404 page not found")
+INCOMPATIBLE_VERSION: Final = Refusal(412, "incompatible version")
+CLUSTER_MISMATCH: Final = Refusal(412, "cluster ID mismatch")
+WRONG_RECEIVER: Final = Refusal(412, "to field mismatch")
+INVALID_PATH: Final = Refusal(404, "invalid path")
+INVALID_SENDER: Final = Refusal(404, "invalid from")
+SENDER_UNKNOWN: Final = Refusal(404, "error sender not found")
+SENDER_REMOVED: Final = Refusal(410, "removed member")
+UNREADABLE: Final = Refusal(400, "error unmarshalling raft message")
+UNACCEPTABLE: Final = Refusal(500, "error processing raft message")
+WRONG_TYPE: Final = Refusal(400, "wrong raft message type")
+TOO_LARGE: Final = Refusal(413, "request body too large")
+BUSY: Final = Refusal(503, "too many requests are being received, try again later")
+
+
+def wrong_method(allowed: str) -> Refusal:
+    """Return the refusal of any method but one."""
+    return Refusal(405, "Method Not Allowed", allowed)
+
+
+def parse_id(text: str) -> int | None:
+    """Return the id of a node; None if it is not one."""
+    return int(text, 16) if _ID.fullmatch(text) else None
+
+
+def parse_level(text: str) -> tuple[int, int] | None:
+    """Return major and minor of a version; those of 2.0.0 if there is none, None if it is bad."""
+    if not text:
+        return _OLDEST
+    match = _VERSION.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def parse_urls(text: str) -> tuple[str, ...] | None:
+    """Return the addresses that a peer gives of itself; None if one of them is none."""
+    urls = text.split(",")
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            is_address = bool(parts.hostname) and parts.port is not None
+        except ValueError:
+            return None
+        if not is_address or parts.scheme not in ("http", "https", "unix", "unixs"):
+            return None
+        if parts.path or parts.query or parts.fragment or parts.username is not None:
+            return None
+    return tuple(urls)
+
+
+def request_headers(identity: Identity) -> list[tuple[str, str]]:
+    """Return the headers of every request of the transport's but probes."""
+    return [
+        ("X-Server-From", f"{identity.local_id:x}"),
+        ("X-Server-Version", identity.server_version),
+        ("X-Min-Cluster-Version", identity.min_cluster_version),
+        ("X-Etcd-Cluster-ID", f"{identity.cluster_id:x}"),
+        ("X-PeerURLs", ",".join(identity.peer_urls)),
+    ]
+
+
+def check_sender(identity: Identity, headers: dict[str, str]) -> Refusal | None:
+    """Tell why a request is refused whatever it asks for; names of headers are lower-case."""
+    server = parse_level(headers.get("x-server-version", ""))
+    minimum = parse_level(headers.get("x-min-cluster-version", ""))
+    if not is_compatible(identity, server, minimum):
+        return INCOMPATIBLE_VERSION
+    if headers.get("x-etcd-cluster-id", "") != f"{identity.cluster_id:x}":
+        return CLUSTER_MISMATCH
+    return None
+
+
+def is_compatible(
+    identity: Identity, server: tuple[int, int] | None, minimum: tuple[int, int] | None
+) -> bool:
+    """Tell whether a peer of these versions and this node understand each other."""
+    own_server = parse_level(identity.server_version)
+    own_minimum = parse_level(identity.min_cluster_version)
+    assert own_server is not None and own_minimum is not None, identity
+    if server is None or minimum is None:
+        return False
+    return server >= own_minimum and minimum <= own_server
+
+
+def header(headers: Headers, name: str) -> str:
+    """Return the first value of a header with lower-case name; empty if it is missing."""
+    for each, value in headers:
+        if each == name:
+            return value
+    return ""
+
+
+def joined(headers: Headers) -> dict[str, str]:
+    """Return the headers by name; of those that repeat the first counts."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        found.setdefault(name, value)
+    return found

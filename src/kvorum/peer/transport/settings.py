@@ -1,0 +1,54 @@
+"""Limits and times of a transport. The times are etcd's, so that mixed groups agree on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LINK_HEARTBEAT_SECONDS = 5.0 / 3
+"""Between two heartbeats on a stream, whatever else is sent."""
+READ_SECONDS_MAX = 5.0
+"""A stream that is silent for so long is dead."""
+WRITE_SECONDS_MAX = 5.0
+"""A stream whose reader takes nothing for so long, though there is something, is dead."""
+DIAL_SECONDS_MIN = 0.1
+"""Between two attempts to open a stream."""
+PROBE_SECONDS = 4.0
+CLOCK_DIFFERENCE_SECONDS_MAX = 1.0
+PROGRESS_SECONDS = 5.0
+"""Between two lines of the log about a snapshot on its way."""
+SNAPSHOT_STALL_SECONDS_MAX = 30.0
+"""A snapshot of which nothing moves for so long is given up."""
+SNAPSHOT_ANSWER_SECONDS_MAX = 300.0
+"""The receiver of a snapshot has to make it durable before it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a transport is told by the program that it serves."""
+
+    snap_directory: str | None
+    """Where databases that come with snapshots go; None if a snapshot is all in its message."""
+    election_seconds: float
+    """The election timeout; a peer gets one second more to answer."""
+    unix_seconds: Callable[[], float]
+    """The time of day, to be compared with the peers'."""
+    frame_bytes_max: int = 512 << 20
+    """Largest message on a stream."""
+    body_bytes_max: int = 64 << 20
+    """Largest message that is posted, and the message part of a snapshot."""
+    bodies_bytes_max: int = 256 << 20
+    """All posted messages that are incomplete; what goes past it is refused."""
+    stream_pending_bytes_max: int = 64 << 20
+    """What a stream's reader may leave unread; further messages are dropped."""
+    pipeline_requests_max: int = 4
+    """Posts to one peer at a time."""
+    pipeline_queue_max: int = 64
+    """Messages that wait to be posted to a peer; further ones are dropped."""
+    snapshot_piece_bytes: int = 1 << 20
+    """How much of a database is read or written at once."""
+    remotes_max: int = 64
+    """Nodes that are known only by the address they gave."""
+
+    @property
+    def answer_seconds_max(self) -> float:
+        """How long a peer may take to begin an answer."""
+        return 1.0 + self.election_seconds

@@ -1,0 +1,110 @@
+"""What the parts of a transport share: whom they serve, and who carries their bytes."""
+
+from typing import Any, Protocol
+
+from kvorum.edge.interface import Headers
+from kvorum.peer.interface import Dialer, Node, Output
+from kvorum.peer.transport.headers import Identity, Refusal, request_headers
+from kvorum.peer.transport.settings import Settings
+from kvorum.raft.logger import Logger
+from kvorum.raft.messages import IS_LOCAL, Message, MessageType
+
+
+class Requester(Protocol):
+    """The one that sent a request."""
+
+    def happened(self, kind: int, detail: Any, now: float) -> None:
+        """Take an event of the request."""
+
+
+class Served(Protocol):
+    """A request of a peer that is not answered yet."""
+
+    def handle(self, kind: int, detail: Any, now: float) -> None:
+        """Take an event of the request."""
+
+
+class Shared:
+    """The surroundings of each part. Requests and calls are known here as long as they last."""
+
+    __slots__ = (
+        "body_bytes",
+        "calls",
+        "dialer",
+        "headers",
+        "identity",
+        "logger",
+        "misdirected",
+        "node",
+        "output",
+        "requests",
+        "settings",
+    )
+
+    def __init__(
+        self,
+        node: Node,
+        output: Output,
+        dialer: Dialer,
+        identity: Identity,
+        settings: Settings,
+        logger: Logger,
+    ) -> None:
+        self.node = node
+        self.output = output
+        self.dialer = dialer
+        self.identity = identity
+        self.settings = settings
+        self.logger = logger
+        self.headers = request_headers(identity)
+        self.requests: dict[int, Requester] = {}
+        self.calls: dict[int, Served] = {}
+        # Of incomplete posted messages, together.
+        self.body_bytes = 0
+        # Messages that were not for this node, or from a removed one.
+        self.misdirected = 0
+
+    def request(
+        self,
+        requester: Requester,
+        url: str,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes | None,
+    ) -> int:
+        """Begin a request whose events go to the requester."""
+        number = self.dialer.request(url, method, target, headers, body)
+        self.requests[number] = requester
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Give a request up; nothing comes of it any more."""
+        del self.requests[number]
+        self.dialer.cancel(number)
+
+    def refuse(self, call: int, refusal: Refusal, headers: Headers = ()) -> None:
+        """Answer a call with an error, and forget it."""
+        self.calls.pop(call, None)
+        self.output.respond(call, refusal.status, [*refusal.headers(), *headers], refusal.body())
+
+    def receive(self, message: Message) -> bool:
+        """Give the node a message of a peer; False if it is not for it.
+
+        What only a node itself may say is left out. So is a snapshot whose database went
+        another way, or did not come at all.
+        """
+        node = self.node
+        if message.to != self.identity.local_id or node.is_removed(message.sender):
+            self.misdirected += 1
+            if self.misdirected == 1:
+                self.logger.warning(
+                    f"ignored a message from {message.sender:x} to {message.to:x}: this node is "
+                    f"{self.identity.local_id:x}, or the sender was removed"
+                )
+            return False
+        kind = message.type
+        is_database_missing = kind == MessageType.SNAP and self.settings.snap_directory is not None
+        if not IS_LOCAL[kind] and not is_database_missing:
+            node.receive(message)
+        return True

@@ -1,0 +1,324 @@
+"""The two streams of each direction between two nodes: those that a peer reads, those we read.
+
+Whoever wants to receive asks for the stream. A writer therefore has nothing to do until its peer
+came, and the newest request of a peer is the one that counts. A reader asks again, at most every
+`DIAL_SECONDS_MIN`, until there is a stream; heartbeats of the link tell it that there still is.
+"""
+
+from typing import Any, Final
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import EventKind
+from kvorum.peer.interface import DialEventKind
+from kvorum.peer.transport.addresses import Addresses
+from kvorum.peer.transport.figures import Figures
+from kvorum.peer.transport.frames import (
+    APPEND_HEARTBEAT,
+    MESSAGE_HEARTBEAT,
+    AppendReader,
+    AppendWriter,
+    EntriesEncoder,
+    MessageReader,
+    encode_message_frame,
+)
+from kvorum.peer.transport.headers import (
+    APPEND_STREAM,
+    MESSAGE_STREAM,
+    header,
+    is_compatible,
+    parse_level,
+)
+from kvorum.peer.transport.settings import (
+    DIAL_SECONDS_MIN,
+    LINK_HEARTBEAT_SECONDS,
+    READ_SECONDS_MAX,
+    WRITE_SECONDS_MAX,
+)
+from kvorum.peer.transport.shared import Shared
+from kvorum.raft.messages import Message
+
+_OK: Final = Status(Code.OK, "")
+_REFUSAL_BYTES_MAX: Final = 1024
+_NEVER: Final = float("inf")
+
+# The kinds as plain numbers, because every piece of a stream is asked for its own.
+_ENDED: Final = int(EventKind.ENDED)
+_RESPONDED: Final = int(DialEventKind.RESPONDED)
+_PIECE: Final = int(DialEventKind.PIECE)
+
+
+class StreamWriter:
+    """The stream of one kind that a peer reads, while there is one."""
+
+    __slots__ = (
+        "_append_writer",
+        "_entries",
+        "_figures",
+        "_frames",
+        "_is_append",
+        "_moved_at",
+        "_name",
+        "_peer",
+        "_sent_bytes",
+        "_shared",
+        "_taken_bytes",
+        "call",
+        "heartbeat_at",
+    )
+
+    def __init__(
+        self,
+        shared: Shared,
+        peer: int,
+        figures: Figures,
+        entries: EntriesEncoder,
+        *,
+        is_append: bool,
+    ) -> None:
+        self._shared = shared
+        self._peer = peer
+        self._figures = figures
+        self._entries = entries
+        self._is_append = is_append
+        self._name = "append stream" if is_append else "message stream"
+        self._append_writer = AppendWriter(entries)
+        self._frames: list[bytes] = []
+        # What was given to the edge, and what of it the network took when it last moved.
+        self._sent_bytes = 0
+        self._taken_bytes = 0
+        self._moved_at = 0.0
+        self.call: int | None = None
+        self.heartbeat_at = _NEVER
+
+    def attach(self, call: int, now: float) -> None:
+        """Write to this call from now on; the older one is ended."""
+        if self.call is not None:
+            self._shared.logger.info(f"{self._peer:x} opened its {self._name} anew")
+            self.close()
+        else:
+            self._shared.logger.info(f"{self._peer:x} reads the {self._name}")
+        self.call = call
+        self._shared.calls[call] = self
+        self._append_writer = AppendWriter(self._entries)
+        self._sent_bytes = self._taken_bytes = 0
+        self._moved_at = now
+        self.heartbeat_at = now + LINK_HEARTBEAT_SECONDS
+
+    def handle(self, kind: int, _detail: Any, _now: float) -> None:
+        """Take an event of the call."""
+        if kind == _ENDED:
+            self._lost("it was closed")
+
+    def _lost(self, reason: str) -> None:
+        self._shared.logger.warning(f"lost the {self._name} to {self._peer:x}: {reason}")
+        self._forget()
+        self._figures.send_failures += 1
+        self._shared.node.unreachable(self._peer)
+
+    def _forget(self) -> None:
+        assert self.call is not None, "no stream is attached"
+        self._shared.calls.pop(self.call, None)
+        self.call = None
+        self._frames = []
+        self.heartbeat_at = _NEVER
+
+    def close(self) -> None:
+        """End the stream, if there is one."""
+        if self.call is not None:
+            call = self.call
+            self._forget()
+            self._shared.output.finish(call, _OK)
+
+    def write(self, message: Message) -> bool:
+        """Add a message to what `flush` sends; False if the peer is too slow to be sent more."""
+        frames, call, shared = self._frames, self.call, self._shared
+        assert call is not None, "no stream is attached"
+        # Asked once for each batch.
+        if not frames and (
+            shared.output.pending_bytes(call) >= shared.settings.stream_pending_bytes_max
+        ):
+            return False
+        if self._is_append:
+            frames.append(self._append_writer.encode(message))
+        else:
+            frames.append(encode_message_frame(message))
+        return True
+
+    def flush(self, batch: list[tuple[int, bytes]]) -> None:
+        """Put what was written into a batch for the edge."""
+        call = self.call
+        if call is None or not self._frames:
+            return
+        data = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
+        self._frames = []
+        self._sent_bytes += len(data)
+        self._figures.sent_bytes += len(data)
+        batch.append((call, data))
+
+    def pass_time(self, now: float, batch: list[tuple[int, bytes]]) -> float:
+        """Send the heartbeat that is due; end a stream that does not move; return when next."""
+        call = self.call
+        if call is None or now < self.heartbeat_at:
+            return self.heartbeat_at
+        pending = self._shared.output.pending_bytes(call)
+        taken = self._sent_bytes - pending
+        if not pending or taken > self._taken_bytes:
+            self._moved_at = now
+        self._taken_bytes = taken
+        if now - self._moved_at > WRITE_SECONDS_MAX:
+            self._lost(f"{pending} bytes were not read for {WRITE_SECONDS_MAX:.0f} s")
+            self._shared.output.finish(call, Status(Code.UNAVAILABLE, "the reader is too slow"))
+            return _NEVER
+        self._frames.append(APPEND_HEARTBEAT if self._is_append else MESSAGE_HEARTBEAT)
+        self.flush(batch)
+        self.heartbeat_at = now + LINK_HEARTBEAT_SECONDS
+        return self.heartbeat_at
+
+
+class StreamReader:
+    """The stream of one kind that we read from a peer, asked for until there is one."""
+
+    __slots__ = (
+        "_addresses",
+        "_answer",
+        "_decoder",
+        "_dialed_at",
+        "_figures",
+        "_is_append",
+        "_name",
+        "_number",
+        "_peer",
+        "_problem",
+        "_shared",
+        "_status",
+        "_target",
+        "_url",
+        "is_open",
+        "wake_at",
+    )
+
+    def __init__(
+        self, shared: Shared, peer: int, figures: Figures, addresses: Addresses, *, is_append: bool
+    ) -> None:
+        self._shared = shared
+        self._peer = peer
+        self._figures = figures
+        self._addresses = addresses
+        self._is_append = is_append
+        self._name = "append stream" if is_append else "message stream"
+        path = APPEND_STREAM if is_append else MESSAGE_STREAM
+        self._target = f"{path}/{shared.identity.local_id:x}"
+        self._number: int | None = None
+        self._url = ""
+        self._dialed_at = 0.0
+        self._decoder: MessageReader | AppendReader = MessageReader()
+        # What is wrong, while something is; said once.
+        self._problem = ""
+        self._status = 0
+        self._answer = b""
+        self.is_open = False
+        # To dial, or to give the stream up.
+        self.wake_at = 0.0
+
+    def pass_time(self, now: float) -> float:
+        """Dial if it is time to; give up what is silent; return when to be called next."""
+        if now >= self.wake_at:
+            if self._number is None:
+                self._dial(now)
+            else:
+                self._shared.cancel(self._number)
+                self._failed("it was silent for too long", now)
+        return self.wake_at
+
+    def _dial(self, now: float) -> None:
+        shared = self._shared
+        frame_bytes_max = shared.settings.frame_bytes_max
+        local_id = shared.identity.local_id
+        self._decoder = (
+            AppendReader(self._peer, local_id, frame_bytes_max)
+            if self._is_append
+            else MessageReader(frame_bytes_max)
+        )
+        self._status, self._answer = 0, b""
+        self._dialed_at = now
+        self.wake_at = now + shared.settings.answer_seconds_max
+        self._url = self._addresses.current
+        headers = [*shared.headers, ("X-Raft-To", f"{self._peer:x}")]
+        self._number = shared.request(self, self._url, "GET", self._target, headers, b"")
+
+    def happened(self, kind: int, detail: Any, now: float) -> None:
+        """Take an event of the request."""
+        if kind == _PIECE and self.is_open:
+            self.wake_at = now + READ_SECONDS_MAX
+            self._figures.received_bytes += len(detail)
+            try:
+                messages = self._decoder.feed(detail)
+            except ValueError as error:
+                self._give_up(f"it cannot be read: {error}", now)
+                return
+            receive = self._shared.receive
+            for message in messages:
+                receive(message)
+        elif kind == _RESPONDED:
+            self._responded(detail, now)
+        elif kind == _PIECE:
+            self._answer += detail[: _REFUSAL_BYTES_MAX - len(self._answer)]
+        elif kind == DialEventKind.COMPLETED:
+            self._completed(now)
+        elif kind == DialEventKind.FAILED:
+            self._forget()
+            self._failed(str(detail), now)
+
+    def _responded(self, detail: Any, now: float) -> None:
+        self._status, headers = detail
+        if self._status == 410:
+            self._give_up("the peer says that this node was removed", now)
+            self._shared.node.removed()
+        elif self._status == 200:
+            level = parse_level(header(headers, "x-server-version"))
+            if not is_compatible(self._shared.identity, level, (0, 0)):
+                self._give_up("the peer's version has no such stream", now)
+                return
+            self.is_open = True
+            self.wake_at = now + READ_SECONDS_MAX
+            self._problem = ""
+            self._shared.logger.info(f"reads the {self._name} of {self._peer:x} at {self._url}")
+
+    def _completed(self, now: float) -> None:
+        self._forget()
+        if self.is_open:
+            self._failed("the peer ended it", now)
+        else:
+            text = self._answer.decode(errors="replace").strip()
+            self._failed(f"the peer answered {self._status} {text}", now)
+
+    def _give_up(self, problem: str, now: float) -> None:
+        assert self._number is not None, "there is nothing to give up"
+        self._shared.cancel(self._number)
+        self._failed(problem, now)
+
+    def _forget(self) -> None:
+        assert self._number is not None, "an event of no request"
+        del self._shared.requests[self._number]
+
+    def _failed(self, problem: str, now: float) -> None:
+        self._number = None
+        if self.is_open:
+            self._figures.receive_failures += 1
+        self.is_open = False
+        self._addresses.failed(self._url)
+        self.wake_at = max(now, self._dialed_at + DIAL_SECONDS_MIN)
+        if problem != self._problem:
+            self._problem = problem
+            self._shared.logger.warning(
+                f"does not read the {self._name} of {self._peer:x} at {self._url}: {problem}; "
+                f"trying on"
+            )
+
+    def stop(self) -> None:
+        """Read no more."""
+        if self._number is not None:
+            self._shared.cancel(self._number)
+            self._number = None
+        self.is_open = False
+        self.wake_at = _NEVER

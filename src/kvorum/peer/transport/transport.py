@@ -1,0 +1,330 @@
+"""The transport of a node: to whom its messages go, and who answers what peers ask.
+
+Everything is driven from outside, in turns: events of calls and of requests first, then what the
+node has to say, then `pass_time`, so that what arrived during a pause counts before its deadline.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
+
+from kvorum.edge.interface import Headers
+from kvorum.peer.interface import Dialer, DialEvent, DialEventKind, Node, Output
+from kvorum.peer.transport.frames import EntriesEncoder
+from kvorum.peer.transport.headers import (
+    APPEND_STREAM,
+    BUSY,
+    INVALID_PATH,
+    INVALID_SENDER,
+    MESSAGE_STREAM,
+    NOT_FOUND,
+    PIPELINE,
+    PROBING,
+    SENDER_REMOVED,
+    SENDER_UNKNOWN,
+    SNAPSHOT,
+    WRONG_RECEIVER,
+    Identity,
+    Refusal,
+    check_sender,
+    joined,
+    parse_id,
+    parse_urls,
+    wrong_method,
+)
+from kvorum.peer.transport.peer import Peer, Remote
+from kvorum.peer.transport.pipeline import Arrival
+from kvorum.peer.transport.probing import answer_probe
+from kvorum.peer.transport.settings import Settings
+from kvorum.peer.transport.shared import Shared
+from kvorum.peer.transport.snapshots import SnapshotArrival, SnapshotTransfer
+from kvorum.raft.logger import Logger
+from kvorum.raft.messages import Message, MessageType
+
+_PIECE: Final = int(DialEventKind.PIECE)
+_NEVER: Final = float("inf")
+
+
+class Transport:
+    """Carries the messages and snapshots of one node."""
+
+    __slots__ = ("_arrival", "_entries", "_peers", "_refusals", "_remotes", "_shared", "_wake_at")
+
+    def __init__(
+        self,
+        node: Node,
+        output: Output,
+        dialer: Dialer,
+        identity: Identity,
+        settings: Settings,
+        logger: Logger,
+    ) -> None:
+        self._shared = Shared(node, output, dialer, identity, settings, logger)
+        self._entries = EntriesEncoder()
+        self._peers: dict[int, Peer] = {}
+        self._remotes: dict[int, Remote] = {}
+        self._arrival: SnapshotArrival | None = None
+        # The last refusal of each sender, said once.
+        self._refusals: dict[str, str] = {}
+        self._wake_at = 0.0
+
+    # Who there is.
+
+    @property
+    def peers(self) -> Mapping[int, Peer]:
+        """The nodes of the group but this one, by id."""
+        return self._peers
+
+    def add_peer(self, peer: int, urls: Sequence[str], now: float) -> None:
+        """Keep streams with a node from now on; of a known one the addresses are updated."""
+        assert peer != self._shared.identity.local_id, "a node is no peer of its own"
+        if peer in self._peers:
+            self._peers[peer].update(urls)
+            return
+        remote = self._remotes.pop(peer, None)
+        if remote is not None:
+            remote.pipeline.stop()
+        self._peers[peer] = Peer(self._shared, peer, urls, self._entries, now)
+        self._wake_at = now
+        self._shared.logger.info(f"added peer {peer:x} at {','.join(urls)}")
+
+    def update_peer(self, peer: int, urls: Sequence[str]) -> None:
+        """Use other addresses of a peer from the next request on."""
+        self._peers[peer].update(urls)
+        self._shared.logger.info(f"peer {peer:x} is at {','.join(urls)} now")
+
+    def remove_peer(self, peer: int) -> None:
+        """End everything with a node that is no part of the group any more."""
+        if peer in self._peers:
+            self._peers.pop(peer).stop()
+            self._shared.logger.info(f"removed peer {peer:x}")
+
+    def add_remote(self, peer: int, urls: Sequence[str]) -> None:
+        """Post messages to a node that is not known as a peer, while this one catches up."""
+        if peer in self._peers or peer in self._remotes or peer == self._shared.identity.local_id:
+            return
+        if len(self._remotes) < self._shared.settings.remotes_max:
+            self._remotes[peer] = Remote(self._shared, peer, urls)
+            self._shared.logger.info(f"{peer:x} gave its address, {','.join(urls)}")
+
+    # What peers ask.
+
+    @property
+    def open(self) -> Container[int]:
+        """The calls that were opened here and are not answered yet."""
+        return self._shared.calls
+
+    def serves(self, method: str, target: str) -> bool:
+        """Tell whether a request is one for the transport."""
+        del method
+        path, _, _ = target.partition("?")
+        return path == PIPELINE or path.startswith("/raft/")
+
+    def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
+        """Begin to answer a request that `serves` told of."""
+        path, _, _ = target.partition("?")
+        if path == PROBING:
+            body = answer_probe(self._shared.settings.unix_seconds())
+            content = [("Content-Type", "text/plain; charset=utf-8")]
+            self._shared.output.respond(call, 200, content, body)
+        elif path in (PIPELINE, SNAPSHOT):
+            self._post_opened(call, method, path, joined(headers), now)
+        elif path.startswith("/raft/stream/"):
+            self._stream_opened(call, method, path, joined(headers), now)
+        else:
+            self._shared.refuse(call, NOT_FOUND)
+
+    def _post_opened(
+        self, call: int, method: str, path: str, headers: dict[str, str], now: float
+    ) -> None:
+        shared = self._shared
+        answer_headers = [("X-Etcd-Cluster-ID", f"{shared.identity.cluster_id:x}")]
+        if method != "POST":
+            shared.refuse(call, wrong_method("POST"))
+            return
+        refusal = check_sender(shared.identity, headers)
+        if refusal is not None:
+            self._refuse(call, refusal, answer_headers, headers)
+            return
+        sender = parse_id(headers.get("x-server-from", ""))
+        if sender is not None:
+            self._take_address(sender, headers)
+        if path == PIPELINE:
+            shared.calls[call] = Arrival(shared, call, answer_headers)
+        elif shared.settings.snap_directory is None:
+            shared.refuse(call, NOT_FOUND, answer_headers)
+        elif self._arrival is not None and not self._arrival.is_idle:
+            self._refuse(call, BUSY, answer_headers, headers)
+        else:
+            self._arrival = SnapshotArrival(shared, call, answer_headers, now)
+            shared.calls[call] = self._arrival
+            self._wake_at = now
+
+    def _stream_opened(
+        self, call: int, method: str, path: str, headers: dict[str, str], now: float
+    ) -> None:
+        shared = self._shared
+        if method != "GET":
+            shared.refuse(call, wrong_method("GET"))
+            return
+        answer_headers = [
+            ("X-Server-Version", shared.identity.server_version),
+            ("X-Etcd-Cluster-ID", f"{shared.identity.cluster_id:x}"),
+        ]
+        kind, _, name = path.rpartition("/")
+        sender = parse_id(name)
+        refusal = check_sender(shared.identity, headers)
+        if refusal is None:
+            refusal = self._check_stream(kind, sender, headers)
+        if refusal is not None:
+            self._refuse(call, refusal, answer_headers, headers)
+            return
+        assert sender is not None
+        self._refusals.pop(headers.get("x-server-from", ""), None)
+        shared.output.respond(call, 200, answer_headers, None)
+        self._peers[sender].attach(call, now, is_append=kind == APPEND_STREAM)
+        self._wake_at = now
+
+    def _check_stream(
+        self, kind: str, sender: int | None, headers: dict[str, str]
+    ) -> Refusal | None:
+        if kind not in (APPEND_STREAM, MESSAGE_STREAM):
+            return INVALID_PATH
+        if sender is None:
+            return INVALID_SENDER
+        if self._shared.node.is_removed(sender):
+            return SENDER_REMOVED
+        if sender not in self._peers:
+            self._take_address(sender, headers)
+            return SENDER_UNKNOWN
+        if headers.get("x-raft-to", "") != f"{self._shared.identity.local_id:x}":
+            return WRONG_RECEIVER
+        return None
+
+    def _take_address(self, sender: int, headers: dict[str, str]) -> None:
+        if sender not in self._peers and not self._shared.node.is_removed(sender):
+            urls = parse_urls(headers.get("x-peerurls", ""))
+            if urls is not None:
+                self.add_remote(sender, urls)
+
+    def _refuse(
+        self, call: int, refusal: Refusal, answer_headers: Headers, headers: dict[str, str]
+    ) -> None:
+        """Refuse a request, and say so once for each sender and reason."""
+        sender = headers.get("x-server-from", "")[:16]
+        if self._refusals.get(sender) != refusal.text and len(self._refusals) < 1024:
+            self._refusals[sender] = refusal.text
+            self._shared.logger.warning(
+                f"refused a request of {sender or 'an unnamed sender'}: {refusal.text} "
+                f"(version {headers.get('x-server-version', '')[:32]!r}, "
+                f"cluster {headers.get('x-etcd-cluster-id', '')[:32]!r}; "
+                f"here {self._shared.identity.cluster_id:x})"
+            )
+        self._shared.refuse(call, refusal, answer_headers)
+
+    def handle(self, kind: int, call: int, detail: Any, now: float) -> None:
+        """Take an event of a call that was opened here; of one that is answered it is ignored."""
+        served = self._shared.calls.get(call)
+        if served is not None:
+            served.handle(kind, detail, now)
+
+    # What the transport asks.
+
+    def happened(self, event: DialEvent, now: float) -> bool:
+        """Take an event of a request; False if it is not one of the transport's."""
+        kind, number, detail = event
+        requester = self._shared.requests.get(number)
+        if requester is None:
+            return False
+        requester.happened(kind, detail, now)
+        if kind != _PIECE or number not in self._shared.requests:
+            # Something began or ended: who is connected may be another, and something be due.
+            self._wake_at = now
+        return True
+
+    # What the node says.
+
+    def send(self, messages: Sequence[Message], now: float) -> None:
+        """Send messages; what cannot be sent is lost, and the node is told.
+
+        Of the acknowledgements that follow each other to a node only the last one is sent: it
+        says what the others say.
+        """
+        held: Message | None = None
+        for message in messages:
+            if message.type == MessageType.APP_RESP:
+                if held is not None and not _includes(message, held):
+                    self._send(held, now)
+                held = message
+            else:
+                self._send(message, now)
+        if held is not None:
+            self._send(held, now)
+        batch: list[tuple[int, bytes]] = []
+        for peer in self._peers.values():
+            peer.flush(batch)
+        self._entries.forget()
+        if batch:
+            self._shared.output.send(batch)
+
+    def _send(self, message: Message, now: float) -> None:
+        peer = self._peers.get(message.to)
+        if peer is not None:
+            peer.send(message, now)
+            return
+        remote = self._remotes.get(message.to)
+        if remote is not None:
+            self._wake_at = min(self._wake_at, now + self._shared.settings.answer_seconds_max)
+            if not remote.pipeline.send(message, now):
+                self._shared.node.unreachable(message.to)
+
+    def send_snapshot(self, transfer: SnapshotTransfer, now: float) -> None:
+        """Send a snapshot with its database; `Node.snapshot_sent` tells what became of it."""
+        peer = self._peers.get(transfer.message.to)
+        if peer is None:
+            self._shared.node.snapshot_sent(transfer, failed=True)
+        else:
+            peer.send_snapshot(transfer, now)
+            self._wake_at = now
+
+    # Time.
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when to be called next, at the latest."""
+        if now < self._wake_at:
+            return self._wake_at
+        batch: list[tuple[int, bytes]] = []
+        wake_at = _NEVER
+        for peer in self._peers.values():
+            wake_at = min(wake_at, peer.pass_time(now, batch))
+            peer.note_connection(now)
+        for remote in self._remotes.values():
+            wake_at = min(wake_at, remote.pipeline.pass_time(now))
+        if self._arrival is not None:
+            wake_at = min(wake_at, self._arrival.pass_time(now))
+        if batch:
+            self._shared.output.send(batch)
+        self._wake_at = wake_at
+        return wake_at
+
+    def stop(self) -> None:
+        """End every stream and request."""
+        for peer in self._peers.values():
+            peer.stop()
+        for remote in self._remotes.values():
+            remote.pipeline.stop()
+        if self._arrival is not None:
+            self._arrival.stop()
+        self._peers = {}
+        self._remotes = {}
+        self._wake_at = _NEVER
+
+
+def _includes(later: Message, earlier: Message) -> bool:
+    """Tell whether an acknowledgement says all that one before it says."""
+    return (
+        later.to == earlier.to
+        and later.term == earlier.term
+        and not later.reject
+        and not earlier.reject
+        and later.index >= earlier.index
+    )

@@ -1,0 +1,180 @@
+"""Reads an HTTP/1.1 answer as its bytes come: the head with h11, the body with a few lines of ours.
+
+Every raft message that a member receives is a part of a chunked body, so a chunk has to cost
+little. Bodies are handed out as they arrive, never gathered; whoever asked bounds what it keeps.
+"""
+
+import re
+
+import h11
+
+HEAD_BYTES_MAX = 64 * 1024
+LINE_BYTES_MAX = 4 * 1024
+"""A chunk's size with what may follow it, or a line after the last chunk."""
+TRAILER_LINES_MAX = 64
+
+_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}", re.ASCII)
+_CRLF = b"\r\n"
+
+
+class AnswerError(Exception):
+    """The other side does not speak HTTP/1.1 as it should."""
+
+
+class SizedBody:
+    """As many bytes as the head has said."""
+
+    __slots__ = ("_left", "has_excess", "is_complete")
+    ends_with_connection = False
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self.is_complete = not size
+        self.has_excess = False
+        """Whether bytes came after the end."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived and return what of it is the body's."""
+        self.has_excess = len(data) > self._left
+        piece = data[: self._left] if self.has_excess else data
+        self._left -= len(piece)
+        self.is_complete = not self._left
+        return piece
+
+
+class EndlessBody:
+    """Whatever comes until the connection ends."""
+
+    __slots__ = ()
+    ends_with_connection = True
+    is_complete = False
+    has_excess = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived and return what of it is the body's."""
+        return data
+
+
+class ChunkedBody:
+    """Chunks, the last of which is empty; lines after it are read and forgotten."""
+
+    __slots__ = ("_left", "_line", "_trailer_lines", "has_excess", "is_complete")
+    ends_with_connection = False
+
+    def __init__(self) -> None:
+        self._left = 0
+        """What is left of a chunk, with the two bytes that end it."""
+        self._line = b""
+        """The beginning of a line whose end has not come."""
+        self._trailer_lines = -1
+        """Lines since the last chunk, or -1 before it."""
+        self.is_complete = False
+        self.has_excess = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived and return what of it is the body's; raise AnswerError."""
+        if self._line:
+            data, self._line = self._line + data, b""
+        pieces: list[bytes] = []
+        left, at, end = self._left, 0, len(data)
+        while at < end:
+            if left:
+                stop = at + left - 2
+                if stop > at:
+                    pieces.append(data[at : min(stop, end)])
+                if stop + 2 > end:
+                    self._check_end(data[max(at, stop) : end], left)
+                    left = stop + 2 - end
+                    break
+                if data[max(at, stop) : stop + 2] != _CRLF[max(at - stop, 0) :]:
+                    raise AnswerError("a chunk is longer than its size")
+                at, left = stop + 2, 0
+                continue
+            stop = data.find(_CRLF, at, at + LINE_BYTES_MAX)
+            if stop < 0:
+                if end - at >= LINE_BYTES_MAX:
+                    raise AnswerError("the line of a chunk's size is too long")
+                self._line = data[at:]
+                break
+            left, at = self._read_line(data[at:stop]), stop + 2
+            if self.is_complete:
+                self.has_excess = at < end
+                break
+        self._left = left
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_line(self, line: bytes) -> int:
+        """Take a chunk's size or a line after the last; return what is to come before the next."""
+        if self._trailer_lines < 0:
+            digits = line.partition(b";")[0].rstrip()
+            if not _SIZE.fullmatch(digits):
+                raise AnswerError(f"{digits[:32]!r} is no size of a chunk")
+            size = int(digits, 16)
+            if size:
+                return size + 2
+        self._trailer_lines += 1
+        if self._trailer_lines > TRAILER_LINES_MAX:
+            raise AnswerError("too many lines after the last chunk")
+        self.is_complete = self._trailer_lines > 0 and not line
+        return 0
+
+    def _check_end(self, beginning: bytes, left: int) -> None:
+        """Check the first of the two bytes that end a chunk, where only that one has come."""
+        if beginning and beginning != (_CRLF[:1] if left >= 2 else _CRLF[1:]):
+            raise AnswerError("a chunk is longer than its size")
+
+
+Body = SizedBody | EndlessBody | ChunkedBody
+
+
+class Head:
+    """Sends one request's head, and reads the head of its answer."""
+
+    __slots__ = ("_http", "_method")
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+
+    def write(self, request: h11.Request) -> bytes:
+        """Return the bytes of a request's head."""
+        data = self._http.send(request)
+        assert data is not None
+        return data
+
+    def feed(self, data: bytes) -> tuple[h11.Response, Body, bytes] | None:
+        """Take what arrived; once the head is complete return it, its body, and what follows.
+
+        Raises AnswerError.
+        """
+        http = self._http
+        try:
+            http.receive_data(data)
+            while (event := http.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.Response):
+                    return event, self._body(event), http.trailing_data[0]
+                if not isinstance(event, h11.InformationalResponse) or event.status_code == 101:
+                    raise AnswerError("the answer is none to the request")
+        except h11.RemoteProtocolError as error:
+            raise AnswerError(str(error)) from None
+        return None
+
+    def _body(self, response: h11.Response) -> Body:
+        if self._method == "HEAD" or response.status_code in (204, 304):
+            return SizedBody(0)
+        headers = dict(response.headers)
+        if b"transfer-encoding" in headers:
+            # Any other coding was refused with the head.
+            return ChunkedBody()
+        if b"content-length" in headers:
+            return SizedBody(int(headers[b"content-length"]))
+        return EndlessBody()
+
+
+def keeps_connection(response: h11.Response) -> bool:
+    """Return whether another request may follow on the same connection."""
+    if response.http_version != b"1.1":
+        return False
+    return not any(
+        name == b"connection" and b"close" in value.lower() for name, value in response.headers
+    )

@@ -1,0 +1,112 @@
+"""A gRPC client of one member: unary calls with a time limit, and streams."""
+
+import queue
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from tests.rpc.oracle import by_name, status_of
+
+CALL_SECONDS_MAX = 20.0
+OPTIONS = [
+    # A member that was killed is dialled again as soon as it is back.
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 50),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+]
+LEADER_REQUIRED = (("hasleader", "true"),)
+
+Metadata = Sequence[tuple[str, str]]
+
+
+class Client:
+    """Calls are given as `Service/Method` and a message."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.insecure_channel(address, OPTIONS)
+        self._calls: dict[str, Any] = {}
+
+    def _unary(self, name: str) -> Any:
+        if name not in self._calls:
+            method = by_name(name)
+            self._calls[name] = self._channel.unary_unary(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+        return self._calls[name]
+
+    def ask(
+        self,
+        name: str,
+        request: Message,
+        timeout: float = CALL_SECONDS_MAX,
+        metadata: Metadata = (),
+    ) -> Any:
+        """Make a unary call; return the response or the status."""
+        try:
+            return self._unary(name)(request, timeout=timeout, metadata=metadata)
+        except grpc.RpcError as error:
+            return status_of(error)
+
+    def begin(self, name: str, request: Message, timeout: float = CALL_SECONDS_MAX) -> Any:
+        """Begin a unary call; return grpc's future of the response."""
+        return self._unary(name).future(request, timeout=timeout)
+
+    def pieces(self, name: str, request: Message, timeout: float = CALL_SECONDS_MAX) -> Any:
+        """Make a call whose answer is a stream; iterate over it."""
+        method = by_name(name)
+        call = self._channel.unary_stream(
+            method.path, method.request.SerializeToString, method.response.FromString
+        )
+        return call(request, timeout=timeout)
+
+    def talk(self, name: str, metadata: Metadata = (), timeout: float = CALL_SECONDS_MAX) -> "Talk":
+        """Open a stream of both directions."""
+        method = by_name(name)
+        call = self._channel.stream_stream(
+            method.path, method.request.SerializeToString, method.response.FromString
+        )
+        return Talk(call, metadata, timeout)
+
+    def watch(self, metadata: Metadata = (), **create: Any) -> "Talk":
+        """Open a watch, and wait until it is there."""
+        talk = self.talk("Watch/Watch", metadata)
+        talk.say(pb.WatchRequest(create_request=pb.WatchCreateRequest(**create)))
+        assert talk.hear().created
+        return talk
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Talk:
+    """A stream of both directions, one message at a time."""
+
+    def __init__(self, call: Any, metadata: Metadata, timeout: float) -> None:
+        self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._call = call(iter(self._requests.get, None), metadata=metadata, timeout=timeout)
+
+    def say(self, message: Message) -> None:
+        self._requests.put(message)
+
+    def hear(self) -> Any:
+        return next(self._call)
+
+    def end(self) -> Status:
+        """Take messages until the other side ends the stream; return how."""
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError as error:
+            return status_of(error)
+        raise AssertionError("the stream ended well")
+
+    def close(self) -> None:
+        self._call.cancel()
+        self._requests.put(None)

@@ -1,0 +1,185 @@
+"""Clients that go on whatever happens, and what may be said of their history.
+
+A clerk is one client: it writes keys of its own, and writes, reads and compares registers that
+all clerks share. It asks one member until a call fails, then the next. What was acknowledged must
+be there in the end; what happened to a register must have an order that explains it; revision and
+term of the answers that one clerk gets never go back.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from random import Random
+from typing import Any
+
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from sim.linearizability import ANYTHING, NEVER, Operation, is_linearizable
+from tests.cluster.client import Client
+from tests.cluster.members import Cluster, Member, until
+
+CALL_SECONDS = 1.0
+REGISTERS = 6
+
+
+class Clerk(threading.Thread):
+    """One client of a cluster; `acknowledged` counts what it was told to have happened."""
+
+    def __init__(self, number: int, members: Sequence[Member], moments: "count[int]") -> None:
+        super().__init__(name=f"clerk {number}")
+        self._number = number
+        self._clients = [Client(member.address) for member in members]
+        self._place = number % len(members)
+        self._random = Random(number)
+        self._moments = moments
+        self._ending = threading.Event()
+        self._numbers = count()
+        self._header = (0, 0)
+        self.acknowledged = 0
+        self.written: dict[bytes, bytes] = {}
+        self.operations: list[list[Operation]] = [[] for _ in range(REGISTERS)]
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self._random.choice((self._write, self._put, self._read, self._compare))()
+        except BaseException as error:
+            self.error = error
+        finally:
+            for client in self._clients:
+                client.close()
+
+    def end(self) -> None:
+        self._ending.set()
+
+    def _ask(self, name: str, request: Any) -> Any:
+        answer = self._clients[self._place].ask(name, request, timeout=CALL_SECONDS)
+        if isinstance(answer, Status):
+            self._place = (self._place + 1) % len(self._clients)
+            return None
+        header = (answer.header.raft_term, answer.header.revision)
+        for before, now, what in zip(self._header, header, ("term", "revision"), strict=True):
+            assert now >= before, f"{what} {now} follows {before}: {name} at {self._place}"
+        self._header = header
+        self.acknowledged += 1
+        return answer
+
+    def _fresh(self) -> bytes:
+        return b"%d.%d" % (self._number, next(self._numbers))
+
+    def _write(self) -> None:
+        value = self._fresh()
+        key = b"written/" + value
+        if self._ask("KV/Put", pb.PutRequest(key=key, value=value)):
+            self.written[key] = value
+
+    def _register(self) -> tuple[list[Operation], bytes]:
+        number = self._random.randrange(REGISTERS)
+        return self.operations[number], b"register/%d" % number
+
+    def _put(self) -> None:
+        history, key = self._register()
+        value = self._fresh()
+        invoked = next(self._moments)
+        if self._ask("KV/Put", pb.PutRequest(key=key, value=value)):
+            history.append(Operation(invoked, next(self._moments), ANYTHING, value))
+        else:
+            history.append(Operation(invoked, NEVER, ANYTHING, value, certain=False))
+
+    def _read(self) -> None:
+        history, key = self._register()
+        invoked = next(self._moments)
+        answer = self._ask("KV/Range", pb.RangeRequest(key=key))
+        if answer:
+            found = answer.kvs[0].value if answer.kvs else None
+            history.append(Operation(invoked, next(self._moments), found, ANYTHING))
+
+    def _compare(self) -> None:
+        """Change a register if it has the value it had a moment ago."""
+        history, key = self._register()
+        before = self._ask("KV/Range", pb.RangeRequest(key=key, serializable=False))
+        if not before or not before.kvs:
+            return
+        expected, value = before.kvs[0].value, self._fresh()
+        read = pb.RequestOp(request_range=pb.RangeRequest(key=key))
+        request = pb.TxnRequest(
+            compare=[
+                pb.Compare(
+                    key=key, target=pb.Compare.VALUE, result=pb.Compare.EQUAL, value=expected
+                )
+            ],
+            success=[pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))],
+            failure=[read],
+        )
+        invoked = next(self._moments)
+        answer = self._ask("KV/Txn", request)
+        if not answer:
+            history.append(Operation(invoked, NEVER, expected, value, certain=False))
+        elif answer.succeeded:
+            history.append(Operation(invoked, next(self._moments), expected, value))
+        else:
+            found = answer.responses[0].response_range.kvs[0].value
+            history.append(Operation(invoked, next(self._moments), found, ANYTHING))
+
+
+class Load:
+    """Clerks at work."""
+
+    def __init__(self, cluster: Cluster, clerks: int) -> None:
+        self._cluster = cluster
+        self._moments = count()
+        members = list(cluster)
+        self._clerks = [Clerk(number, members, self._moments) for number in range(clerks)]
+        for clerk in self._clerks:
+            clerk.start()
+
+    def go_on(self, acknowledged: int = 20) -> None:
+        """Wait until every clerk was served so many times more."""
+        goals = [(clerk, clerk.acknowledged + acknowledged) for clerk in self._clerks]
+        until("every clerk is served", lambda: all(self._has_reached(*goal) for goal in goals))
+
+    def _has_reached(self, clerk: Clerk, goal: int) -> bool:
+        if clerk.error is not None:
+            raise clerk.error
+        return clerk.acknowledged >= goal
+
+    def end(self) -> None:
+        for clerk in self._clerks:
+            clerk.end()
+        for clerk in self._clerks:
+            clerk.join()
+        for clerk in self._clerks:
+            if clerk.error is not None:
+                raise clerk.error
+
+    def check(self) -> None:
+        """What was acknowledged is there, and the registers' histories have an explanation."""
+        (member, *_) = self._cluster
+        prefix = pb.RangeRequest(key=b"written/", range_end=b"written0")
+        found = {each.key: each.value for each in member.answer("KV/Range", prefix).kvs}
+        for clerk in self._clerks:
+            lost = clerk.written.items() - found.items()
+            assert not lost, f"acknowledged and lost: {sorted(lost)}"
+        for number in range(REGISTERS):
+            history = [each for clerk in self._clerks for each in clerk.operations[number]]
+            invoked = next(self._moments)
+            last = member.get(b"register/%d" % number)
+            history.append(Operation(invoked, next(self._moments), last, ANYTHING))
+            assert is_linearizable(history), f"register {number}: {sorted(history)}"
+
+
+@contextmanager
+def load(cluster: Cluster, clerks: int = 4) -> Iterator[Load]:
+    """Keep clerks at work while the block runs; then mend the cluster, and check everything."""
+    everything = pb.DeleteRangeRequest(key=b"\0", range_end=b"\0")
+    cluster.leader().answer("KV/DeleteRange", everything)
+    made = Load(cluster, clerks)
+    try:
+        yield made
+    finally:
+        made.end()
+    cluster.settle()
+    made.check()
+    cluster.check_agreement()

@@ -1,0 +1,388 @@
+"""Members as real processes, ours or a real etcd's, and the clusters they make.
+
+Every cluster has loopback addresses of its own, so that a member that comes back finds its ports
+free. Members reach each other only through a `Network`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from tests.cluster.client import Client
+from tests.cluster.network import Network, Node
+from tests.etcd import binary
+
+T = TypeVar("T")
+MAKES = ("kvorum", "etcd")
+HEARTBEAT_SECONDS = 0.025
+ELECTION_SECONDS = 0.5
+WAIT_SECONDS = 60.0
+CLIENT_PORT, PEER_PORT, ADVERTISED_PORT = 2379, 2380, 2381
+TIMING = (
+    f"--heartbeat-interval={HEARTBEAT_SECONDS * 1000:.0f}",
+    f"--election-timeout={ELECTION_SECONDS * 1000:.0f}",
+)
+_prefixes = count()
+
+
+def until(what: str, condition: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
+    """Wait until a condition holds, and return what it returned."""
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not within {seconds} seconds: {what}"
+        time.sleep(0.005)
+
+
+def program(make: str) -> str:
+    """Return the path of a make's server."""
+    return str(Path(sys.executable).parent / "kvorum" if make == "kvorum" else binary("etcd"))
+
+
+class Member:
+    """One member's place: addresses, data, log; and its process while it runs."""
+
+    def __init__(self, cluster: "Cluster", name: str, host: str, node: Node) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.host = host
+        self.node = node
+        self.address = f"{host}:{CLIENT_PORT}"
+        self.peer_url = f"{cluster.peer_scheme}://{host}:{ADVERTISED_PORT}"
+        self.listen_peer_url = f"{cluster.peer_scheme}://{host}:{PEER_PORT}"
+        self.data = cluster.directory / name
+        self.log = cluster.directory / f"{name}.log"
+        self.client = Client(self.address)
+        self.flags: tuple[str, ...] = ()
+        """What it is told beside what all are told."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+        self.id = 0
+        """Its id in the cluster, once it has served."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # The process.
+
+    def start(self, *, state: str = "new", among: Sequence["Member"] = ()) -> None:
+        """Start it; it may not serve yet. `among` are the members it is told of: all, if none."""
+        assert self.process is None, f"{self} runs"
+        initial = ",".join(f"{each.name}={each.peer_url}" for each in among or self._cluster)
+        command = [
+            program(self._cluster.make),
+            f"--name={self.name}",
+            f"--data-dir={self.data}",
+            f"--listen-client-urls=http://{self.address}",
+            f"--advertise-client-urls=http://{self.address}",
+            f"--listen-peer-urls={self.listen_peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            f"--initial-cluster={initial}",
+            f"--initial-cluster-state={state}",
+            "--log-format=json" if self._cluster.make == "kvorum" else "--logger=zap",
+            *TIMING,
+            *self._cluster.flags,
+            *self.flags,
+        ]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._cluster.network.started(self.node, self.process.pid)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def _signal(self, number: int) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it as a power cut of its machine would."""
+        self._signal(signal.SIGKILL)
+        self.is_paused = False
+        assert self.wait() == -signal.SIGKILL
+
+    def terminate(self) -> int:
+        """Ask it to end; return its exit code."""
+        self._signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self, seconds: float = WAIT_SECONDS) -> int:
+        """Wait for its end; return its exit code."""
+        assert self.process is not None
+        code = self.process.wait(seconds)
+        self._cluster.network.ended(self.process.pid)
+        self.process = None
+        return code
+
+    def pause(self) -> None:
+        """Stop it in its tracks: it neither hears nor speaks, and nobody is told."""
+        self._signal(signal.SIGSTOP)
+        self.is_paused = True
+        assert self.process is not None
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        until(f"{self} stands still", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.is_paused = False
+
+    # What it says.
+
+    def logged(self, text: str, since: int = 0) -> int:
+        """Count the lines of its log with a text, from an offset on."""
+        with self.log.open("rb") as log:
+            log.seek(since)
+            return sum(text.encode() in line for line in log)
+
+    def log_size(self) -> int:
+        return self.log.stat().st_size
+
+    def log_tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-40:])
+
+    def ask(self, name: str, request: Message, **options: Any) -> Any:
+        """Make a unary call of it; return the response or the status."""
+        return self.client.ask(name, request, **options)
+
+    def answer(self, name: str, request: Message, **options: Any) -> Any:
+        """Make a unary call of it that succeeds."""
+        answer = self.client.ask(name, request, **options)
+        assert not isinstance(answer, Status), f"{self}: {name} {request}: {answer}"
+        return answer
+
+    def status(self) -> Any:
+        """Return its status, or None while it does not answer."""
+        if not self.is_running or self.is_paused:
+            return None
+        answer = self.client.ask("Maintenance/Status", pb.StatusRequest(), timeout=1.0)
+        if isinstance(answer, Status):
+            return None
+        self.id = answer.header.member_id
+        return answer
+
+    def put(self, key: bytes, value: bytes = b"", lease: int = 0) -> Any:
+        return self.answer("KV/Put", pb.PutRequest(key=key, value=value, lease=lease))
+
+    def get(self, key: bytes, *, serializable: bool = False) -> bytes | None:
+        request = pb.RangeRequest(key=key, serializable=serializable)
+        found = self.answer("KV/Range", request).kvs
+        return found[0].value if found else None
+
+    def revision(self) -> int:
+        """Return the revision it has reached."""
+        request = pb.RangeRequest(key=b"\0", serializable=True)
+        found: int = self.answer("KV/Range", request).header.revision
+        return found
+
+    def members(self, *, linearizable: bool = True) -> Any:
+        request = pb.MemberListRequest(linearizable=linearizable)
+        return self.answer("Cluster/MemberList", request).members
+
+
+class Cluster:
+    """Members that belong together; iterates over them in the order they came."""
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        make: str = "kvorum",
+        size: int = 3,
+        *flags: str,
+        peer_scheme: str = "http",
+        like: "Cluster | None" = None,
+    ) -> None:
+        """With `like`, the members advertise the same peer URLs as those of another cluster."""
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.network = network
+        self.make = make
+        self.flags = flags
+        self.peer_scheme = peer_scheme
+        self._like = like
+        self._prefix = _prefix()
+        self._members: list[Member] = []
+        for _ in range(size):
+            self.add()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, place: int) -> Member:
+        return self._members[place]
+
+    def add(self) -> Member:
+        """Make a place for one more member."""
+        number = len(self._members) + 1
+        while any(each.name == f"m{number}" for each in self._members):
+            number += 1
+        host = f"{self._prefix}.{number}"
+        advertised = (host, ADVERTISED_PORT)
+        if self._like is not None:
+            advertised = self._like[number - 1].node.advertised
+        node = Node(self._prefix, f"m{number}", advertised, (host, PEER_PORT))
+        self.network.add(node)
+        member = Member(self, node.name, host, node)
+        if self._like is not None:
+            member.peer_url = self._like[number - 1].peer_url
+        self._members.append(member)
+        return member
+
+    def forget(self, member: Member) -> None:
+        """Give a member up that is no longer of the cluster."""
+        self._members.remove(member)
+        member.client.close()
+
+    def start(self) -> None:
+        for member in self:
+            member.start()
+        self.settle()
+
+    def settle(self) -> Member:
+        """Mend everything, and wait until all members serve and follow one leader; return it."""
+        self.network.mend()
+        for member in self:
+            if member.is_paused:
+                member.resume()
+            if member.process is None:
+                member.start()
+        leader = until("all members follow one leader", self._led)
+        until("all members have told their names and the version", self._published)
+        return leader
+
+    def _led(self) -> Member | None:
+        for member in self:
+            assert member.is_running, f"{member} has ended:\n{member.log_tail()}"
+        statuses = [member.status() for member in self]
+        leaders = {status.leader for status in statuses if status}
+        if None in statuses or len(leaders) != 1 or 0 in leaders:
+            return None
+        return next((each for each in self if each.id in leaders), None)
+
+    def _published(self) -> bool:
+        for member in self:
+            listed = member.ask("Cluster/MemberList", pb.MemberListRequest(linearizable=True))
+            if isinstance(listed, Status):
+                return False
+            if not all(each.clientURLs for each in listed.members):
+                return False
+            if self.make == "kvorum" and not member.status().storageVersion:
+                return False
+        return True
+
+    def leader(self, among: Sequence[Member] = ()) -> Member:
+        """Wait until one of these members (any, if none) leads, and the majority knows it."""
+        members = list(among) or list(self)
+
+        def find() -> Member | None:
+            statuses = [(each, each.status()) for each in members]
+            leaders = [status.leader for _, status in statuses if status and status.leader]
+            for member, status in statuses:
+                is_leader = status and status.leader == member.id
+                if is_leader and leaders.count(member.id) > len(self) // 2:
+                    return member
+            return None
+
+        return until(f"a leader among {members}", find)
+
+    def others(self, member: Member) -> list[Member]:
+        return [each for each in self if each is not member]
+
+    def followers(self) -> list[Member]:
+        return self.others(self.leader())
+
+    def lead(self, member: Member) -> None:
+        """Make a member the leader."""
+        leader = self.leader()
+        if leader is not member:
+            leader.answer("Maintenance/MoveLeader", pb.MoveLeaderRequest(targetID=member.id))
+            until(f"{member} leads", lambda: self._led() is member)
+
+    def check_agreement(self) -> None:
+        """All members have, or come to, the same keys, leases, members, alarms and hashes."""
+        revision = self.leader().answer("KV/Range", pb.RangeRequest(key=b"\0")).header.revision
+        everything = pb.RangeRequest(key=b"\0", range_end=b"\0", serializable=True)
+        views = []
+        for member in self:
+            until(
+                f"{member} is at revision {revision}",
+                lambda member=member: member.revision() >= revision,  # type: ignore[misc]
+            )
+            keys = member.answer("KV/Range", everything)
+            hashed = member.answer("Maintenance/HashKV", pb.HashKVRequest(revision=revision))
+            leases = member.answer("Lease/LeaseLeases", pb.LeaseLeasesRequest()).leases
+            alarms = member.answer("Maintenance/Alarm", pb.AlarmRequest()).alarms
+            views.append(
+                (
+                    [each.SerializeToString() for each in keys.kvs],
+                    (hashed.hash, hashed.compact_revision),
+                    sorted(each.ID for each in leases),
+                    [each.SerializeToString() for each in member.members()],
+                    sorted(each.SerializeToString() for each in alarms),
+                )
+            )
+        for member, view in zip(self, views, strict=True):
+            assert view == views[0], f"{member} differs from {self[0]}"
+
+    def tell(self) -> None:
+        """Print what the members logged last, for whoever looks for the reason of a failure."""
+        for member in self:
+            print(f"--- {member} ({member.process}):\n{member.log_tail()}")  # noqa: T201
+
+    def stop(self) -> None:
+        for member in self:
+            member.client.close()
+            if member.process is not None:
+                member.kill()
+
+
+def _prefix() -> str:
+    """Return the first three numbers of loopback addresses that no other cluster uses."""
+    number = 256 + (os.getpid() * 16 + next(_prefixes)) % 60_000
+    return f"127.{number // 256}.{number % 256}"
+
+
+@contextmanager
+def new_cluster(
+    directory: Path, make: str = "kvorum", size: int = 3, *flags: str, peer_scheme: str = "http"
+) -> Iterator[Cluster]:
+    """Make a cluster that is not started yet, with a network of its own; end it with the block."""
+    network = Network()
+    cluster = Cluster(directory, network, make, size, *flags, peer_scheme=peer_scheme)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        network.stop()
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, make: str = "kvorum", size: int = 3, *flags: str
+) -> Iterator[Cluster]:
+    """Run a cluster for as long as the block takes."""
+    with new_cluster(directory, make, size, *flags) as cluster:
+        try:
+            cluster.start()
+            yield cluster
+        except BaseException:
+            cluster.tell()
+            raise

@@ -1,0 +1,167 @@
+"""Whoever comes to the peer port without belonging there: refused or bounded, and told of once.
+
+Connections go straight to where a member listens. While they last, the cluster serves.
+"""
+
+import http.client
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from tests.cluster.load import load
+from tests.cluster.members import PEER_PORT, Cluster, Member, until
+
+pytestmark = pytest.mark.timeout(120)
+
+MEBIBYTE = 1 << 20
+MEMORY_BYTES_MAX = 200 * MEBIBYTE
+Answer = tuple[int, str]
+
+
+def ask(
+    member: Member,
+    method: str,
+    target: str,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    body: bytes | None = None,
+) -> Answer:
+    """Make a request at a member's peer port."""
+    connection = http.client.HTTPConnection(member.host, PEER_PORT, timeout=20)
+    try:
+        connection.request(method, target, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace").strip()
+    finally:
+        connection.close()
+
+
+def peer_headers(cluster: Cluster, source: Member, target: Member) -> dict[str, str]:
+    """Return what one member says of itself when it asks another."""
+    return {
+        "X-Server-From": f"{source.id:x}",
+        "X-Server-Version": "3.5.1" if cluster.make == "etcd" else "3.7.1",
+        "X-Min-Cluster-Version": "3.0.0",
+        "X-Etcd-Cluster-ID": f"{target.status().header.cluster_id:x}",
+        "X-Raft-To": f"{target.id:x}",
+        "X-PeerURLs": source.peer_url,
+    }
+
+
+@contextmanager
+def begun(
+    member: Member, method: str, target: str, headers: Mapping[str, str]
+) -> Iterator[socket.socket]:
+    """Send the head of a request, and leave the rest to the block."""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {member.host}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    with socket.create_connection((member.host, PEER_PORT)) as connection:
+        connection.settimeout(20)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        yield connection
+
+
+def resident_bytes(member: Member) -> int:
+    assert member.process is not None
+    lines = Path(f"/proc/{member.process.pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+@contextmanager
+def undisturbed(cluster: Cluster, member: Member) -> Iterator[None]:
+    """The cluster serves under load while the block runs; no member ends or takes much memory."""
+    cluster.settle()
+    term = cluster.leader().status().raftTerm
+    before = resident_bytes(member)
+    with load(cluster, clerks=2) as work:
+        work.go_on(5)
+        yield
+        work.go_on()
+        assert resident_bytes(member) < before + MEMORY_BYTES_MAX
+    assert cluster.leader().status().raftTerm == term
+
+
+def test_strangers_are_refused_with_the_reason(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    follower = cluster.others(leader)[0]
+    headers = peer_headers(cluster, follower, leader)
+    streams = "/raft/stream/message"
+    with undisturbed(cluster, leader):
+        for name, value, answer in (
+            ("X-Etcd-Cluster-ID", "1234", (412, "cluster ID mismatch")),
+            ("X-Raft-To", "1234", (412, "to field mismatch")),
+            ("X-Server-Version", "2.3.0", (412, "incompatible version")),
+            ("X-Min-Cluster-Version", "9.0.0", (412, "incompatible version")),
+        ):
+            changed = headers | {name: value}
+            assert ask(leader, "GET", f"{streams}/{follower.id:x}", changed) == answer
+            if name != "X-Raft-To":
+                assert ask(leader, "POST", "/raft", changed, b"") == answer
+        for method, target, body, answer in (
+            ("GET", f"{streams}/1234", None, (404, "error sender not found")),
+            ("GET", f"/raft/stream/unknown/{follower.id:x}", None, (404, "invalid path")),
+            ("POST", "/raft", b"\xff\xff\xff", (400, "error unmarshalling raft message")),
+        ):
+            assert ask(leader, method, target, headers, body) == answer
+        assert ask(leader, "POST", "/raft/snapshot", headers, b"nonsense")[0] == 400
+        assert ask(leader, "GET", "/nothing")[0] == 404
+        assert ask(leader, "DELETE", "/raft")[0] == 405
+
+
+def test_garbage(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    with undisturbed(cluster, leader):
+        for garbage in (
+            bytes(4096),
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"\x16\x03\x01\x02",
+            b"a" * MEBIBYTE,
+        ):
+            with (
+                socket.create_connection((leader.host, PEER_PORT)) as connection,
+                suppress(ConnectionError),
+            ):
+                connection.settimeout(20)
+                connection.sendall(garbage)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(MEBIBYTE):
+                    pass
+
+
+# A real etcd takes them into memory whole.
+@pytest.mark.parametrize("make", ["kvorum"], indirect=True, scope="module")
+@pytest.mark.parametrize("target", ["/raft", "/raft/snapshot"])
+def test_bodies_without_an_end(cluster: Cluster, target: str) -> None:
+    leader = cluster.leader()
+    follower = cluster.others(leader)[0]
+    headers = peer_headers(cluster, follower, leader) | {"Transfer-Encoding": "chunked"}
+    chunk = b"%x\r\n%b\r\n" % (MEBIBYTE, bytes(MEBIBYTE))
+    sent = 0
+    with undisturbed(cluster, leader), begun(leader, "POST", target, headers) as connection:
+        # It is broken off, or waits for ever.
+        connection.settimeout(5)
+        with suppress(OSError):
+            while sent < 600 * MEBIBYTE:
+                connection.sendall(chunk)
+                sent += MEBIBYTE
+    assert sent < 600 * MEBIBYTE
+
+
+def test_a_reader_that_does_not_read(cluster: Cluster) -> None:
+    """It takes the place of a follower's streams and sleeps; the follower takes it back."""
+    leader = cluster.leader()
+    follower = cluster.others(leader)[0]
+    headers = peer_headers(cluster, follower, leader)
+    with undisturbed(cluster, leader), ExitStack() as open_streams:
+        for kind in ("message", "msgapp"):
+            stream = begun(leader, "GET", f"/raft/stream/{kind}/{follower.id:x}", headers)
+            connection = open_streams.enter_context(stream)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        for number in range(40):
+            leader.put(b"large/%d" % (number % 10), bytes(MEBIBYTE))
+        revision = leader.revision()
+        until("the follower has everything", lambda: follower.revision() >= revision)

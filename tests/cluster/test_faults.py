@@ -1,0 +1,104 @@
+"""Members that are killed, paused or cut off: what was acknowledged stays, and clients go on."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster.load import Load, load
+from tests.cluster.members import Cluster, Member
+
+pytestmark = pytest.mark.timeout(120)
+
+Fault = Callable[[Cluster, Member, Load], None]
+
+
+def kill(_cluster: Cluster, member: Member, work: Load) -> None:
+    member.kill()
+    work.go_on()
+    member.start()
+
+
+def pause(_cluster: Cluster, member: Member, work: Load) -> None:
+    member.pause()
+    work.go_on()
+    member.resume()
+
+
+def isolate(cluster: Cluster, member: Member, work: Load) -> None:
+    cluster.network.isolate(member.node)
+    work.go_on()
+    cluster.network.mend()
+
+
+def cut_from_it(cluster: Cluster, member: Member, work: Load) -> None:
+    for other in cluster.others(member):
+        cluster.network.cut(member.node, other.node)
+    work.go_on()
+    cluster.network.mend()
+
+
+def cut_to_it(cluster: Cluster, member: Member, work: Load) -> None:
+    for other in cluster.others(member):
+        cluster.network.cut(other.node, member.node)
+    work.go_on()
+    cluster.network.mend()
+
+
+def slow(cluster: Cluster, member: Member, work: Load) -> None:
+    for other in cluster.others(member):
+        cluster.network.slow(member.node, other.node, 0.03, 200_000)
+        cluster.network.slow(other.node, member.node, 0.03, 200_000)
+    work.go_on()
+    cluster.network.mend()
+
+
+def reset(cluster: Cluster, member: Member, work: Load) -> None:
+    for _ in range(5):
+        for other in cluster.others(member):
+            cluster.network.reset(member.node, other.node)
+        work.go_on(5)
+
+
+DEPOSING: tuple[Fault, ...] = (kill, pause, isolate, cut_from_it, cut_to_it)
+DISTURBING: tuple[Fault, ...] = (slow, reset)
+
+
+@pytest.mark.parametrize("fault", DEPOSING, ids=lambda fault: fault.__name__)
+def test_a_leader_is_deposed(cluster: Cluster, fault: Fault) -> None:
+    with load(cluster) as work:
+        work.go_on()
+        leader = cluster.leader()
+        term = leader.status().raftTerm
+        fault(cluster, leader, work)
+        work.go_on()
+    assert cluster.leader().status().raftTerm > term
+
+
+@pytest.mark.parametrize("fault", DISTURBING, ids=lambda fault: fault.__name__)
+def test_a_leader_is_disturbed(cluster: Cluster, fault: Fault) -> None:
+    with load(cluster) as work:
+        work.go_on()
+        fault(cluster, cluster.leader(), work)
+        work.go_on()
+
+
+@pytest.mark.parametrize("fault", [kill, isolate, cut_from_it, cut_to_it], ids=lambda f: f.__name__)
+def test_a_follower_in_trouble_disturbs_nobody(cluster: Cluster, fault: Fault) -> None:
+    term = cluster.leader().status().raftTerm
+    with load(cluster) as work:
+        work.go_on()
+        fault(cluster, cluster.followers()[0], work)
+        work.go_on()
+    assert cluster.leader().status().raftTerm == term
+
+
+def test_a_new_leader_within_two_timeouts(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    term = leader.status().raftTerm
+    others = cluster.others(leader)
+    logs = {member: member.log_size() for member in others}
+    leader.kill()
+    # Nobody is asked the time: each member campaigns once in a timeout.
+    assert cluster.leader(others).status().raftTerm <= term + 2
+    for member, size in logs.items():
+        assert member.logged("is starting a new election", size) <= 2, member.log_tail()

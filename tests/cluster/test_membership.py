@@ -1,0 +1,194 @@
+"""Members that come, go and are replaced, by commands through every member."""
+
+import shutil
+from itertools import count
+
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as pb
+from tests.cluster.load import load
+from tests.cluster.members import Cluster, Member, running_cluster, until
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def listed(through: Member, identity: int) -> pb.Member:
+    members: list[pb.Member] = [each for each in through.members() if identity == each.ID]
+    (found,) = members
+    return found
+
+
+_ports = count(10_000)
+
+
+def somewhere() -> str:
+    """Return a peer URL where nobody is: a member that was added with one never comes."""
+    return f"http://127.0.0.1:{next(_ports)}"
+
+
+def add(through: Member, peer_url: str, *, is_learner: bool = False) -> int:
+    """Add a member to the cluster, as soon as its peers are said to be healthy; return its id."""
+    request = pb.MemberAddRequest(peerURLs=[peer_url], isLearner=is_learner)
+
+    def added() -> int:
+        answer = through.ask("Cluster/MemberAdd", request)
+        assert not isinstance(answer, Status) or answer == errors.UNHEALTHY, answer
+        return 0 if isinstance(answer, Status) else answer.member.ID
+
+    return until(f"{peer_url} is added through {through}", added)
+
+
+def remove(through: Member, identity: int) -> None:
+    def removed() -> bool:
+        answer = through.ask("Cluster/MemberRemove", pb.MemberRemoveRequest(ID=identity))
+        assert not isinstance(answer, Status) or answer == errors.UNHEALTHY, answer
+        return not isinstance(answer, Status)
+
+    until(f"{identity:x} is removed through {through}", removed)
+
+
+def promote(through: Member, identity: int) -> None:
+    def promoted() -> bool:
+        answer = through.ask("Cluster/MemberPromote", pb.MemberPromoteRequest(ID=identity))
+        assert not isinstance(answer, Status) or answer == errors.LEARNER_NOT_READY, answer
+        return not isinstance(answer, Status)
+
+    until(f"{identity:x} is promoted through {through}", promoted)
+
+
+def test_an_empty_disk_is_no_member(cluster: Cluster) -> None:
+    # The first test here: the members are still those that made the cluster.
+    lost = cluster.followers()[0]
+    saved = lost.data.with_suffix(".saved")
+    with load(cluster, clerks=2) as work:
+        work.go_on()
+        lost.kill()
+        lost.data.rename(saved)
+        size = lost.log_size()
+        lost.start()
+        assert lost.wait() == 1
+        assert lost.logged("has already been bootstrapped", size) >= 1, lost.log_tail()
+        work.go_on()
+        shutil.rmtree(lost.data, ignore_errors=True)
+        saved.rename(lost.data)
+
+
+def test_commands_through_every_member(cluster: Cluster) -> None:
+    for member in cluster:
+        url = somewhere()
+        learner = add(member, url, is_learner=True)
+        added = listed(member, learner)
+        assert added.isLearner and not added.name and list(added.peerURLs) == [url]
+        # The same second makes the same id.
+        again = member.ask("Cluster/MemberAdd", pb.MemberAddRequest(peerURLs=[url]))
+        assert again in (errors.PEER_URL_EXIST, errors.MEMBER_EXIST)
+        another = pb.MemberAddRequest(peerURLs=[somewhere()], isLearner=True)
+        assert member.ask("Cluster/MemberAdd", another) == errors.TOO_MANY_LEARNERS
+        for identity, expected in (
+            (learner, errors.LEARNER_NOT_READY),
+            (cluster[0].id, errors.MEMBER_NOT_LEARNER),
+            (5, errors.MEMBER_NOT_FOUND),
+        ):
+            promotion = pb.MemberPromoteRequest(ID=identity)
+            assert member.ask("Cluster/MemberPromote", promotion) == expected
+        update = pb.MemberUpdateRequest(ID=learner, peerURLs=[cluster[1].peer_url])
+        assert member.ask("Cluster/MemberUpdate", update) == errors.PEER_URL_EXIST
+        unknown = pb.MemberUpdateRequest(ID=5, peerURLs=[somewhere()])
+        assert member.ask("Cluster/MemberUpdate", unknown) == errors.MEMBER_NOT_FOUND
+        moved = pb.MemberUpdateRequest(ID=learner, peerURLs=[somewhere()])
+        member.answer("Cluster/MemberUpdate", moved)
+        assert listed(member, learner).peerURLs == moved.peerURLs
+        remove(member, learner)
+        removal = pb.MemberRemoveRequest(ID=learner)
+        assert member.ask("Cluster/MemberRemove", removal) == errors.MEMBER_NOT_FOUND
+        assert [each.ID for each in member.members()] == sorted(each.id for each in cluster)
+    cluster.check_agreement()
+
+
+def test_an_unhealthy_cluster_is_not_changed(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    lost, kept = cluster.others(leader)
+    for member in (leader, kept):
+        remove(member, add(member, somewhere(), is_learner=True))
+    lost.kill()
+    for member, other in ((leader, kept), (kept, leader)):
+        removal = pb.MemberRemoveRequest(ID=other.id)
+        until(f"{member} notices", lambda member=member: is_refused(member))  # type: ignore[misc]
+        assert member.ask("Cluster/MemberRemove", removal) == errors.UNHEALTHY
+
+
+def is_refused(member: Member) -> bool:
+    """Tell whether a learner may not be added; if it was, it is removed again."""
+    request = pb.MemberAddRequest(peerURLs=[somewhere()], isLearner=True)
+    answer = member.ask("Cluster/MemberAdd", request)
+    if isinstance(answer, Status):
+        assert answer == errors.UNHEALTHY
+        return True
+    remove(member, answer.member.ID)
+    return False
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_a_removed_member_stops_itself_and_comes_back_as_another(
+    cluster: Cluster, role: str, make: str
+) -> None:
+    gone = cluster.leader() if role == "leader" else cluster.followers()[0]
+    through = cluster.others(gone)[0]
+    with load(cluster, clerks=2) as work:
+        work.go_on()
+        remove(through, gone.id)
+        assert gone.wait() == 0, gone.log_tail()
+        # Its data says that it was removed, and so do the others.
+        gone.start()
+        assert gone.wait() != 0 or make == "etcd", gone.log_tail()
+        work.go_on()
+        shutil.rmtree(gone.data)
+        gone.id = add(through, gone.peer_url)
+        gone.start(state="existing")
+        until("it serves", gone.status)
+        work.go_on()
+    assert len(cluster[0].members()) == 3
+
+
+def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> None:
+    dead = cluster.followers()[0]
+    through = cluster.others(dead)[0]
+    with load(cluster, clerks=2) as work:
+        work.go_on()
+        dead.kill()
+        work.go_on()
+        remove(through, dead.id)
+        place = cluster.add()
+        cluster.forget(dead)
+        learner = add(through, place.peer_url, is_learner=True)
+        place.start(state="existing")
+        until("it serves", place.status)
+        until("it has told its name", lambda: listed(through, learner).name)
+        refused = place.ask("KV/Put", pb.PutRequest(key=b"x"))
+        code = Code.FAILED_PRECONDITION if make == "kvorum" else Code.UNAVAILABLE
+        assert refused == Status(code, errors.NOT_SUPPORTED_FOR_LEARNER.text)
+        assert place.status().isLearner
+        promote(through, learner)
+        until("it knows", lambda: not place.status().isLearner)
+        work.go_on()
+    assert not listed(place, learner).isLearner
+    # It counts: with another one gone, the cluster lives.
+    with load(cluster, clerks=2) as work:
+        cluster.others(place)[0].kill()
+        work.go_on()
+
+
+def test_five_members_lose_two(tmp_path_factory: pytest.TempPathFactory, make: str) -> None:
+    directory = tmp_path_factory.mktemp("five")
+    with running_cluster(directory, make, 5) as cluster, load(cluster) as work:
+        work.go_on()
+        leader = cluster.leader()
+        other = cluster.others(leader)[0]
+        leader.kill()
+        other.kill()
+        work.go_on()
+        leader.start()
+        other.start()
+        work.go_on()

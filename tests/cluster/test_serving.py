@@ -1,0 +1,281 @@
+"""What clients get: from every member, from one that was asleep, and when the quorum is lost."""
+
+import threading
+from itertools import count
+from typing import Any
+
+import grpc
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest, ProclaimRequest
+from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
+from tests.cluster.client import LEADER_REQUIRED, OPTIONS, Talk
+from tests.cluster.members import Cluster, Member, until
+from tests.rpc.oracle import by_name, status_of
+
+pytestmark = pytest.mark.timeout(120)
+
+_leases = count(1000)
+
+
+def grant(member: Member, ttl: int = 60) -> int:
+    lease = next(_leases)
+    member.answer("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
+    return lease
+
+
+def keep_alive(member: Member, *leases: int) -> list[int]:
+    """Renew leases on one stream; return their times to live."""
+    talk = member.client.talk("Lease/LeaseKeepAlive")
+    found = []
+    for lease in leases:
+        talk.say(pb.LeaseKeepAliveRequest(ID=lease))
+        found.append(talk.hear().TTL)
+    talk.close()
+    return found
+
+
+def until_keys(member: Member, prefix: bytes, count: int) -> None:
+    """Wait until a prefix that ends with a slash has so many keys."""
+    request = pb.RangeRequest(key=prefix, range_end=prefix[:-1] + b"0", count_only=True)
+    until(
+        f"{count} keys under {prefix!r}",
+        lambda: member.answer("KV/Range", request).count == count,
+    )
+
+
+def test_what_one_member_writes_every_member_reads(cluster: Cluster) -> None:
+    for writer in cluster:
+        put = writer.put(b"shared", writer.name.encode())
+        assert put.header.member_id == writer.id
+        for reader in cluster:
+            found = reader.answer("KV/Range", pb.RangeRequest(key=b"shared"))
+            assert found.kvs[0].value == writer.name.encode()
+            assert found.header.member_id == reader.id
+            assert found.header.revision == put.header.revision
+
+
+def test_leases_through_every_member(cluster: Cluster) -> None:
+    for member in cluster:
+        lease = grant(member)
+        member.put(b"leased", b"", lease)
+        for other in cluster:
+            assert keep_alive(other, lease, 5, lease) == [60, 0, 60]
+            request = pb.LeaseTimeToLiveRequest(ID=lease, keys=True)
+            told = other.answer("Lease/LeaseTimeToLive", request)
+            assert 50 < told.TTL <= told.grantedTTL == 60
+            assert list(told.keys) == [b"leased"]
+            assert told.header.member_id == other.id
+        member.answer("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease))
+        for other in cluster:
+            assert other.get(b"leased") is None
+            unknown = other.answer("Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest(ID=lease))
+            assert (unknown.TTL, unknown.grantedTTL) == (-1, 0)
+
+
+def test_watches_at_every_member_see_the_same(cluster: Cluster) -> None:
+    watches = [member.client.watch(key=b"seen/", range_end=b"seen0") for member in cluster]
+    expected = []
+    for number, member in enumerate(list(cluster) * 3):
+        put = member.put(b"seen/%d" % number)
+        expected.append((b"seen/%d" % number, put.header.revision))
+    for watch in watches:
+        seen: list[tuple[bytes, int]] = []
+        while len(seen) < len(expected):
+            seen += [(each.kv.key, each.kv.mod_revision) for each in watch.hear().events]
+        assert seen == expected
+        watch.close()
+
+
+def test_a_lock_goes_from_member_to_member(cluster: Cluster) -> None:
+    leases = [grant(member) for member in cluster]
+    waiting = []
+    for member, lease in zip(cluster, leases, strict=True):
+        waiting.append(member.client.begin("Lock/Lock", LockRequest(name=b"lock", lease=lease)))
+        until_keys(member, b"lock/", len(waiting))
+    for place, (member, call) in enumerate(zip(cluster, waiting, strict=True)):
+        held = call.result()
+        assert not any(each.done() for each in waiting[place + 1 :])
+        # Whoever holds it may release it at any member.
+        cluster[(place + 1) % 3].answer("Lock/Unlock", UnlockRequest(key=held.key))
+        assert member.get(held.key) is None
+
+
+def test_an_election_is_observed_at_every_member(cluster: Cluster) -> None:
+    observers = [
+        member.client.pieces("Election/Observe", LeaderRequest(name=b"office"))
+        for member in cluster
+    ]
+    campaign = CampaignRequest(name=b"office", lease=grant(cluster[0]), value=b"elected")
+    leader = cluster[0].answer("Election/Campaign", campaign).leader
+    for observer in observers:
+        assert next(observer).kv.value == b"elected"
+    cluster[1].answer("Election/Proclaim", ProclaimRequest(leader=leader, value=b"proclaimed"))
+    for member, observer in zip(cluster, observers, strict=True):
+        assert next(observer).kv.value == b"proclaimed"
+        observer.cancel()
+        told = member.answer("Election/Leader", LeaderRequest(name=b"office"))
+        assert told.kv.value == b"proclaimed"
+
+
+def heard(talk: Talk) -> int | None:
+    """Return the time to live that a stream tells next, or None if it ends for want of a leader."""
+    try:
+        ttl: int = talk.hear().TTL
+    except grpc.RpcError as error:
+        return None if status_of(error).code is Code.UNAVAILABLE else -1
+    return ttl
+
+
+def test_a_leader_that_slept_tells_nothing_old(cluster: Cluster, make: str) -> None:
+    old = cluster.leader()
+    old.put(b"slept", b"before")
+    lease = grant(old)
+    talk = old.client.talk("Lease/LeaseKeepAlive")
+    talk.say(pb.LeaseKeepAliveRequest(ID=lease))
+    assert talk.hear().TTL == 60
+    old.pause()
+    # They are in its sockets when it wakes up.
+    reads = [old.client.begin("KV/Range", pb.RangeRequest(key=b"slept")) for _ in range(20)]
+    talk.say(pb.LeaseKeepAliveRequest(ID=lease))
+    written = old.client.begin("KV/Put", pb.PutRequest(key=b"written asleep"))
+    others = cluster.others(old)
+    new = cluster.leader(others)
+    new.put(b"slept", b"after")
+    new.answer("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease))
+    old.resume()
+    for read in reads:
+        error = read.exception()
+        if error is None:
+            assert read.result().kvs[0].value == b"after"
+        else:
+            assert status_of(error).code is Code.UNAVAILABLE
+    if make == "kvorum":
+        # 3.5.1 renews it, without asking the others whether it still leads.
+        assert heard(talk) in (0, None)
+    talk.close()
+    if written.exception() is None:
+        assert all(member.get(b"written asleep") is not None for member in cluster)
+    cluster.settle()
+    cluster.check_agreement()
+
+
+def test_a_leader_that_ends_hands_over(cluster: Cluster) -> None:
+    old = cluster.leader()
+    term = old.status().raftTerm
+    others = cluster.others(old)
+    sizes = {member: member.log_size() for member in others}
+    old.terminate()
+    new = cluster.leader(others)
+    assert new.status().raftTerm == term + 1
+    elections = {
+        member: member.logged("is starting a new election", size) for member, size in sizes.items()
+    }
+    assert elections.pop(new) == 1
+    assert set(elections.values()) == {0}
+    assert new.logged("MsgTimeoutNow", sizes[new]) == 1
+
+
+class Reader(threading.Thread):
+    """Reads through a channel to all members, each read tried once more if it fails."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._target = "ipv4:" + ",".join(member.address for member in cluster)
+        self._ending = threading.Event()
+        self.served = 0
+        self.retried = 0
+        self.failed: list[Status] = []
+
+    def run(self) -> None:
+        method = by_name("KV/Range")
+        options = [*OPTIONS, ("grpc.lb_policy_name", "round_robin"), ("grpc.enable_retries", 0)]
+        with grpc.insecure_channel(self._target, options) as channel:
+            read = channel.unary_unary(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+            request = pb.RangeRequest(key=b"rolling")
+            while not self._ending.is_set():
+                try:
+                    read(request, timeout=20)
+                except grpc.RpcError:
+                    self.retried += 1
+                    try:
+                        read(request, timeout=20)
+                    except grpc.RpcError as error:
+                        self.failed.append(status_of(error))
+                self.served += 1
+
+    def go_on(self, reads: int) -> None:
+        """Wait for so many more."""
+        goal = self.served + reads
+        until("the reader goes on", lambda: self.served >= goal)
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
+
+
+def test_rolling_restart(cluster: Cluster) -> None:
+    cluster[0].put(b"rolling")
+    readers = [Reader(cluster) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for member in cluster:
+        member.terminate()
+        member.start()
+        cluster.settle()
+        for reader in readers:
+            reader.go_on(50)
+    for reader in readers:
+        reader.end()
+    assert [reader.failed for reader in readers] == [[], [], []]
+
+
+def test_without_a_quorum(cluster: Cluster, make: str) -> None:
+    lease = grant(cluster[0], 600)
+    alone, *others = cluster
+    alone.put(b"alone", b"value", lease)
+    streams = {
+        "watch": alone.client.watch(LEADER_REQUIRED, key=b"alone"),
+        "keep-alive": alone.client.talk("Lease/LeaseKeepAlive", LEADER_REQUIRED),
+    }
+    patient = alone.client.watch(key=b"alone", prev_kv=True)
+    for other in others:
+        other.kill()
+    for stream in streams.values():
+        assert stream.end() == errors.NO_LEADER
+    until("the leader is lost", lambda: alone.status().leader == 0)
+    assert "etcdserver: no leader" in alone.status().errors
+    slow: dict[str, Any] = {
+        "KV/Range": pb.RangeRequest(key=b"alone"),
+        "KV/Put": pb.PutRequest(key=b"alone"),
+        "Cluster/MemberList": pb.MemberListRequest(linearizable=True),
+        "Lease/LeaseTimeToLive": pb.LeaseTimeToLiveRequest(ID=lease),
+        "Cluster/MemberPromote": pb.MemberPromoteRequest(ID=others[0].id),
+    }
+    calls = {name: alone.client.begin(name, request) for name, request in slow.items()}
+    assert alone.get(b"alone", serializable=True) == b"value"
+    refused = alone.ask(
+        "KV/Range", pb.RangeRequest(key=b"alone", serializable=True), metadata=LEADER_REQUIRED
+    )
+    assert refused == errors.NO_LEADER
+    assert len(alone.members(linearizable=False)) == 3
+    assert (
+        alone.ask("Maintenance/MoveLeader", pb.MoveLeaderRequest(targetID=others[0].id))
+        == errors.NOT_LEADER
+    )
+    ends = {name: status_of(call.exception()) for name, call in calls.items()}
+    assert ends["KV/Range"] == ends["Cluster/MemberList"] == errors.TIMEOUT
+    assert ends["Lease/LeaseTimeToLive"] == ends["Cluster/MemberPromote"] == errors.NO_LEADER
+    code = Code.DEADLINE_EXCEEDED if make == "kvorum" else Code.UNKNOWN  # As 3.5.1 says it.
+    assert ends["KV/Put"] == Status(code, "context deadline exceeded")
+    # Who did not ask for a leader waits, and is told when there is one again.
+    cluster.settle()
+    cluster[1].put(b"alone", b"together")
+    events = [event for event in patient.hear().events if event.kv.value == b"together"]
+    assert events
+    patient.close()

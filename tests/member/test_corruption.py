@@ -1,0 +1,189 @@
+"""Members that hold something else than the others are found out, and nobody else is accused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.pb.etcdserverpb import CompactionRequest
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.member import requests
+from kvorum.member.alarms import Alarm, AlarmType
+from kvorum.member.errors import MemberStopped
+from kvorum.mvcc.keyvalue import key_of
+from tests.member.harness import Cluster, Machine
+
+PERIODIC: dict[str, Any] = {"corrupt_check_seconds": 5.0}
+COMPACT: dict[str, Any] = {"compact_hash_check_seconds": 10.0}
+
+
+def filled(size: int = 3, **options: Any) -> Cluster:
+    cluster = Cluster(size, **options)
+    leader = cluster.leader()
+    for number in range(30):
+        cluster.success(leader, leader.put(b"%02d" % (number % 10), b"%d" % number))
+    cluster.wait(lambda: len({each.running.store.revision for each in cluster}) == 1)
+    cluster.wait(lambda: all(each.running.is_published for each in cluster))
+    return cluster
+
+
+def corrupt(machine: Machine, revision: int = 20) -> None:
+    """Change a value behind the store's back."""
+    backend = machine.running.backend
+    row = KeyValue.FromString(backend.row(revision << 32))
+    row.value += b" and more"
+    backend.put_row(revision << 32, row.SerializeToString())
+
+
+def compact(cluster: Cluster, revision: int) -> None:
+    leader = cluster.leader()
+    body = CompactionRequest(revision=revision).SerializeToString()
+    cluster.success(leader, leader.propose(requests.COMPACTION, body))
+    cluster.wait(lambda: not any(each.running.store.compaction.is_pending for each in cluster))
+
+
+def accused(cluster: Cluster) -> list[int]:
+    """Return the ids that the alarm names; all members must know the same."""
+    known = [each.running.alarms.raised() for each in cluster]
+    assert all(each == known[0] for each in known)
+    assert all(alarm.type == AlarmType.CORRUPT for alarm in known[0])
+    return [alarm.member_id for alarm in known[0]]
+
+
+def others(cluster: Cluster) -> list[Machine]:
+    leader = cluster.leader()
+    return [machine for machine in cluster if machine is not leader]
+
+
+@pytest.mark.parametrize("options", [{}, PERIODIC | COMPACT])
+def test_equal_members_are_left_alone(options: dict[str, Any]) -> None:
+    cluster = filled(**options)
+    for round_ in range(4):
+        leader = cluster.leader()
+        compact(cluster, 12 + 5 * round_)
+        cluster.success(leader, leader.put(b"more", b"%d" % round_))
+        cluster.pass_time(12.0)
+        leader.running.transfer_leadership(others(cluster)[0].running.id)
+        cluster.pass_time(2.0)
+    cluster.isolate(others(cluster)[0])
+    cluster.pass_time(12.0)
+    cluster.heal()
+    cluster.pass_time(12.0)
+    assert accused(cluster) == []
+    if "compact_hash_check_seconds" in options:
+        assert cluster.leader().running.corruption.checked_revision == 27
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_follower_that_differs_is_found(which: int) -> None:
+    cluster = filled(**PERIODIC)
+    victim = others(cluster)[which]
+    corrupt(victim)
+    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 10.0)
+    cluster.pass_time(1.0)
+    assert accused(cluster) == [victim.running.id]
+    leader = cluster.leader()
+    assert cluster.answer(leader, leader.put(b"key")) == errors.CORRUPT
+    # Reads go on.
+    cluster.success(leader, leader.range(b"00"))
+
+
+def test_a_leader_that_differs_accuses_one_member_at_a_time() -> None:
+    cluster = filled(**PERIODIC)
+    corrupt(cluster.leader())
+    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 10.0)
+    cluster.pass_time(1.0)
+    assert len(accused(cluster)) == 1
+
+
+def test_only_the_leader_compares() -> None:
+    cluster = filled(**PERIODIC)
+    victim = others(cluster)[0]
+    corrupt(victim)
+    asked = []
+    ask = cluster.ask
+
+    def noted(machine: Machine, question: Any) -> None:
+        asked.append(machine)
+        ask(machine, question)
+
+    cluster.ask = noted  # type: ignore[method-assign]
+    cluster.wait(lambda: accused(cluster), 10.0)
+    assert set(asked) == {cluster.leader()}
+
+
+def test_no_check_unless_asked_for() -> None:
+    cluster = filled()
+    corrupt(others(cluster)[0])
+    compact(cluster, 25)
+    cluster.pass_time(30.0)
+    assert accused(cluster) == []
+
+
+def test_the_minority_is_found_by_the_hash_of_a_compaction() -> None:
+    cluster = filled(**COMPACT)
+    victim = others(cluster)[1]
+    corrupt(victim)
+    compact(cluster, 25)
+    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 25.0)
+    cluster.pass_time(1.0)
+    assert accused(cluster) == [victim.running.id]
+
+
+def test_the_leader_itself_may_be_the_minority() -> None:
+    cluster = filled(**COMPACT)
+    leader = cluster.leader()
+    corrupt(leader)
+    compact(cluster, 25)
+    cluster.wait(lambda: leader.running.alarms.raised(), 25.0)
+    cluster.pass_time(1.0)
+    assert accused(cluster) == [leader.running.id]
+
+
+def test_without_a_majority_nobody_in_particular_is_accused() -> None:
+    cluster = filled(size=2, **COMPACT)
+    corrupt(others(cluster)[0])
+    compact(cluster, 25)
+    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 25.0)
+    cluster.pass_time(1.0)
+    assert accused(cluster) == [0]
+    assert str(Alarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
+
+
+# At the start.
+
+
+def restart(machine: Machine) -> None:
+    machine.kill()
+    machine.config = replace(machine.config, initial_corrupt_check=True)
+    machine.start()
+
+
+def test_a_sound_member_starts_again() -> None:
+    cluster = filled()
+    for machine in list(cluster):
+        cluster.pass_time(1.0)
+        restart(machine)
+        cluster.wait(lambda machine=machine: machine.running.is_published)  # type: ignore[misc]
+
+
+def test_a_member_that_differs_refuses_to_serve() -> None:
+    cluster = filled()
+    victim = others(cluster)[0]
+    corrupt(victim)
+    cluster.pass_time(1.0)
+    assert key_of(victim.running.backend.row(20 << 32)) == b"08"
+    restart(victim)
+    with pytest.raises(MemberStopped, match="data inconsistency with peers"):
+        cluster.wait(lambda: victim.running.is_published)
+
+
+def test_a_member_whose_peers_do_not_answer_starts() -> None:
+    cluster = filled()
+    victim = others(cluster)[0]
+    corrupt(victim)
+    cluster.pass_time(1.0)
+    cluster.ask = lambda machine, question: machine.running.told(question.number, None)  # type: ignore[method-assign]
+    restart(victim)
+    cluster.wait(lambda: victim.running.is_published)

@@ -1,0 +1,182 @@
+"""A new cluster of one, forced on a member whose cluster has lost its quorum."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from kvorum.api.pb.etcdserverpb import RangeResponse
+from kvorum.files.memory import Call
+from kvorum.member.errors import StartRefused
+from kvorum.member.waits import ProposeChange, Steps
+from kvorum.membership.documents import Member as Listed
+from kvorum.membership.documents import encode_member
+from kvorum.raft.changes import ChangeType, ConfChange
+from tests.member.harness import Cluster, Machine
+from tests.member.test_one import PowerCutError
+
+
+def change(machine: Machine, made: ConfChange) -> int:
+    def steps() -> Steps:
+        refusal = yield ProposeChange(made)
+        return b"done" if refusal is None else refusal
+
+    return machine.start_steps(steps())
+
+
+def survivor_of(cluster: Cluster, name: str) -> Machine:
+    """Kill everybody and forget all but one."""
+    for machine in list(cluster):
+        machine.kill()
+    cluster.messages.clear()
+    machine = cluster.machines[name]
+    cluster.machines = {name: machine}
+    return machine
+
+
+def force(machine: Machine) -> None:
+    machine.config = replace(machine.config, force_new_cluster=True)
+    machine.start()
+
+
+def keys(cluster: Cluster, machine: Machine) -> list[bytes]:
+    found = cluster.success(machine, machine.range(b"\0", b"\0"))
+    return [kv.key for kv in RangeResponse.FromString(found).kvs]
+
+
+def check_is_alone(cluster: Cluster, machine: Machine) -> None:
+    member = machine.running
+    cluster.wait(lambda: member.is_leader and member.is_published)
+    assert member.conf_state.voters == (member.id,)
+    assert not member.conf_state.learners
+    assert [each.id for each in member.cluster.members] == [member.id]
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("options", [{}, {"snapshot_entries": 10, "catch_up_entries": 5}])
+def test_a_survivor_goes_on_alone(which: int, options: dict[str, int]) -> None:
+    cluster = Cluster(3, segment_bytes=4096, **options)
+    leader = cluster.leader()
+    ids = {each.name: each.running.id for each in cluster}
+    calls = [leader.put(b"%03d" % number) for number in range(100)]
+    for call in calls:
+        cluster.success(leader, call)
+    cluster.pass_time(0.2)
+    survivor = survivor_of(cluster, f"m{which}")
+    force(survivor)
+    cluster.wait(lambda: survivor.running.is_leader)
+    check_is_alone(cluster, survivor)
+    member = survivor.running
+    assert member.id == ids[survivor.name]
+    assert keys(cluster, survivor) == [b"%03d" % number for number in range(100)]
+    assert member.cluster.removed == sorted(set(ids.values()) - {member.id})
+    cluster.success(survivor, survivor.put(b"alone"))
+    # From now on it needs no force.
+    survivor.kill()
+    survivor.config = replace(survivor.config, force_new_cluster=False)
+    survivor.start()
+    cluster.wait(lambda: survivor.running.is_leader)
+    assert b"alone" in keys(cluster, survivor)
+    # Asked for once more, it changes nothing.
+    survivor.kill()
+    force(survivor)
+    cluster.wait(lambda: survivor.running.is_leader)
+    assert b"alone" in keys(cluster, survivor)
+
+
+def test_what_was_acknowledged_a_moment_ago_is_kept() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.pass_time(1.0)
+    for each in cluster:
+        # Nothing is flushed, and no later batch tells what is committed.
+        each.held.update(place for place in each.jobs if place.name == "FLUSHER")
+    cluster.success(leader, leader.put(b"key"))
+    survivor = survivor_of(cluster, leader.name)
+    survivor.held.clear()
+    force(survivor)
+    cluster.wait(lambda: survivor.running.is_leader)
+    assert keys(cluster, survivor) == [b"key"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_on_the_way_harms_nothing(seed: int) -> None:
+    random = Random(seed)
+    cluster = Cluster(3, segment_bytes=4096, snapshot_entries=10, catch_up_entries=5)
+    leader = cluster.leader()
+    for number in range(60):
+        cluster.success(leader, leader.put(b"%02d" % number))
+    survivor = survivor_of(cluster, leader.name)
+    left = 0
+
+    def before(_call: Call) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerCutError
+
+    for _ in range(4):
+        left = random.randrange(150)
+        survivor.files.before = before
+        try:
+            force(survivor)
+            cluster.wait(lambda: survivor.running.is_published)
+            break
+        except PowerCutError:
+            survivor.lose_power(lambda: random.random() < 0.5)
+    survivor.files.before = None
+    if survivor.member is None:
+        force(survivor)
+    check_is_alone(cluster, survivor)
+    assert keys(cluster, survivor) == [b"%02d" % number for number in range(60)]
+
+
+def test_a_learner_becomes_the_only_voter() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    listed = Listed(99, ("http://m9:2380",), is_learner=True)
+    added = ConfChange(ChangeType.ADD_LEARNER_NODE, 99, encode_member(listed))
+    cluster.success(leader, change(leader, added))
+    cluster_id = leader.running.cluster.cluster_id
+    learner = Machine(cluster, "m9", cluster.config("m9", joins=(99, cluster_id)))
+    cluster.machines["m9"] = learner
+    learner.start()
+    cluster.success(leader, leader.put(b"key"))
+    cluster.wait(lambda: learner.running.applied == leader.running.applied)
+    survivor = survivor_of(cluster, "m9")
+    force(survivor)
+    check_is_alone(cluster, survivor)
+    assert not survivor.running.is_learner
+    assert keys(cluster, survivor) == [b"key"]
+
+
+def test_a_removed_member_is_refused() -> None:
+    cluster = Cluster(3)
+    leader, follower = cluster.leader(), cluster.follower()
+    removal = ConfChange(ChangeType.REMOVE_NODE, follower.running.id)
+    cluster.success(leader, change(leader, removal))
+    cluster.wait(lambda: follower.running.was_removed)
+    survivor = survivor_of(cluster, follower.name)
+    with pytest.raises(StartRefused, match="removed"):
+        force(survivor)
+
+
+def test_a_forced_cluster_grows_again() -> None:
+    cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
+    leader = cluster.leader()
+    for number in range(50):
+        cluster.success(leader, leader.put(b"%02d" % number))
+    survivor = survivor_of(cluster, leader.name)
+    force(survivor)
+    check_is_alone(cluster, survivor)
+    listed = Listed(99, ("http://m9:2380",))
+    cluster.success(
+        survivor, change(survivor, ConfChange(ChangeType.ADD_NODE, 99, encode_member(listed)))
+    )
+    cluster_id = survivor.running.cluster.cluster_id
+    second = Machine(cluster, "m9", cluster.config("m9", joins=(99, cluster_id)))
+    cluster.machines["m9"] = second
+    second.start()
+    cluster.wait(lambda: second.running.is_published)
+    cluster.success(second, second.put(b"together"))
+    assert len(keys(cluster, second)) == 51

@@ -1,0 +1,351 @@
+"""Who leads, and what one may not do that led: handing over, standing still, being removed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, RangeResponse
+from kvorum.member import requests
+from kvorum.member.handover import hand_over
+from kvorum.member.leases import UNCONFIRMED, renew, time_to_live_here, try_renew
+from kvorum.member.waits import ProposeChange, Steps
+from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.raft.messages import Message, MessageType
+from kvorum.raft.states import Role
+from tests.member.harness import Cluster, Machine
+
+
+def grant(cluster: Cluster, machine: Machine, lease: int, ttl: int) -> None:
+    body = LeaseGrantRequest(ID=lease, TTL=ttl).SerializeToString()
+    cluster.success(machine, machine.propose(requests.LEASE_GRANT, body))
+
+
+def renewal(machine: Machine, lease: int) -> int:
+    """Begin to renew a lease; the answer is its TTL in digits."""
+
+    def steps() -> Steps:
+        result = yield from renew(machine.running, lease)
+        return b"%d" % result if isinstance(result, int) else result
+
+    return machine.start_steps(steps())
+
+
+def time_to_live(machine: Machine, lease: int) -> int:
+    def steps() -> Steps:
+        found = yield from time_to_live_here(machine.running, lease)
+        if found is None:
+            return errors.NOT_LEADER
+        return found if isinstance(found, Status) else b"%d" % found[0]
+
+    return machine.start_steps(steps())
+
+
+def successor(cluster: Cluster, old: Machine) -> Machine:
+    """Wait for another leader."""
+
+    def found() -> Machine | None:
+        others = [each for each in cluster.awake() if each is not old]
+        return next((each for each in others if each.running.lessor.is_primary), None)
+
+    machine: Machine = cluster.wait(found)
+    return machine
+
+
+def paused(seconds: float) -> tuple[Cluster, Machine, Machine]:
+    """Return a cluster whose leader stood still so long, that leader, and the new one."""
+    cluster = Cluster(3)
+    old = cluster.leader()
+    cluster.success(old, old.put(b"key", b"old"))
+    grant(cluster, old, 7, 60)
+    grant(cluster, old, 8, 5)
+    cluster.success(old, old.put(b"leased", lease=8))
+    old.is_paused = True
+    new = successor(cluster, old)
+    cluster.success(new, new.put(b"key", b"new"))
+    cluster.pass_time(seconds)
+    return cluster, old, new
+
+
+# A leader that stood still.
+
+
+@pytest.mark.parametrize("ticks_first", [False, True])
+def test_a_leader_that_stood_still_serves_no_stale_read(ticks_first: bool) -> None:
+    cluster, old, _ = paused(3.0)
+    old.is_paused = False
+    assert old.running.is_leader
+    if ticks_first:
+        old.running.tick(cluster.now)
+    read = old.range(b"key")
+    for _ in range(5):
+        old.turn()
+    assert read not in old.replies
+    cluster.wake(old)
+    answer = cluster.answer(old, read)
+    if isinstance(answer, bytes):
+        assert [kv.value for kv in RangeResponse.FromString(answer).kvs] == [b"new"]
+    else:
+        assert answer in (errors.LEADER_CHANGED, errors.TIMEOUT)
+
+
+@pytest.mark.parametrize("ticks_first", [False, True])
+def test_a_leader_that_stood_still_renews_no_lease(ticks_first: bool) -> None:
+    cluster, old, new = paused(8.0)
+    assert 8 not in new.running.lessor, "it ran out on the new leader"
+    assert 8 in old.running.lessor
+    old.is_paused = False
+    if ticks_first:
+        old.running.tick(cluster.now)
+    # Even before a turn has told the member what time it is.
+    assert try_renew(old.running, 7) is None
+    assert try_renew(old.running, 8) is None
+    calls = [renewal(old, 7), renewal(old, 8), time_to_live(old, 7), time_to_live(old, 8)]
+    for _ in range(5):
+        old.turn()
+    assert not any(call in old.replies for call in calls)
+    cluster.wake(old)
+    answers = [cluster.answer(old, call) for call in calls]
+    assert answers[0] in (b"60", UNCONFIRMED)
+    assert answers[1] in (b"0", UNCONFIRMED)
+    assert answers[2] in (errors.NOT_LEADER, errors.LEASE_NOT_FOUND)
+    assert answers[3] in (errors.NOT_LEADER, errors.LEASE_NOT_FOUND)
+    cluster.wait(lambda: 8 not in old.running.lessor)
+    assert cluster.answer(old, renewal(old, 7)) == b"60"
+    assert UNCONFIRMED.code is errors.Code.UNAVAILABLE
+
+
+def test_a_leader_that_stood_still_revokes_nothing() -> None:
+    cluster, old, new = paused(20.0)
+    for _ in range(4):
+        assert cluster.answer(new, renewal(new, 7)) == b"60"
+        cluster.pass_time(15.0)
+    # By the count of the old leader it has run out long ago.
+    old.is_paused = False
+    old.running.tick(cluster.now)
+    for _ in range(5):
+        old.turn()
+    cluster.wake(old)
+    cluster.pass_time(5.0)
+    assert all(7 in each.running.lessor for each in cluster)
+    assert cluster.answer(new, renewal(new, 7)) == b"60"
+
+
+def test_a_revocation_decided_on_is_not_forwarded_to_another_leader() -> None:
+    cluster = Cluster(3)
+    old = cluster.leader()
+    member = old.running
+    heir = cluster.follower().running
+    term = member.term
+    body = LeaseRevokeRequest(ID=7).SerializeToString()
+    grant(cluster, old, 7, 60)
+    member.receive(Message(MessageType.HEARTBEAT, to=member.id, sender=heir.id, term=term + 1))
+    assert member.node.raft.role == Role.FOLLOWER
+    assert member.node.raft.lead == heir.id
+    member.out.take_messages()
+    member.propose_as_leader(term, [(requests.LEASE_REVOKE, body)])
+    member.turn(cluster.now, cluster.deadline())
+    kinds = [message.type for message in member.out.take_messages()]
+    assert MessageType.PROP not in kinds
+
+
+def test_a_leader_that_stood_still_loses_nothing_that_was_acknowledged() -> None:
+    cluster = Cluster(3)
+    old = cluster.leader()
+    for number in range(20):
+        cluster.success(old, old.put(b"%02d" % number))
+    unknown = old.put(b"unknown")
+    old.running.turn(cluster.now, cluster.deadline())
+    old.is_paused = True
+    new = successor(cluster, old)
+    for number in range(20, 40):
+        cluster.success(new, new.put(b"%02d" % number))
+    old.is_paused = False
+    late = old.put(b"late")
+    old.turn()
+    assert late not in old.replies
+    cluster.wake(old)
+    cluster.answer(old, unknown)
+    cluster.answer(old, late)
+    cluster.pass_time(1.0)
+    for machine in cluster:
+        assert all(machine.running.store.get(b"%02d" % each) for each in range(40))
+        assert machine.running.store.revision == new.running.store.revision
+
+
+def test_a_short_stop_costs_nothing() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    grant(cluster, leader, 7, 60)
+    cluster.pass_time(1.0)
+    leader.is_paused = True
+    cluster.pass_time(0.2)
+    cluster.wake(leader)
+    assert try_renew(leader.running, 7) == 60
+    leader.is_paused = True
+    cluster.pass_time(0.5)
+    cluster.wake(leader)
+    assert try_renew(leader.running, 7) is None
+    # It still leads: a question to the others confirms that.
+    cluster.pass_time(0.1)
+    assert cluster.answer(leader, renewal(leader, 7)) == b"60"
+    assert try_renew(leader.running, 7) == 60
+
+
+# Handing over.
+
+
+def test_the_most_up_to_date_voter_takes_over() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    behind, heir = [machine for machine in cluster if machine is not leader]
+    cluster.cut = {(leader.name, behind.name)}
+    for number in range(10):
+        cluster.success(leader, leader.put(b"%d" % number))
+    hand_over(leader.running)
+    assert leader.running.is_handing_over
+    cluster.wait(lambda: not leader.running.is_handing_over, 1.0)
+    assert heir.running.is_leader
+    assert leader.running.leader == heir.running.id
+
+
+def test_an_heir_that_does_not_answer_is_passed_over() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    others = [machine for machine in cluster if machine is not leader]
+    progress = leader.running.node.raft.tracker.progress
+    best = max(leader.running.conf_state.voters, key=lambda each: progress[each].match)
+    dead = next((each for each in others if each.running.id == best), others[0])
+    dead.is_paused = True
+    for machine in others:
+        leader.running.connected(machine.running.id, cluster.now)
+    hand_over(leader.running)
+    cluster.wait(lambda: not leader.running.is_handing_over, 5.0)
+    assert not leader.running.is_leader
+    cluster.wake(dead)
+    cluster.success(dead, dead.put(b"key"))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_handing_over_ends_where_nobody_can_take_over(size: int) -> None:
+    cluster = Cluster(size)
+    leader = cluster.leader()
+    for machine in cluster:
+        machine.is_paused = machine is not leader
+    cluster.pass_time(1.0 if size > 1 else 0.0)
+    hand_over(leader.running)
+    cluster.wait(lambda: not leader.running.is_handing_over, 8.0)
+    # A follower has nothing to hand over.
+    if size > 1:
+        for machine in cluster:
+            cluster.wake(machine)
+        follower = cluster.follower()
+        hand_over(follower.running)
+        cluster.settle()
+        assert not follower.running.is_handing_over
+
+
+# Changes of the membership.
+
+
+def change(machine: Machine, made: ConfChange) -> int:
+    def steps() -> Steps:
+        refusal = yield ProposeChange(made)
+        return b"done" if refusal is None else refusal
+
+    return machine.start_steps(steps())
+
+
+def test_a_change_whose_client_is_gone_is_not_made() -> None:
+    cluster = Cluster(3)
+    machine = cluster.follower()
+    victim = next(each.running.id for each in cluster if each is not machine)
+    cluster.isolate(machine)
+    cluster.wait(lambda: machine.running.leader == 0)
+    call = change(machine, ConfChange(ChangeType.REMOVE_NODE, victim))
+    cluster.pass_time(0.5)
+    machine.running.cancel(call)
+    cluster.pass_time(0.2)
+    assert not machine.running.changes
+    cluster.heal()
+    cluster.wait(lambda: machine.running.leader)
+    cluster.pass_time(2.0)
+    assert all(len(each.running.cluster.members) == 3 for each in cluster)
+
+
+def test_the_membership_counts_its_changes() -> None:
+    cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
+    leader, late = cluster.leader(), cluster.follower()
+    cluster.wait(lambda: all(each.running.is_published for each in cluster))
+    before = {each.name: each.running.cluster.generation for each in cluster}
+    other = next(each for each in cluster if each not in (leader, late))
+    cluster.isolate(late)
+    removal = ConfChange(ChangeType.REMOVE_NODE, 5)
+    assert cluster.answer(leader, change(leader, removal)) == errors.MEMBER_NOT_FOUND
+    assert leader.running.cluster.generation == before[leader.name]
+    for number in range(60):
+        cluster.success(leader, leader.put(b"%d" % number))
+    cluster.pass_time(1.0)
+    cluster.heal()
+    cluster.wait(lambda: late.running.applied == leader.running.applied)
+    assert late.running.snapshots.index > 0
+    # A snapshot brings the members as a whole.
+    assert late.running.cluster.generation > before[late.name]
+    removal = ConfChange(ChangeType.REMOVE_NODE, other.running.id)
+    assert cluster.answer(leader, change(leader, removal)) == b"done"
+    assert leader.running.cluster.generation > before[leader.name]
+
+
+def removed_by_the_log(cluster: Cluster, machine: Machine) -> None:
+    leader = cluster.leader()
+    made = ConfChange(ChangeType.REMOVE_NODE, machine.running.id)
+    assert cluster.answer(leader, change(leader, made)) == b"done"
+    cluster.wait(lambda: machine.running.was_removed)
+
+
+def told_by_a_peer(_cluster: Cluster, machine: Machine) -> None:
+    machine.running.removed()
+
+
+@pytest.mark.parametrize("remove", [removed_by_the_log, told_by_a_peer])
+def test_a_member_learns_that_it_was_removed(remove: Callable[[Cluster, Machine], None]) -> None:
+    cluster = Cluster(3)
+    machine = cluster.follower()
+    assert not machine.running.was_removed
+    remove(cluster, machine)
+    assert machine.running.was_removed
+
+
+def test_a_removed_member_has_no_voice() -> None:
+    cluster = Cluster(3)
+    leader, gone = cluster.leader(), cluster.follower()
+    identity = gone.running.id
+    removed_by_the_log(cluster, gone)
+    member = leader.running
+    assert member.is_removed(identity) and not member.is_removed(member.id)
+    term = member.term
+    vote = Message(MessageType.VOTE, to=member.id, sender=identity, term=term + 5)
+    vote.context = b"CampaignTransfer"
+    member.receive(vote)
+    stranger = Message(MessageType.HEARTBEAT, to=identity, sender=5, term=term + 5)
+    member.receive(stranger)
+    assert member.term == term
+    assert member.is_leader
+
+
+def test_a_leader_that_is_removed_makes_way() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.wait(lambda: all(each.running.is_published for each in cluster))
+    made = ConfChange(ChangeType.REMOVE_NODE, leader.running.id)
+    assert cluster.answer(leader, change(leader, made)) == b"done"
+    assert leader.running.was_removed
+    hand_over(leader.running)
+    cluster.wait(lambda: not leader.running.is_handing_over)
+    cluster.pass_time(0.5)
+    leader.kill()
+    del cluster.machines[leader.name]
+    new = cluster.leader()
+    cluster.success(new, new.put(b"key"))
+    assert {len(each.running.conf_state.voters) for each in cluster} == {2}

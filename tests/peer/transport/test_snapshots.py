@@ -1,0 +1,302 @@
+"""Snapshots with their databases: whole and durable, or not at all; bounded on both sides."""
+
+import errno
+from struct import pack
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvorum.edge.interface import EventKind
+from kvorum.files.interface import read_file, write_file
+from kvorum.files.memory import Call
+from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
+from kvorum.raft.wire import encode_message
+from kvorum.snap import RemoveLeftovers, database_path
+from tests.peer.transport.network import (
+    SNAP_DIRECTORY,
+    Client,
+    Connection,
+    Host,
+    Network,
+    Transfer,
+)
+from tests.peer.transport.test_channels import headers, heartbeat
+
+INDEX = 1000
+IMAGE = "/snap/tmp.image.1"
+PIECE_BYTES = 1 << 12
+
+
+def message(sender: int, to: int, index: int = INDEX) -> Message:
+    snapshot = Snapshot(index, 3, ConfState((1, 2)), b"members")
+    return Message(MessageType.SNAP, to, sender, 3, snapshot=snapshot)
+
+
+def content(length: int) -> bytes:
+    return bytes(range(251)) * (length // 251) + bytes(length % 251)
+
+
+class Pair:
+    """Two hosts, the first of which has an image to send."""
+
+    def __init__(self, length: int, seed: int = 0) -> None:
+        self.network = Network(seed)
+        self.one, self.other = self.network.group(1, 2, snapshot_piece_bytes=PIECE_BYTES)
+        self.network.piece_bytes_max = PIECE_BYTES
+        self.image = content(length)
+        write_file(self.one.files, IMAGE, self.image)
+        self.transfer = Transfer(message(1, 2), IMAGE)
+
+    def send(self) -> None:
+        self.one.transport.send_snapshot(self.transfer, self.network.now)
+        self.one.wake_at = self.network.now
+
+    def reported(self) -> bool:
+        return bool(self.one.node.transfers)
+
+    def received(self) -> list[Message]:
+        return [each for each in self.other.node.received if each.type == MessageType.SNAP]
+
+    def assert_nothing_is_left(self) -> None:
+        assert self.other.files.list(SNAP_DIRECTORY) == []
+        assert self.other.files.open_descriptors() == 0
+
+
+@given(
+    st.integers(0, 5 * PIECE_BYTES) | st.sampled_from([PIECE_BYTES, 2 * PIECE_BYTES]), st.integers()
+)
+@settings(max_examples=30)
+def test_a_snapshot_arrives_whole_and_before_the_node_is_told(length: int, seed: int) -> None:
+    pair = Pair(length, seed)
+    other = pair.other
+    found: list[bytes] = []
+    receive = other.node.receive
+
+    def take(message: Message) -> None:
+        image = other.files.after_power_cut(lambda: False)
+        found.append(read_file(image, database_path(SNAP_DIRECTORY, INDEX)))
+        receive(message)
+
+    other.node.receive = take  # type: ignore[method-assign]
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.one.node.transfers == [(pair.transfer, False)]
+    assert other.node.received == [pair.transfer.message]
+    assert found == [pair.image]
+    assert other.files.list(SNAP_DIRECTORY) == [f"{INDEX:016x}.snap.db"]
+    assert other.files.open_descriptors() == 0 == pair.one.files.open_descriptors()
+
+
+def test_the_body_is_the_message_and_the_file() -> None:
+    pair = Pair(5000)
+    seen = b""
+    handle = pair.network.ask
+
+    def note(connection: Connection, kind: int, detail: Any) -> None:
+        nonlocal seen
+        if connection.target == "/raft/snapshot" and kind == EventKind.MESSAGE:
+            seen += detail
+        handle(connection, kind, detail)
+
+    pair.network.ask = note  # type: ignore[method-assign]
+    pair.send()
+    pair.network.run_until(pair.reported)
+    encoded = encode_message(pair.transfer.message)
+    assert seen == pack(">Q", len(encoded)) + encoded + pair.image
+    (request,) = [each for each in pair.network.opened if each[3] == "/raft/snapshot"]
+    assert request[4]["content-type"] == "application/octet-stream"
+
+
+def test_a_slow_disk_holds_the_sender_back() -> None:
+    pair = Pair(200 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    paused = 0
+    pause = pair.other.pause
+
+    def note(call: int) -> None:
+        nonlocal paused
+        paused += 1
+        pause(call)
+
+    pair.other.pause = note  # type: ignore[method-assign]
+    pair.send()
+    pair.network.run_until(pair.reported, seconds=60)
+    assert pair.received() == [pair.transfer.message]
+    assert read_file(pair.other.files, database_path(SNAP_DIRECTORY, INDEX)) == pair.image
+    assert paused > 0
+    assert pair.one.log.about("is sending the snapshot at index 1000 to 2")
+    assert pair.other.log.about("is receiving a snapshot")
+
+
+def test_messages_go_on_beside_a_snapshot() -> None:
+    pair = Pair(50 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    pair.send()
+    pair.network.run(0.5)
+    pair.one.send_messages(heartbeat(pair.one, pair.other))
+    pair.network.run_until(lambda: heartbeat(pair.one, pair.other) in pair.other.node.received)
+    assert not pair.reported()
+
+
+@pytest.mark.parametrize("name", ["create", "pwrite", "fdatasync", "rename", "sync_directory"])
+def test_a_disk_that_fails_is_answered_and_leaves_no_half_file(name: str) -> None:
+    pair = Pair(10 * PIECE_BYTES)
+
+    def fail(call: Call) -> None:
+        if call.name == name:
+            raise OSError(errno.EIO, "Input/output error", call.path)
+
+    pair.other.files.before = fail
+    pair.send()
+    pair.network.run_until(pair.reported)
+    pair.network.run(1)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    assert pair.one.log.about("500 failed to save KV snapshot")
+    assert pair.received() == []
+    pair.other.files.before = None
+    if name == "sync_directory":  # it has its name by then, and is whole
+        assert read_file(pair.other.files, database_path(SNAP_DIRECTORY, INDEX)) == pair.image
+        pair.other.files.unlink(database_path(SNAP_DIRECTORY, INDEX))
+    pair.assert_nothing_is_left()
+    # The next one is taken.
+    pair.one.node.transfers.clear()
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.received() == [pair.transfer.message]
+
+
+def test_a_full_disk_is_answered_and_freed() -> None:
+    pair = Pair(10 * PIECE_BYTES)
+    pair.other.files.bytes_max = 5 * PIECE_BYTES
+    pair.send()
+    pair.network.run_until(pair.reported)
+    pair.network.run(1)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    pair.assert_nothing_is_left()
+
+
+def test_a_snapshot_that_breaks_off_leaves_nothing() -> None:
+    pair = Pair(200 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    pair.send()
+    pair.network.run(2)
+    assert pair.other.files.list(SNAP_DIRECTORY) == [f"tmp.{INDEX:016x}.snap.db"]
+    pair.network.cut(pair.one, pair.other)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    assert 2 in pair.one.node.lost
+    pair.network.run(1)
+    pair.assert_nothing_is_left()
+
+
+def test_an_image_that_cannot_be_read_is_reported() -> None:
+    pair = Pair(100)
+    pair.one.files.unlink(IMAGE)
+    pair.send()
+    pair.network.run_until(pair.reported)
+    pair.network.run(1)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    assert pair.received() == []
+    pair.assert_nothing_is_left()
+
+
+def test_a_snapshot_of_which_nothing_moves_is_given_up_on_both_sides() -> None:
+    pair = Pair(200 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    pair.send()
+    pair.network.run(2)
+    pair.network.silence(pair.one, pair.other)
+    pair.network.silence(pair.other, pair.one)
+    pair.network.run_until(pair.reported, seconds=100)
+    assert pair.one.log.about("nothing moved for 30 s")
+    pair.network.run(40)
+    assert pair.other.log.about("nothing of the snapshot came for too long")
+    pair.assert_nothing_is_left()
+
+
+def test_a_snapshot_for_nobody_known_fails_at_once() -> None:
+    network = Network()
+    one = network.add(1)
+    transfer = Transfer(message(1, 2), IMAGE)
+    one.transport.send_snapshot(transfer, network.now)
+    assert one.node.transfers == [(transfer, True)]
+
+
+def test_a_peer_that_is_removed_gets_no_more_of_its_snapshot() -> None:
+    pair = Pair(200 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    pair.send()
+    pair.network.run(1)
+    pair.one.transport.remove_peer(2)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    pair.network.run(15)  # what was on its way comes first
+    pair.assert_nothing_is_left()
+
+
+def test_one_snapshot_at_a_time() -> None:
+    pair = Pair(100 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    pair.send()
+    second = Transfer(message(1, 2, INDEX + 1), IMAGE)
+    pair.one.transport.send_snapshot(second, pair.network.now)
+    assert pair.one.node.transfers == [(second, True)]
+    pair.network.run(1)
+    # Another sender, with the same index even, is asked to come back.
+    client = Client(pair.network)
+    assert client.asked(pair.other, "POST", "/raft/snapshot", headers(), body(2)) == 503
+    pair.network.run_until(lambda: len(pair.one.node.transfers) == 2, seconds=60)
+    assert read_file(pair.other.files, database_path(SNAP_DIRECTORY, INDEX)) == pair.image
+
+
+def body(to: int, kind: int = MessageType.SNAP) -> bytes:
+    made = message(1, to)
+    made.type = kind
+    encoded = encode_message(made)
+    return pack(">Q", len(encoded)) + encoded + b"database"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "text"),
+    [
+        (b"", 400, b"failed to decode raft message (unexpected EOF)\n"),
+        (b"\0" * 7, 400, b"failed to decode raft message (unexpected EOF)\n"),
+        (pack(">Q", 10) + b"abc", 400, b"failed to decode raft message (unexpected EOF)\n"),
+        (pack(">Q", (64 << 20) + 1), 400, b"failed to decode raft message ("),
+        (pack(">Q", 3) + b"\xff\xff\xff", 400, b"failed to decode raft message ("),
+        (body(1, MessageType.HEARTBEAT), 400, b"wrong raft message type\n"),
+        (pack(">Q", 2) + b"\x08\x07", 400, b"wrong raft message type\n"),
+        (body(9), 500, b"error processing raft message\n"),
+        (body(1), 204, b""),
+    ],
+)
+def test_bad_snapshots_are_refused(sent: bytes, status: int, text: bytes) -> None:
+    network = Network()
+    one, client = network.add(1), Client(network)
+    assert client.asked(one, "POST", "/raft/snapshot", headers(), sent) == status
+    ((_, answer),) = client.bodies.items()
+    assert answer.startswith(text)
+    network.run(1)
+    names = one.files.list(SNAP_DIRECTORY)
+    assert names == ([f"{INDEX:016x}.snap.db"] if status == 204 else [])
+    assert len(one.node.received) == (status == 204)
+
+
+def test_a_length_past_the_limit_is_refused_before_anything_follows() -> None:
+    network = Network()
+    one, client = network.add(1), Client(network)
+    connection = client.request(one, "POST", "/raft/snapshot", headers(), None)
+    network.ask(connection, EventKind.MESSAGE, pack(">Q", 1 << 62))
+    network.run(1)
+    assert client.statuses[connection.number] == 400
+
+
+def test_stopping_while_a_snapshot_comes_leaves_at_most_what_the_next_start_removes() -> None:
+    pair = Pair(200 * PIECE_BYTES)
+    pair.other.node.job_seconds = 0.05
+    pair.send()
+    pair.network.run(1)
+    other: Host = pair.other
+    other.transport.stop()
+    RemoveLeftovers(SNAP_DIRECTORY).run(other.files)
+    assert other.files.list(SNAP_DIRECTORY) == []
