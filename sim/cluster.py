@@ -12,21 +12,21 @@ from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
-from kvorum.member.outbox import SnapshotTransfer
 from kvorum.raft.messages import Message, MessageType
-from kvorum.raft.wire import encode_message
 from kvorum.rpc.services import Services
 from sim.edge import CLIENT_DELAY, SimulatedEdge
 from sim.faults import Faults, without_faults
 from sim.history import History
+from sim.links import Links
 from sim.machine import Front, Machine
 from sim.nemesis import Nemesis
 from sim.network import Network
+from sim.peers import FramedPeers, PlainPeers, receive
+from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World
 
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
-SNAPSHOT_SECONDS = (0.01, 0.3)
 
 
 def services(member: Member, edge: SimulatedEdge) -> Front:
@@ -46,11 +46,11 @@ class Cluster:
         "faults",
         "history",
         "leaders",
+        "links",
         "machines",
         "members",
         "nemesis",
         "network",
-        "snapshots",
     )
 
     def __init__(
@@ -69,11 +69,11 @@ class Cluster:
         self.faults = faults
         self.history = History()
         self.network = Network(world, faults, self._deliver)
+        self.links = Links(world, faults, self.network.is_cut) if faults.frames else None
         self.members: Sequence[int] = range(1, size + 1)
         # Who led each term, by raft's own ids.
         self.leaders: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        self.snapshots = 0
         initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         self.machines: dict[int, Machine] = {}
         for number in self.members:
@@ -86,10 +86,13 @@ class Cluster:
             )
             databases = Path(directory, f"m{number}")
             databases.mkdir()
-            self.machines[number] = Machine(
-                world, self, number, config, faults, str(databases), make_front
-            )
-        self.nemesis = Nemesis(world, faults, self.machines, self.network, self.leaders)
+            machine = Machine(world, self, number, config, faults, str(databases), make_front)
+            if self.links is not None:
+                machine.peers = FramedPeers(world, machine, self.links)
+            else:
+                machine.peers = PlainPeers(world, machine, self.network, self._find)
+            self.machines[number] = machine
+        self.nemesis = Nemesis(world, faults, self.machines, self.network, self.links, self.leaders)
 
     def start(self) -> None:
         """Start all members, and let things go wrong."""
@@ -108,26 +111,38 @@ class Cluster:
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, "---", "faults end")
         self.faults = self.network.faults = without_faults()
+        if self.links is not None:
+            self.links.faults = self.faults
         for machine in self.machines.values():
             machine.faults = machine.edge.faults = self.faults
         self.nemesis.stop(self.faults)
 
+    @property
+    def snapshots(self) -> int:
+        """How many were sent to other members."""
+        return sum(machine.snapshots_sent for machine in self.machines.values())
+
     # What passes between members.
 
-    def _number_of(self, raft_id: int) -> int | None:
+    def _find(self, raft_id: int) -> Machine | None:
         number = self._numbers.get(raft_id)
         if number is None:
             for machine in self.machines.values():
                 if machine.member is not None:
                     self._numbers[machine.member.id] = machine.number
             number = self._numbers.get(raft_id)
-        return number
+        return None if number is None else self.machines.get(number)
 
-    def carry(self, sender: int, message: Message) -> None:
-        """Bring a raft message to the member it is for, if it can be."""
-        to = self._number_of(message.to)
-        if to is not None:
-            self.network.send(sender, to, message)
+    def said(self, sender: int, message: Message) -> None:
+        """Look at a raft message that leaves a member."""
+        if self.links is not None:
+            self.network.sent += 1
+            if self._world.trace is not None:
+                to = self._find(message.to)
+                name = "?" if to is None else to.name
+                self._world.trace.line(
+                    self._world.now, f"m{sender}", f"> {name} {describe(message)}"
+                )
         if (
             message.type == MessageType.VOTE_RESP
             and not message.reject
@@ -138,64 +153,8 @@ class Cluster:
             self._world.after(delay, self.nemesis.crash_voter, machine)
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:
-        self.machines[to].receive(sender, frame)
-
-    def carry_snapshot(self, sender: int, transfer: SnapshotTransfer, image: bytes) -> None:
-        """Bring a snapshot and its file to the member it is for, if it can be."""
-        to = self._number_of(transfer.message.to)
-        frame = encode_message(transfer.message)
-        incarnation = self.machines[sender].incarnation
-        self._world.after(
-            self._random.uniform(*SNAPSHOT_SECONDS),
-            self._deliver_snapshot,
-            sender,
-            incarnation,
-            to,
-            frame,
-            image,
-            transfer,
-        )
-
-    def _deliver_snapshot(
-        self,
-        sender: int,
-        incarnation: int,
-        to: int | None,
-        frame: bytes,
-        image: bytes,
-        transfer: SnapshotTransfer,
-    ) -> None:
-        self.snapshots += 1
-        arrived = (
-            to is not None
-            and not self.network.is_cut(sender, to)
-            and self._random.random() >= self.faults.drop_chance
-            and self.machines[to].receive_snapshot(sender, frame, image)
-        )
-        self.machines[sender].snapshot_sent(incarnation, transfer, failed=not arrived)
-
-    def ask(self, sender: int, number: int, peer: int, path: str, body: bytes) -> None:
-        """Ask another member something that is no raft message."""
-        to = self._number_of(peer)
-        delay = self._random.uniform(*self.faults.link_delay)
-        incarnation = self.machines[sender].incarnation
-        self._world.after(delay, self._asked, sender, incarnation, number, to, path, body)
-
-    def _asked(
-        self, sender: int, incarnation: int, number: int, to: int | None, path: str, body: bytes
-    ) -> None:
-        machine = self.machines[sender]
-        if (
-            to is None
-            or self.network.is_cut(sender, to)
-            or self.network.is_cut(to, sender)
-            or self._random.random() < self.faults.drop_chance
-        ):
-            machine.told(incarnation, number, None)
-            return
-        self.machines[to].asked(
-            path, body, lambda answer: machine.told(incarnation, number, answer)
-        )
+        if to in self.machines:
+            receive(self.machines[to], sender, frame, self._world)
 
     # How clients reach members.
 

@@ -19,8 +19,9 @@ from kvorum.snap import SnapError
 from kvorum.wal.errors import WalError
 from sim.environments import DamagedEntry, SimulatedEnvironments
 
-# What production says about files that do not hold what was written into them.
-_DAMAGE = (BackendError, WalError, SnapError, StartRefused)
+# What production says about files that do not hold what was written into them, or that things
+# are there which never should be.
+_DAMAGE = (BackendError, WalError, SnapError, StartRefused, AssertionError)
 _FAILURES = (errno.EIO, errno.ENOSPC)
 _FILE_ENDINGS = {"log": ("wal", ".wal"), "snapshot": ("snap", ".snap")}
 

@@ -16,6 +16,18 @@ Span = tuple[float, float]
 class Faults:
     """The rates of one run."""
 
+    frames: bool
+    """Members speak production's peer protocol over connections, and not by plain messages.
+
+    Only plain messages are lost one by one, doubled and out of order; only connections break,
+    are slow, and fill queues.
+    """
+    link_bytes_per_second: float
+    """How much a connection between members carries; 0: any amount."""
+    link_queue_bytes: int
+    """With more on its way than this a stream between members counts as full; 0: it never does."""
+    reset_gap: float
+    """About the time between two connections of members that break; 0: they do not."""
     link_delay: Span
     """How long a message between members takes."""
     delay_chance: float
@@ -96,6 +108,10 @@ def draw(random: Random) -> Faults:
 
     slow_disk = random.random() < 0.25
     return Faults(
+        frames=random.random() < 0.5,
+        link_bytes_per_second=sometimes(0.3, 5_000, 200_000),
+        link_queue_bytes=random.choice([0, 0, 300, 3000]),
+        reset_gap=sometimes(0.5, 0.1, 2.0),
         link_delay=random.choice([(0.0002, 0.001), (0.001, 0.02), (0.001, 0.08)]),
         delay_chance=sometimes(0.4, 0.001, 0.05),
         drop_chance=sometimes(0.5, 0.005, 0.15),
@@ -133,6 +149,10 @@ def draw(random: Random) -> Faults:
 def without_faults() -> Faults:
     """Return a world in which nothing goes wrong: what a run ends with."""
     return Faults(
+        frames=False,
+        link_bytes_per_second=0.0,
+        link_queue_bytes=0,
+        reset_gap=0.0,
         link_delay=(0.0005, 0.002),
         delay_chance=0.0,
         drop_chance=0.0,

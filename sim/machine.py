@@ -15,25 +15,21 @@ from typing import Protocol
 from kvorum.api.errors import Code, Status
 from kvorum.backend.errors import BackendError
 from kvorum.edge.interface import Event, EventKind, Request
-from kvorum.files.interface import read_file
 from kvorum.files.memory import MemoryFiles
-from kvorum.member import questions
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
-from kvorum.member.outbox import SnapshotTransfer
 from kvorum.member.recovery import open_member
-from kvorum.member.waits import Steps
+from kvorum.membership.bootstrap import initial_members
+from kvorum.membership.documents import Member as Peer
 from kvorum.mvcc.hashes import HashKV
 from kvorum.raft.messages import Message
-from kvorum.raft.wire import decode_message
-from kvorum.snap import ReceivedDatabase
+from kvorum.wal import exists as log_exists
 from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
 from sim.faults import Faults
 from sim.logs import CollectedLogs
-from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World
 
@@ -54,17 +50,27 @@ class Front(Protocol):
         """Give the edge what there is to say, after a turn."""
 
 
+class Peers(Protocol):
+    """How the member of a machine speaks to the others."""
+
+    def begin(self, member: Member) -> None:
+        """Take a process that has started."""
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Note that the process has ended."""
+
+    def hear(self, now: float) -> float:
+        """Give the member what others said, before a turn; return when there is more to do."""
+
+    def deliver(self, now: float) -> None:
+        """Send what the member has to say, after a turn."""
+
+
 class Cluster(Protocol):
     """What a machine asks of the world around it."""
 
-    def carry(self, sender: int, message: Message) -> None:
-        """Bring a raft message to the member it is for, if it can be."""
-
-    def carry_snapshot(self, sender: int, transfer: SnapshotTransfer, image: bytes) -> None:
-        """Bring a snapshot and its file to the member it is for, if it can be."""
-
-    def ask(self, sender: int, number: int, peer: int, path: str, body: bytes) -> None:
-        """Ask another member something that is no raft message."""
+    def said(self, sender: int, message: Message) -> None:
+        """Look at a raft message that leaves a member."""
 
     def turned(self, machine: "Machine") -> None:
         """Look at a member after its turn."""
@@ -80,7 +86,6 @@ class Machine:
         "_busy_until",
         "_clock_now",
         "_cluster",
-        "_cut_off_until",
         "_in_turn",
         "_incarnation",
         "_jobs",
@@ -94,18 +99,23 @@ class Machine:
         "_world",
         "config",
         "crashes",
+        "deaf_until",
         "disk",
         "edge",
         "faults",
         "front",
         "is_dead",
+        "joined",
+        "known",
         "logs",
         "member",
         "name",
         "number",
         "paused_until",
+        "peers",
         "seen_revision",
         "seen_term",
+        "snapshots_sent",
         "starts",
         "stops",
         "tick_seconds",
@@ -129,19 +139,24 @@ class Machine:
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
         self.front: Front | None = None
+        self.peers: Peers
+        # The members that a joining one was told of.
+        self.joined: Sequence[Peer] = ()
+        self.known: Sequence[Peer] = ()
         self.is_dead = True
         self.paused_until = 0.0
-        self._cut_off_until = 0.0
+        self.deaf_until = 0.0
         self.seen_revision = 0
         self.seen_term = 0
         self.crashes = 0
         self.starts = 0
         self.stops = 0
+        self.snapshots_sent = 0
         self._world = world
         self._cluster = cluster
         self._make_front = make_front
         self._random: Random = world.stream(self.name)
-        self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self._line)
+        self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
         self._stalled_until = 0.0
         self.tick_seconds = config.heartbeat_seconds
         self._incarnation = 0
@@ -160,7 +175,8 @@ class Machine:
         """The files on its disk, as they are now."""
         return self.disk.files
 
-    def _line(self, what: str) -> None:
+    def line(self, what: str) -> None:
+        """Add a line to the trace."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, self.name, what)
 
@@ -175,10 +191,10 @@ class Machine:
         self._jobs = {place: deque() for place in Place}
         self._turn_at = None
         self.disk.power_on()
-        self._line("start")
+        self.line("start")
         drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
         self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
-        self._guarded(self._open)
+        self.guarded(self._open)
 
     def _open(self) -> None:
         seams = Seams(
@@ -189,16 +205,32 @@ class Machine:
             random_below=self._random.randrange,
             unix_seconds=UNIX_SECONDS + self._world.now,
         )
+        self.known = self._known()
         member = open_member(self.config, seams)
         self.member = member
+        self.peers.begin(member)
         self.front = self._make_front(member, self.edge)
         self.seen_revision = 0
         self.seen_term = 0
-        self._line(f"up applied {member.applied} revision {member.store.revision}")
+        self.line(f"up applied {member.applied} revision {member.store.revision}")
         world = self._world
         world.after(self._random.uniform(0.0, self.tick_seconds), self._tick, self._incarnation)
         self._cluster.turned(self)
-        self._request_turn()
+        self.request_turn()
+
+    @property
+    def peer_urls(self) -> tuple[str, ...]:
+        """Where others reach it."""
+        return (f"http://{self.name}:2380",)
+
+    def _known(self) -> Sequence[Peer]:
+        """Return whom the process knows of before its log tells it."""
+        config = self.config
+        if log_exists(self.files, f"{config.directory}/wal"):
+            return ()
+        if config.joins is not None:
+            return self.joined
+        return initial_members(config.initial_cluster, config.initial_cluster_token)
 
     def crash(self, *, power_cut: bool) -> None:
         """End the process now; jobs on their way are done, not done, or half done."""
@@ -232,18 +264,19 @@ class Machine:
         self.crashes += 1
         self._incarnation += 1
         self._outputs_left = None
-        self._line("power cut" if power_cut else "killed")
+        self.line("power cut" if power_cut else "killed")
         self.member = None
         self.front = None
         self._jobs = {}
-        self.paused_until = self._cut_off_until = 0.0
+        self.paused_until = self.deaf_until = 0.0
         self.disk.power_off(power_cut=power_cut)
         self.edge.crash()
+        self.peers.crash(power_cut=power_cut)
 
     def _loses_power(self) -> bool:
         return self._random.random() < self.faults.power_cut_chance
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def guarded(self, call: Callable[[], None]) -> None:
         """Run code of the member; a crash ends the process, anything else is a finding."""
         try:
             call()
@@ -264,7 +297,7 @@ class Machine:
     def _stop(self, error: Exception) -> None:
         """Let a member end that could not go on; its machine is started anew or goes on."""
         self.stops += 1
-        self._line(f"stopped: {error}")
+        self.line(f"stopped: {error}")
         self._die(power_cut=self._random.random() < 0.5)
         self._cluster.stopped(self)
 
@@ -291,20 +324,20 @@ class Machine:
         self._outputs_left = None
         self.disk.relieve()
         self._stalled_until = 0.0
-        self.paused_until = self._cut_off_until = 0.0
+        self.paused_until = self.deaf_until = 0.0
 
     def pause(self, seconds: float) -> None:
         """Let the process stand still for a while."""
         if not self.is_dead:
-            self._line(f"paused for {seconds:.3f}")
+            self.line(f"paused for {seconds:.3f}")
             self.paused_until = self._world.now + seconds
             # Peers have given up its connections meanwhile: clients are heard first.
-            self._cut_off_until = self.paused_until + self._random.uniform(0.0, 0.5)
+            self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
     def stall(self, seconds: float) -> None:
         """Let whatever is begun on the disk take at least until then."""
         if not self.is_dead:
-            self._line(f"disk stalls for {seconds:.3f}")
+            self.line(f"disk stalls for {seconds:.3f}")
         self._stalled_until = self._world.now + seconds
 
     def _later(self, call: Callable[..., None], *arguments: object) -> bool:
@@ -322,7 +355,20 @@ class Machine:
             return self._clock_now
         return max(self._world.now, self._clock_now)
 
-    def _request_turn(self, moment: float | None = None) -> None:
+    def tell(self, call: Callable[[Member], object]) -> bool:
+        """Hand something in to the member, if it runs, and let a turn follow."""
+        member = self.member
+        if member is None:
+            return False
+
+        def hand_in() -> None:
+            call(member)
+            self.request_turn()
+
+        self.guarded(hand_in)
+        return True
+
+    def request_turn(self, moment: float | None = None) -> None:
         """Let a turn be run soon, or at a moment."""
         world = self._world
         if moment is None:
@@ -342,12 +388,13 @@ class Machine:
         self._last_turn = moment
         if self._turns_now > _TURNS_AT_ONCE_MAX:
             raise Violation("turns get somewhere", f"{self.name} is woken at {moment} for nothing")
-        self._guarded(self._run_turn)
+        self.guarded(self._run_turn)
 
     def _run_turn(self) -> None:
         member, now = self.member, self._world.now
         assert member is not None and self.front is not None
         self._clock_now = max(now, self._clock_now)
+        peers_at = self.peers.hear(now)
         self._in_turn = True
         more = member.turn(now, now + self._random.uniform(*self.faults.turn_budget))
         self._in_turn = False
@@ -356,50 +403,46 @@ class Machine:
         self._cluster.turned(self)
         self._take(member)
         if more:
-            self._request_turn(self._busy_until)
+            self.request_turn(self._busy_until)
         else:
-            self._request_turn(max(member.wake_at(now), now))
+            self.request_turn(max(min(member.wake_at(now), peers_at), now))
 
-    def _output(self) -> None:
+    def output(self) -> None:
+        """Let one more output leave the process, unless it ends here."""
         if self._outputs_left is not None:
             self._outputs_left -= 1
             if self._outputs_left < 0:
-                self._line("cut off between outputs")
+                self.line("cut off between outputs")
                 raise ProcessEnd
+
+    def peers_spoke(self) -> None:
+        """Take a turn soon: something arrived from another member."""
+        if not self.is_dead:
+            self.request_turn()
 
     def _take(self, member: Member) -> None:
         """Take what the member has to say, in an order of the seed's choice."""
         assert self.front is not None
-        out = member.out
         parts = [self._take_messages, self._take_jobs, self._take_answers]
         if self._random.random() < 0.5:
             self._random.shuffle(parts)
         for part in parts:
             part(member)
-        for transfer in out.take_snapshots():
-            self._output()
-            image = read_file(self.files, transfer.path)
-            self._cluster.carry_snapshot(self.number, transfer, image)
-        for question in out.take_questions():
-            self._output()
-            self._cluster.ask(
-                self.number, question.number, question.peer, question.path, question.body
-            )
 
     def _take_messages(self, member: Member) -> None:
-        for message in member.out.take_messages():
-            self._output()
-            self._cluster.carry(self.number, message)
+        for message in member.out.messages:
+            self._cluster.said(self.number, message)
+        self.peers.deliver(self._world.now)
 
     def _take_answers(self, member: Member) -> None:
         assert self.front is not None
         if member.out.replies or member.out.sends:
-            self._output()
+            self.output()
         self.front.deliver(self._world.now)
 
     def _take_jobs(self, member: Member) -> None:
         for job in member.out.take_jobs():
-            self._output()
+            self.output()
             if job.is_awaited:
                 self._finish_job(job)
                 continue
@@ -428,9 +471,9 @@ class Machine:
             jobs.popleft()
             if jobs:
                 self._begin_job(place)
-            self._request_turn()
+            self.request_turn()
 
-        self._guarded(end)
+        self.guarded(end)
 
     def _finish_job(self, job: Job) -> None:
         member = self.member
@@ -438,11 +481,11 @@ class Machine:
         try:
             result = job.run(self.files, self.disk.environments)
         except Exception as error:
-            self._line(f"{type(job.work).__name__} failed: {error}")
+            self.line(f"{type(job.work).__name__} failed: {error}")
             member.failed(job, error)
             return
         if self._world.trace is not None:
-            self._line(f"did {type(job.work).__name__}")
+            self.line(f"did {type(job.work).__name__}")
         member.completed(job, result)
 
     # What arrives.
@@ -454,63 +497,7 @@ class Machine:
         assert member is not None
         self._world.after(self.tick_seconds, self._tick, incarnation)
 
-        def tick() -> None:
-            member.tick(self._world.now)
-            self._request_turn()
-
-        self._guarded(tick)
-
-    def receive(self, sender: int, frame: bytes) -> None:
-        """Take a frame from another member."""
-        if self.is_dead:
-            return
-        if self._cut_off_until > self._world.now:
-            delay = self._cut_off_until - self._world.now
-            self._world.after(delay, self.receive, sender, frame)
-            return
-        message = decode_message(frame)
-        if self._world.trace is not None:
-            self._line(f"< m{sender} {describe(message)}")
-        member = self.member
-        assert member is not None
-
-        def receive() -> None:
-            member.receive(message)
-            self._request_turn()
-
-        self._guarded(receive)
-
-    def receive_snapshot(self, sender: int, frame: bytes, image: bytes) -> bool:
-        """Take a snapshot and its file; return whether it arrived."""
-        if self.is_dead:
-            return False
-        message = decode_message(frame)
-        snapshot = message.snapshot
-        assert snapshot is not None
-        self._line(f"< m{sender} {describe(message)} with {len(image)} bytes")
-        member = self.member
-        assert member is not None
-
-        is_received = True
-
-        def receive() -> None:
-            nonlocal is_received
-            try:
-                received = ReceivedDatabase(
-                    self.files, f"{self.config.directory}/snap", snapshot.index
-                )
-                received.write(image)
-                received.finish()
-            except OSError as error:
-                # The sender is told; this member goes on with what it has.
-                self._line(f"cannot keep the snapshot: {error}")
-                is_received = False
-                return
-            member.receive(message)
-            self._request_turn()
-
-        self._guarded(receive)
-        return is_received and not self.is_dead
+        self.tell(lambda member: member.tick(self._world.now))
 
     def serve(
         self,
@@ -531,9 +518,9 @@ class Machine:
 
         def serve() -> None:
             front.serve([(call, method, payload, None)], [])
-            self._request_turn()
+            self.request_turn()
 
-        self._guarded(serve)
+        self.guarded(serve)
 
     def open_stream(
         self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
@@ -558,13 +545,13 @@ class Machine:
 
         def serve() -> None:
             front.serve([], [(kind, call, detail)])
-            self._request_turn()
+            self.request_turn()
 
-        self._guarded(serve)
+        self.guarded(serve)
 
     def hang_up(self, call: int) -> None:
         """Note that a client is gone: the end of a stream is told, an answer is not taken."""
-        if self.edge.is_stream(call):
+        if self.edge.is_told(call):
             self.stream_event(EventKind.ENDED, call, None)
         else:
             self.edge.forget(call)
@@ -573,46 +560,6 @@ class Machine:
         """Let the client of a stream take what waits for it."""
         if self.edge.unstall(call):
             self.stream_event(EventKind.WRITABLE, call, None)
-
-    def snapshot_sent(self, incarnation: int, transfer: SnapshotTransfer, *, failed: bool) -> None:
-        """Tell the member what became of a snapshot it sent."""
-        member = self.member
-        if incarnation == self._incarnation and member is not None:
-
-            def tell() -> None:
-                member.snapshot_sent(transfer, failed=failed)
-                self._request_turn()
-
-            self._guarded(tell)
-
-    def asked(self, path: str, body: bytes, answer: Callable[[object], None]) -> None:
-        """Take a question from another member, and answer as its transport does."""
-        member = self.member
-        if member is None or self.paused_until > self._world.now:
-            answer(None)
-            return
-
-        def steps() -> Steps:
-            answered = yield from questions.answer(member, path, body)
-            answer(questions.meaning(path, answered.status, answered.body))
-            return None
-
-        def serve() -> None:
-            member.start(None, steps())
-            self._request_turn()
-
-        self._guarded(serve)
-
-    def told(self, incarnation: int, number: int, answer: object) -> None:
-        """Tell the member the answer to a question of its own."""
-        member = self.member
-        if incarnation == self._incarnation and member is not None:
-
-            def tell() -> None:
-                member.told(number, answer)  # type: ignore[arg-type]
-                self._request_turn()
-
-            self._guarded(tell)
 
     @property
     def incarnation(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from sim.faults import Faults
+from sim.links import Links
 from sim.machine import Machine
 from sim.network import Network
 from sim.world import World
@@ -22,7 +23,16 @@ _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
 class Nemesis:
     """Whoever is after the machines of a cluster."""
 
-    __slots__ = ("_machines", "_network", "_random", "_world", "counts", "faults", "leaders")
+    __slots__ = (
+        "_links",
+        "_machines",
+        "_network",
+        "_random",
+        "_world",
+        "counts",
+        "faults",
+        "leaders",
+    )
 
     def __init__(
         self,
@@ -30,12 +40,14 @@ class Nemesis:
         faults: Faults,
         machines: Mapping[int, Machine],
         network: Network,
+        links: Links | None,
         leaders: Mapping[int, int],
     ) -> None:
         self._world = world
         self._random: Random = world.stream("nemesis")
         self._machines = machines
         self._network = network
+        self._links = links
         self.faults = faults
         # Who led each term.
         self.leaders = leaders
@@ -46,6 +58,7 @@ class Nemesis:
         """Begin, each kind at a moment of its own."""
         for trouble in (
             self._partition,
+            self._reset,
             self._crash,
             self._pause,
             self._fail_disk,
@@ -59,6 +72,7 @@ class Nemesis:
         faults = self.faults
         return {
             self._partition: faults.partition_gap if len(self._machines) > 1 else 0.0,
+            self._reset: faults.reset_gap if self._links is not None else 0.0,
             self._crash: faults.crash_gap,
             self._pause: faults.pause_gap,
             self._fail_disk: faults.disk_error_gap,
@@ -97,6 +111,11 @@ class Nemesis:
         lasts = random.uniform(*self.faults.partition_time)
         self._world.after(lasts, self._network.heal)
         self._again(self._partition, lasts)
+
+    def _reset(self) -> None:
+        assert self._links is not None
+        self.counts["connections reset"] += self._links.reset(self._random)
+        self._again(self._reset)
 
     # Processes.
 
