@@ -95,11 +95,11 @@ class Caller:
         "_history",
         "_number",
         "_random",
-        "_roams",
         "_waiting",
         "_world",
         "member",
         "name",
+        "roams",
     )
 
     def __init__(
@@ -113,7 +113,7 @@ class Caller:
         self._random: Random = world.stream(f"caller {name}")
         self.member = self._random.choice(calls.members)
         # How soon it looks for another member when this one does not answer.
-        self._roams = self._random.choice([0.05, 1.0])
+        self.roams = self._random.choice([0.05, 1.0])
         # The call that is waited for, its record, and who wants to know.
         self._waiting: tuple[int, Record, Callable[[Record], None]] | None = None
 
@@ -176,6 +176,6 @@ class Caller:
         if world.trace is not None:
             text = describe_result(result, record.response)
             world.trace.line(world.now, self.name, f"= #{record.invoked} {text}")
-        if self._random.random() < (self._roams if failed else 0.1 * self._roams):
+        if self._random.random() < (self.roams if failed else 0.1 * self.roams):
             self.member = self._random.choice(self._calls.members)
         then(record)

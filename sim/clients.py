@@ -4,6 +4,7 @@ A client retries a read that failed; a write whose outcome is unknown it never s
 it may have happened. Kubernetes' shape reads the object again and goes on from there.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
@@ -11,11 +12,12 @@ from kvorum.api.pb.etcdserverpb import RangeRequest
 from sim.calls import Asked, Caller, Calls
 from sim.history import History, Record
 from sim.objects import KubernetesShape
-from sim.shapes import EtcdShape
-from sim.workloads import ETCD, Workload
+from sim.shapes import EtcdShape, ReaderShape
+from sim.workloads import ETCD, KUBERNETES, READER, Workload
 from sim.world import World
 
 BACKLOG_SECONDS = 0.3
+READER_PATIENCE = (0.2, 1.0)
 
 
 class Shape(Protocol):
@@ -28,12 +30,20 @@ class Shape(Protocol):
         """Take an answer, which is neither lost nor a refusal."""
 
 
+SHAPES: dict[str, Callable[[Random, History, Workload, int], Shape]] = {
+    ETCD: EtcdShape,
+    KUBERNETES: KubernetesShape,
+    READER: ReaderShape,
+}
+
+
 class Client:
     """One client, busy until it is told to stop."""
 
     __slots__ = (
         "_caller",
         "_number",
+        "_patience",
         "_random",
         "_requests",
         "_shape",
@@ -50,9 +60,16 @@ class Client:
         self._number = number
         self._random: Random = world.stream(f"client {number}")
         self._caller = Caller(world, calls, history, number, f"c{number}")
-        make = EtcdShape if workload.shapes[number - 1] == ETCD else KubernetesShape
-        self._shape: Shape = make(world.stream(f"shape {number}"), history, workload, number)
+        shape = workload.shapes[number - 1]
+        self._shape: Shape = SHAPES[shape](
+            world.stream(f"shape {number}"), history, workload, number
+        )
         self._requests = 0
+        self._patience = workload.patience
+        if shape == READER:
+            self._patience = READER_PATIENCE
+            self._caller.member = calls.members[number % len(calls.members)]
+            self._caller.roams = 0.0
         self.is_stopped = False
 
     def start(self) -> None:
@@ -70,7 +87,7 @@ class Client:
         self._ask(asked)
 
     def _ask(self, asked: Asked) -> None:
-        patience = self._random.uniform(*self._workload.patience)
+        patience = self._random.uniform(*self._patience)
         self._caller.ask(asked, patience, self._answered)
 
     def _answered(self, record: Record) -> None:

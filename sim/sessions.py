@@ -75,8 +75,9 @@ class Session:
         self._random: Random = world.stream(f"session {number}")
         self._asker = Caller(world, calls, history, FIRST_NUMBER + number, self.name)
         self._renewer = Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}r")
-        # Sessions of a run want the same, or two things.
-        self._name = self._random.choice([LOCK_NAME, ELECTION_NAME])
+        self._renewer.roams = 0.05
+        # Some want nothing but their lease.
+        self._name = self._random.choice([LOCK_NAME, ELECTION_NAME, b""])
         self._lease = 0
         self._ttl = 0
         self._live_until = 0.0
@@ -129,10 +130,12 @@ class Session:
             if lease != self._lease:
                 return
             if record.is_answered:
-                if not record.response.TTL or not self.is_live:
+                if not record.response.TTL:
                     return
-                until = record.started + record.response.TTL
-                self._live_until = max(self._live_until, until)
+                # Who was taken for dead once does not come back to life.
+                if self.is_live:
+                    until = record.started + record.response.TTL
+                    self._live_until = max(self._live_until, until)
             self._renew_later(lease, forgets_at)
 
         keep = Asked("keep", LeaseKeepAliveRequest(ID=lease))
@@ -143,6 +146,8 @@ class Session:
 
     def _want(self) -> None:
         if self.is_stopped:
+            return
+        if not self._name:
             return
         if not self.is_live:
             self._grant()

@@ -19,7 +19,14 @@ from kvorum.api.pb.mvccpb import KeyValue
 from sim.calls import Asked
 from sim.history import History, Record
 from sim.operations import Pairs
-from sim.workloads import KEY_PREFIX, KEY_PREFIX_END, Workload
+from sim.workloads import (
+    KEY_PREFIX,
+    KEY_PREFIX_END,
+    KUBERNETES,
+    OBJECT_PREFIX,
+    OBJECT_PREFIX_END,
+    Workload,
+)
 
 _COMPACTED_FROM = 5
 """Before this revision there is nothing to compact."""
@@ -225,3 +232,28 @@ class EtcdShape:
                     getattr(answer, answer.WhichOneof("response") or ""),
                     revision,
                 )
+
+
+class ReaderShape:
+    """What one who only reads asks for: a key, or everything that starts with a prefix."""
+
+    __slots__ = ("_random", "_workload")
+
+    def __init__(self, random: Random, history: History, workload: Workload, number: int) -> None:
+        del history, number
+        self._random = random
+        self._workload = workload
+
+    def next(self) -> Asked:
+        """Return the next request."""
+        random = self._random
+        prefix, end = KEY_PREFIX, KEY_PREFIX_END
+        if KUBERNETES in self._workload.shapes and random.random() < 0.5:
+            prefix, end = OBJECT_PREFIX, OBJECT_PREFIX_END
+        if random.random() < 0.3:
+            return Asked("list", RangeRequest(key=prefix, range_end=end))
+        key = prefix + b"%02d" % random.randrange(self._workload.keys)
+        return Asked("get", RangeRequest(key=key))
+
+    def learn(self, record: Record) -> None:
+        """Forget it: what is read is judged in the end."""

@@ -7,6 +7,8 @@ ETCD = "etcd"
 """Puts, gets, deletions, ranges, transactions over several keys, leases, compaction."""
 KUBERNETES = "kubernetes"
 """Objects that are created, updated and deleted by their revision, and listed in pages."""
+READER = "reader"
+"""Nothing but reads, always at the same member, and with little patience."""
 
 KEY_PREFIX = b"k/"
 KEY_PREFIX_END = b"k0"
@@ -46,7 +48,8 @@ def draw_workload(random: Random, seconds: float) -> Workload:
     clients = random.randint(2, 8)
     requests = max(8, random.randint(40, 260) // clients)
     of_kubernetes = random.choice([0.0, 0.0, 0.5, 1.0])
-    shapes = tuple(KUBERNETES if random.random() < of_kubernetes else ETCD for _ in range(clients))
+    writers = [KUBERNETES if random.random() < of_kubernetes else ETCD for _ in range(clients)]
+    shapes = (*writers, *[READER] * random.choice([0, 1, 3]))
     weights = [
         ("put", random.uniform(1.0, 4.0)),
         ("get", random.choice([1.0, 3.0, 8.0])),
@@ -72,7 +75,7 @@ def draw_workload(random: Random, seconds: float) -> Workload:
         weights=tuple(weights),
         watchers=random.randint(0, 4),
         reflectors=random.randint(1, 2) if KUBERNETES in shapes else 0,
-        sessions=random.choice([0, 0, 0, 2, 3]),
+        sessions=random.choice([0, 0, 2, 4]),
         lease_seconds=random.choice([(1, 3), (2, 8)]),
     )
 
