@@ -18,6 +18,7 @@ from sim.lease_checks import check_leases
 from sim.linearizability import Undecided
 from sim.lock_checks import check_locks
 from sim.machine import Machine
+from sim.marks import counted
 from sim.memory import check_bounds, leftovers
 from sim.plan import Plan, draw_plan
 from sim.probes import Probe
@@ -54,6 +55,8 @@ class Outcome:
     counts: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     """What went wrong, by kind."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """Rare paths that were taken, by name."""
 
 
 def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
@@ -67,7 +70,10 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
         prefix="kvorum-sim-", dir=MEMORY_DIRECTORY if Path(MEMORY_DIRECTORY).is_dir() else None
     )
     try:
-        return Run(plan, directory, trace).outcome()
+        with counted() as reached:
+            outcome = Run(plan, directory, trace).outcome()
+        outcome.marks = {name: reached[name] for name in sorted(reached)}
+        return outcome
     finally:
         shutil.rmtree(directory)
 

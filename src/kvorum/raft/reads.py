@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvorum.api.marks import mark
 from kvorum.raft.config import ReadOnlyOption
 from kvorum.raft.messages import NONE, Message, MessageType
 from kvorum.raft.replication import broadcast_heartbeat
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def on_read_index(raft: Raft, message: Message) -> None:
     """Answer a read, or let it wait."""
     if not _committed_in_term(raft):
+        mark("read waits for the first commit of a term")
         raft.pending_read_index_messages.append(message)
     elif raft.tracker.is_singleton():
         _answer(raft, message, raft.log.committed)
