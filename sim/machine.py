@@ -330,7 +330,8 @@ class Machine:
         """Let the process stand still for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}")
-            self.paused_until = self._world.now + seconds
+            # What was put off until the end of an earlier pause comes at that time, not before.
+            self.paused_until = max(self.paused_until, self._world.now + seconds)
             # Peers have given up its connections meanwhile: clients are heard first.
             self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
