@@ -40,13 +40,22 @@ METHODS: dict[type, tuple[str, Any]] = {
 """What is asked for, by the request's type: its path, and what it is answered with."""
 
 # These codes say nothing about whether a request has happened.
-_UNKNOWN = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.UNKNOWN, Code.CANCELLED}
+_UNKNOWN = {
+    Code.UNAVAILABLE,
+    Code.DEADLINE_EXCEEDED,
+    Code.UNKNOWN,
+    Code.CANCELLED,
+    # A put that finds the quota exceeded when it is applied takes effect, and is told so.
+    Code.RESOURCE_EXHAUSTED,
+}
 
 
 class Calls(Protocol):
     """What carries requests to members."""
 
-    members: Sequence[int]
+    @property
+    def members(self) -> Sequence[int]:
+        """Those whom one can ask."""
 
     def call(
         self,

@@ -4,23 +4,27 @@ This is also where members are looked at: after every turn, from outside, for wh
 ever show.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
+from kvorum.membership.bootstrap import initial_members
+from kvorum.membership.documents import Member as Peer
 from kvorum.raft.messages import Message, MessageType
 from kvorum.rpc.services import Services
 from sim.edge import CLIENT_DELAY, SimulatedEdge
 from sim.faults import Faults, without_faults
 from sim.history import History
 from sim.links import Links
-from sim.machine import Front, Machine
+from sim.machine import REFUSED, Front, Machine
 from sim.nemesis import Nemesis
 from sim.network import Network
+from sim.operators import Operator
 from sim.peers import FramedPeers, PlainPeers, receive
 from sim.trace import describe
 from sim.violation import Violation
@@ -40,7 +44,12 @@ class Cluster:
     __slots__ = (
         "_calls",
         "_clients",
+        "_directory",
+        "_is_strict",
+        "_make_front",
         "_numbers",
+        "_options",
+        "_quota_bytes",
         "_random",
         "_world",
         "faults",
@@ -51,6 +60,7 @@ class Cluster:
         "members",
         "nemesis",
         "network",
+        "operator",
     )
 
     def __init__(
@@ -66,41 +76,74 @@ class Cluster:
         self._random: Random = world.stream("cluster")
         self._clients: Random = world.stream("connections")
         self._calls = 0
+        self._quota_bytes = faults.quota_bytes
+        self._is_strict = faults.strict_changes
         self.faults = faults
         self.history = History()
         self.network = Network(world, faults, self._deliver)
         self.links = Links(world, faults, self.network.is_cut) if faults.frames else None
-        self.members: Sequence[int] = range(1, size + 1)
+        # Those that clients go to: voters that have a machine.
+        self.members = list(range(1, size + 1))
         # Who led each term, by raft's own ids.
         self.leaders: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
+        self._directory = directory
+        self._options = options
+        self._make_front = make_front
         self.machines: dict[int, Machine] = {}
+        initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         for number in self.members:
-            config = MemberConfig(
-                name=f"m{number}",
-                directory="/data/member",
-                initial_cluster=initial,
-                client_urls=(f"http://m{number}:2379",),
-                **options,  # type: ignore[arg-type]
-            )
-            databases = Path(directory, f"m{number}")
-            databases.mkdir()
-            machine = Machine(world, self, number, config, faults, str(databases), make_front)
-            if self.links is not None:
-                machine.peers = FramedPeers(world, machine, self.links)
-            else:
-                machine.peers = PlainPeers(world, machine, self.network, self._find)
-            self.machines[number] = machine
+            self._set_up(number, initial_cluster=initial)
         self.nemesis = Nemesis(world, faults, self.machines, self.network, self.links, self.leaders)
+        token = self.machines[1].config.initial_cluster_token
+        founders = {
+            each.id: int(each.name.removeprefix("m")) for each in initial_members(initial, token)
+        }
+        self.operator = Operator(world, self, faults, founders)
+
+    def _set_up(self, number: int, **options: Any) -> Machine:
+        """Make a machine with an empty disk."""
+        world, faults = self._world, self.faults
+        config = MemberConfig(
+            name=f"m{number}",
+            directory="/data/member",
+            client_urls=(f"http://m{number}:2379",),
+            quota_bytes=self._quota_bytes,
+            strict_reconfig=self._is_strict,
+            **self._options,  # type: ignore[arg-type]
+            **options,
+        )
+        databases = Path(self._directory, f"m{number}")
+        databases.mkdir()
+        machine = Machine(world, self, number, config, faults, str(databases), self._make_front)
+        if self.links is not None:
+            machine.peers = FramedPeers(world, machine, self.links)
+        else:
+            machine.peers = PlainPeers(world, machine, self.network, self._find)
+        machine.files.make_directory("/data")
+        machine.files.sync_directory("/")
+        self.machines[number] = machine
+        return machine
+
+    def add_machine(self, number: int, joins: tuple[int, int], known: list[Peer]) -> Machine:
+        """Set up an empty machine for a member that was added."""
+        machine = self._set_up(number, joins=joins)
+        machine.joined = known
+        return machine
+
+    def remove_machine(self, machine: Machine) -> None:
+        """Give up a machine for good."""
+        if self.links is not None:
+            self.links.close(machine.peer_urls[0])
+        machine.end()
+        del self.machines[machine.number]
 
     def start(self) -> None:
         """Start all members, and let things go wrong."""
-        for machine in self.machines.values():
-            machine.files.make_directory("/data")
-            machine.files.sync_directory("/")
+        for machine in list(self.machines.values()):
             machine.start()
         self.nemesis.start()
+        self.operator.start()
 
     def stopped(self, machine: Machine) -> None:
         """Note that a member stopped itself, and had to: its disk failed or is damaged."""
@@ -116,6 +159,7 @@ class Cluster:
         for machine in self.machines.values():
             machine.faults = machine.edge.faults = self.faults
         self.nemesis.stop(self.faults)
+        self.operator.stop(self.faults)
 
     @property
     def snapshots(self) -> int:
@@ -171,6 +215,8 @@ class Cluster:
         delay = random.uniform(*CLIENT_DELAY)
         if random.random() < self.faults.connection_chance:
             self._world.after(delay, answered, None)
+        elif member not in self.machines:
+            self._world.after(delay, answered, REFUSED)
         else:
             self._world.after(
                 delay,
@@ -184,7 +230,8 @@ class Cluster:
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer, or break a stream off."""
-        self.machines[member].hang_up(call)
+        if member in self.machines:
+            self.machines[member].hang_up(call)
 
     def open_stream(
         self,
@@ -195,27 +242,29 @@ class Cluster:
     ) -> int:
         """Open a stream; its end is told, None if the connection broke."""
         self._calls += 1
+        machine = self.machines.get(member)
+        if machine is None:
+            self._world.after(CLIENT_DELAY[1], answered, REFUSED)
+            return self._calls
         self._world.after(
-            0.0,
-            self.machines[member].open_stream,
-            self._calls,
-            METHOD_NUMBERS[path],
-            answered,
-            message,
+            0.0, machine.open_stream, self._calls, METHOD_NUMBERS[path], answered, message
         )
         return self._calls
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""
-        self._world.after(
-            CLIENT_DELAY[1], self.machines[member].stream_event, EventKind.MESSAGE, call, payload
-        )
+        machine = self.machines.get(member)
+        if machine is not None:
+            self._world.after(
+                CLIENT_DELAY[1], machine.stream_event, EventKind.MESSAGE, call, payload
+            )
 
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Take nothing from a stream for a while."""
-        machine = self.machines[member]
-        machine.edge.stall(call)
-        self._world.after(seconds, machine.unstall, call)
+        machine = self.machines.get(member)
+        if machine is not None:
+            machine.edge.stall(call)
+            self._world.after(seconds, machine.unstall, call)
 
     # What no member may ever show.
 

@@ -59,7 +59,7 @@ class Faults:
     pause_gap: float
     """About the time between two pauses of a process; 0: there is none."""
     pause_time: Span
-    """How long a process stands still."""
+    """How long a process stands still: a moment, or longer than elections take and leases live."""
     disk_error_gap: float
     """About the time between two failing calls to a disk, a write or a sync; 0: none fails.
 
@@ -96,6 +96,27 @@ class Faults:
     """About what the member's clock advances whenever it is asked within a turn."""
     tick_drift: float
     """How far a member's ticks may be off, as a part of their distance."""
+    clock_drift: float
+    """How much slower than the clients' clock a member's may be, as a part."""
+    clock_jump_chance: float
+    """That the time of day at a start is off by up to two hours, or that of the last start."""
+    change_gap: float
+    """About the time between two changes of the membership; 0: there is none.
+
+    A voter or a learner is added, which joins with an empty disk; learners are promoted; a
+    member is removed, and its machine given up. Answers may be lost as those of any request.
+    """
+    strict_changes: bool
+    """Members refuse changes that endanger the quorum."""
+    move_leader_gap: float
+    """About the time between two transfers of the leadership that are asked for; 0: none."""
+    defragment_gap: float
+    """About the time between two defragmentations of a member; 0: there is none."""
+    snapshot_gap: float
+    """About the time between two snapshots that are wanted early; 0: there is none."""
+    quota_bytes: int
+    """The quota of the members; once the alarm is raised, it is compacted, defragmented and
+    cleared. 0: as by default."""
     connection_chance: float
     """That a client's connection breaks before its request arrives, or before its answer does."""
 
@@ -127,7 +148,7 @@ def draw(random: Random) -> Faults:
         vote_crash_chance=sometimes(0.5, 0.2, 0.8),
         leader_chance=random.choice([0.2, 0.6, 0.9]),
         pause_gap=sometimes(0.5, 0.5, 3.0),
-        pause_time=random.choice([(0.1, 1.0), (0.5, 3.0)]),
+        pause_time=random.choice([(0.1, 1.0), (0.5, 3.0), (2.0, 12.0)]),
         log_time=(0.005, 0.2) if slow_disk else random.choice([(0.0001, 0.001), (0.001, 0.01)]),
         flush_time=(0.05, 0.6) if slow_disk else random.choice([(0.0005, 0.005), (0.01, 0.1)]),
         helper_time=random.choice([(0.001, 0.01), (0.05, 0.5)]),
@@ -136,6 +157,14 @@ def draw(random: Random) -> Faults:
         clock_step=random.choice([0.00001, 0.0001, 0.001]),
         tick_drift=sometimes(0.4, 0.01, 0.2),
         connection_chance=sometimes(0.6, 0.005, 0.05),
+        clock_drift=sometimes(0.4, 0.0001, 0.05),
+        clock_jump_chance=sometimes(0.4, 0.2, 0.8),
+        change_gap=sometimes(0.3, 0.5, 3.0),
+        strict_changes=random.random() < 0.5,
+        move_leader_gap=sometimes(0.3, 0.3, 2.0),
+        defragment_gap=sometimes(0.3, 0.3, 3.0),
+        snapshot_gap=sometimes(0.3, 0.3, 2.0),
+        quota_bytes=random.choice([0, 0, 0, 150_000, 250_000]),
         disk_error_gap=sometimes(0.2, 0.7, 4.0),
         disk_full_gap=sometimes(0.15, 0.7, 4.0),
         disk_full_time=random.choice([(0.1, 1.0), (0.5, 4.0)]),
@@ -177,6 +206,14 @@ def without_faults() -> Faults:
         clock_step=0.00001,
         tick_drift=0.0,
         connection_chance=0.0,
+        clock_drift=0.0,
+        clock_jump_chance=0.0,
+        change_gap=0.0,
+        strict_changes=False,
+        move_leader_gap=0.0,
+        defragment_gap=0.0,
+        snapshot_gap=0.0,
+        quota_bytes=0,
         disk_error_gap=0.0,
         disk_full_gap=0.0,
         disk_full_time=(0.0, 0.0),

@@ -183,6 +183,10 @@ class Links:
         self.ports[url] = port
         return port
 
+    def close(self, url: str) -> None:
+        """Give up a port for good: nobody listens there any more."""
+        self.ports.pop(url).crash(self._random, power_cut=False)
+
     def delay(self) -> float:
         """Return how long the next piece takes."""
         random, faults = self._random, self.faults

@@ -34,6 +34,7 @@ from sim.violation import Violation
 from sim.world import World
 
 UNIX_SECONDS = 1_700_000_000.0
+CLOCK_JUMP = (-7200.0, 7200.0)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _TURNS_AT_ONCE_MAX = 1000
@@ -83,6 +84,7 @@ class Machine:
     """A disk that stays, and a process that comes and goes."""
 
     __slots__ = (
+        "_abandoned",
         "_busy_until",
         "_clock_now",
         "_cluster",
@@ -92,8 +94,10 @@ class Machine:
         "_last_turn",
         "_make_front",
         "_outputs_left",
+        "_pace",
         "_random",
         "_stalled_until",
+        "_started_at",
         "_turn_at",
         "_turns_now",
         "_world",
@@ -105,6 +109,7 @@ class Machine:
         "faults",
         "front",
         "is_dead",
+        "is_retired",
         "joined",
         "known",
         "logs",
@@ -144,6 +149,8 @@ class Machine:
         self.joined: Sequence[Peer] = ()
         self.known: Sequence[Peer] = ()
         self.is_dead = True
+        # Given up for good.
+        self.is_retired = False
         self.paused_until = 0.0
         self.deaf_until = 0.0
         self.seen_revision = 0
@@ -167,6 +174,11 @@ class Machine:
         self._clock_now = 0.0
         self._in_turn = False
         self._busy_until = 0.0
+        self._started_at = UNIX_SECONDS
+        # Calls that were given up before they arrived, among others that ended.
+        self._abandoned: set[int] = set()
+        # What the process's clock advances in a second.
+        self._pace = 1.0
         # How many outputs until the process ends amid them; None: it does not.
         self._outputs_left: int | None = None
 
@@ -194,6 +206,8 @@ class Machine:
         self.line("start")
         drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
         self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
+        # Its clock is never faster than that of clients, who judge when leases end.
+        self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
         self.guarded(self._open)
 
     def _open(self) -> None:
@@ -203,7 +217,7 @@ class Machine:
             logger=self.logs,
             clock=self._clock,
             random_below=self._random.randrange,
-            unix_seconds=UNIX_SECONDS + self._world.now,
+            unix_seconds=self._time_of_day(),
         )
         self.known = self._known()
         member = open_member(self.config, seams)
@@ -217,6 +231,17 @@ class Machine:
         world.after(self._random.uniform(0.0, self.tick_seconds), self._tick, self._incarnation)
         self._cluster.turned(self)
         self.request_turn()
+
+    def _time_of_day(self) -> float:
+        """Return what the clock on the wall says at a start; it may have jumped."""
+        random = self._random
+        if random.random() < self.faults.clock_jump_chance:
+            # Or it stands where it stood at the last start: what is made of it must differ anyway.
+            now = UNIX_SECONDS + self._world.now + random.uniform(*CLOCK_JUMP)
+            self._started_at = random.choice([now, self._started_at])
+        else:
+            self._started_at = UNIX_SECONDS + self._world.now
+        return self._started_at
 
     @property
     def peer_urls(self) -> tuple[str, ...]:
@@ -303,8 +328,10 @@ class Machine:
 
     def end(self) -> None:
         """End the process for good, and give its files back."""
+        self.is_dead = self.is_retired = True
         self._incarnation += 1
         self.member = self.front = None
+        self.edge.crash()
         self.disk.close()
 
     def hash_kv(self) -> tuple[int, int, int]:
@@ -354,7 +381,12 @@ class Machine:
         if self._in_turn:
             self._clock_now += self._random.expovariate(1.0) * self.faults.clock_step
             return self._clock_now
-        return max(self._world.now, self._clock_now)
+        return max(self.now, self._clock_now)
+
+    @property
+    def now(self) -> float:
+        """The time by the clock of the process."""
+        return self._world.now * self._pace
 
     def tell(self, call: Callable[[Member], object]) -> bool:
         """Hand something in to the member, if it runs, and let a turn follow."""
@@ -392,7 +424,7 @@ class Machine:
         self.guarded(self._run_turn)
 
     def _run_turn(self) -> None:
-        member, now = self.member, self._world.now
+        member, now = self.member, self.now
         assert member is not None and self.front is not None
         self._clock_now = max(now, self._clock_now)
         peers_at = self.peers.hear(now)
@@ -400,13 +432,15 @@ class Machine:
         more = member.turn(now, now + self._random.uniform(*self.faults.turn_budget))
         self._in_turn = False
         # What the clock said is what the turn took.
-        self._busy_until = self._clock_now
+        self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
         self._take(member)
         if more:
             self.request_turn(self._busy_until)
         else:
-            self.request_turn(max(min(member.wake_at(now), peers_at), now))
+            moment = min(member.wake_at(now), peers_at)
+            # By the clock of the process; and not before it says so, however it is rounded.
+            self.request_turn(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
 
     def output(self) -> None:
         """Let one more output leave the process, unless it ends here."""
@@ -433,13 +467,13 @@ class Machine:
     def _take_messages(self, member: Member) -> None:
         for message in member.out.messages:
             self._cluster.said(self.number, message)
-        self.peers.deliver(self._world.now)
+        self.peers.deliver(self.now)
 
     def _take_answers(self, member: Member) -> None:
         assert self.front is not None
         if member.out.replies or member.out.sends:
             self.output()
-        self.front.deliver(self._world.now)
+        self.front.deliver(self.now)
 
     def _take_jobs(self, member: Member) -> None:
         for job in member.out.take_jobs():
@@ -498,7 +532,7 @@ class Machine:
         assert member is not None
         self._world.after(self.tick_seconds, self._tick, incarnation)
 
-        self.tell(lambda member: member.tick(self._world.now))
+        self.tell(lambda member: member.tick(self.now))
 
     def serve(
         self,
@@ -512,6 +546,8 @@ class Machine:
             answered(REFUSED)
             return
         if self._later(self.serve, call, method, payload, answered):
+            return
+        if call in self._abandoned:
             return
         self.edge.register(call, answered)
         front = self.front
@@ -529,6 +565,8 @@ class Machine:
         """Open a stream; a machine that is down refuses the connection."""
         if self.is_dead:
             answered(REFUSED)
+            return
+        if call in self._abandoned:
             return
         self.edge.register_stream(call, answered, message)
         self.stream_event(EventKind.OPENED, call, (method, None))
@@ -554,8 +592,9 @@ class Machine:
         """Note that a client is gone: the end of a stream is told, an answer is not taken."""
         if self.edge.is_told(call):
             self.stream_event(EventKind.ENDED, call, None)
-        else:
-            self.edge.forget(call)
+        elif not self.edge.forget(call):
+            # It may not have arrived yet.
+            self._abandoned.add(call)
 
     def unstall(self, call: int) -> None:
         """Let the client of a stream take what waits for it."""

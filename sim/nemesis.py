@@ -94,7 +94,9 @@ class Nemesis:
     def _victim(self) -> Machine:
         """Return who is to suffer: the newest leader, or anyone."""
         if self.leaders and self._random.random() < self.faults.leader_chance:
-            return self._machines[self.leaders[max(self.leaders)]]
+            leader = self._machines.get(self.leaders[max(self.leaders)])
+            if leader is not None:
+                return leader
         return self._machines[self._random.choice(self._numbers)]
 
     @property
@@ -143,6 +145,8 @@ class Nemesis:
         self._world.after(self._random.uniform(*self.faults.down_time), self._restart, machine)
 
     def _restart(self, machine: Machine) -> None:
+        if machine.is_retired:
+            return
         if machine.is_dead:
             machine.start()
         elif self.faults.crash_gap:
@@ -190,7 +194,7 @@ class Nemesis:
         self._world.after(self._random.uniform(*self.faults.down_time), self._repair, machine)
 
     def _repair(self, machine: Machine) -> None:
-        if machine.is_dead:
+        if machine.is_dead and not machine.is_retired:
             machine.disk.restore()
             machine.start()
 
@@ -200,7 +204,7 @@ class Nemesis:
         """Let nothing go wrong any more, and mend what is broken."""
         self.faults = faults
         self._network.heal()
-        for machine in self._machines.values():
+        for machine in list(self._machines.values()):
             machine.disarm()
             if machine.disk.is_damaged:
                 machine.crash(power_cut=False)

@@ -33,17 +33,19 @@ Find = Callable[[int], Machine | None]
 class PlainPeers:
     """Carries messages, snapshots and questions of one machine through the network."""
 
-    __slots__ = ("_find", "_machine", "_network", "_random", "_world")
+    __slots__ = ("_find", "_generation", "_machine", "_network", "_random", "_world")
 
     def __init__(self, world: World, machine: Machine, network: Network, find: Find) -> None:
         self._world = world
         self._machine = machine
         self._network = network
         self._find = find
+        self._generation = 0
         self._random: Random = world.stream(f"{machine.name}/peers")
 
     def begin(self, member: Member) -> None:
         """Note that everybody can be reached, as far as anybody can tell here."""
+        self._generation = member.cluster.generation
         for each in member.cluster.members:
             member.connected(each.id, -inf)
 
@@ -59,6 +61,8 @@ class PlainPeers:
         machine = self._machine
         member = machine.member
         assert member is not None
+        if member.cluster.generation != self._generation:
+            self.begin(member)
         for message in member.out.take_messages():
             machine.output()
             to = self._find(message.to)
@@ -114,6 +118,9 @@ class PlainPeers:
             or not to.tell(lambda member: member.start(None, _answer(member, question, told)))
         ):
             told(None)
+        else:
+            # A transport does not wait for ever either; the second answer is none.
+            self._world.after(machine.config.request_seconds_max, told, None)
 
 
 def _answer(member: Member, question: Question, told: Callable[[object], None]) -> Steps:

@@ -316,4 +316,5 @@ class Run:
             "messages lost": cluster.network.dropped,
             "crashes": sum(machine.crashes for machine in cluster.machines.values()),
             **cluster.nemesis.counts,
+            **cluster.operator.counts,
         }

@@ -14,6 +14,7 @@ from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.describe import conf_state_text
 from kvorum.raft.errors import ConfChangeError
 from kvorum.raft.messages import NONE, ConfState, Snapshot
+from kvorum.raft.reads import answer_confirmed
 from kvorum.raft.replication import broadcast_append, maybe_commit, maybe_send_append
 from kvorum.raft.states import Role
 from kvorum.raft.tracker import Tracker
@@ -77,6 +78,8 @@ def _switch(raft: Raft, result: Result) -> ConfState:
         for node, peer in raft.tracker.progress.items():
             if node != raft.id:
                 maybe_send_append(raft, node, peer, send_if_empty=False)
+    # Where nobody else is left, no answer to a heartbeat will come.
+    answer_confirmed(raft)
     if raft.lead_transferee not in config.incoming | config.outgoing:
         raft.lead_transferee = NONE
     return state

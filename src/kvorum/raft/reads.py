@@ -42,9 +42,14 @@ def on_heartbeat_response(raft: Raft, message: Message) -> None:
     if raft.config.read_only_option is ReadOnlyOption.SAFE and len(message.context) == 8:
         read_only = raft.read_only
         read_only.acknowledge(message.sender, int.from_bytes(message.context, "little"))
-        confirmed = raft.tracker.quorum_index(read_only.acknowledged)
-        for request, commit in read_only.confirm_up_to(confirmed):
-            _answer(raft, request, commit)
+        answer_confirmed(raft)
+
+
+def answer_confirmed(raft: Raft) -> None:
+    """Answer the reads that a quorum has confirmed; another configuration has another quorum."""
+    confirmed = raft.tracker.quorum_index(raft.read_only.acknowledged)
+    for request, commit in raft.read_only.confirm_up_to(confirmed):
+        _answer(raft, request, commit)
 
 
 def _committed_in_term(raft: Raft) -> bool:
