@@ -1,13 +1,14 @@
 """Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
 
 from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX
+from sim.edge import STALLED_FACTOR
 from sim.machine import Machine
 from sim.violation import Violation
 
 GUARANTEE = "memory is bounded"
 
 # A stream is noticed to be full at the end of a turn, which sends at most this.
-_TURN_BYTES_MAX = 2 << 20
+_TURN_BYTES_MAX = 256 << 10
 # Runs have a few dozen callers, each with one request on its way; the member adds a few.
 _WAITING_MAX = 200
 
@@ -21,7 +22,7 @@ def check_bounds(machine: Machine) -> None:
         if size > _WAITING_MAX:
             raise Violation(GUARANTEE, f"{machine.name} keeps {size} {name}")
     for call, size in machine.edge.pending.items():
-        if size > STREAM_PENDING_BYTES_MAX + _TURN_BYTES_MAX:
+        if size > STREAM_PENDING_BYTES_MAX + STALLED_FACTOR * _TURN_BYTES_MAX:
             raise Violation(GUARANTEE, f"{machine.name} holds {size} bytes for stream {call}")
 
 

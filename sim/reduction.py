@@ -49,15 +49,11 @@ def _reduce(history: History, record: Record) -> Operation | None:
         facts.expect(record.expected)
         facts.write(request)
         returned = NEVER
-    if not facts.observed and not facts.written:
+    observed = tuple(pair for pair in facts.observed.items() if is_clients_key(pair[0]))
+    written = tuple(pair for pair in facts.written.items() if is_clients_key(pair[0]))
+    if not observed and not written:
         return None
-    return Operation(
-        record.invoked,
-        returned,
-        tuple(facts.observed.items()),
-        tuple(facts.written.items()),
-        response is not None,
-    )
+    return Operation(record.invoked, returned, observed, written, response is not None)
 
 
 class _Facts:
