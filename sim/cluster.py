@@ -311,3 +311,4 @@ class Cluster:
                 raise Violation(
                     "one leader per term", f"m{known} and {machine.name} lead term {term}"
                 )
+            self.nemesis.leads(machine, term, member.committed)

@@ -54,6 +54,8 @@ class Faults:
     """That a crash takes every member at once."""
     vote_crash_chance: float
     """That a member loses power right after it gave its vote, and is back at once."""
+    leader_crash_chance: float
+    """That a new leader loses its power: soon, or when it first commits, before it tells anyone."""
     leader_chance: float
     """That a crash, a pause or a partition is for the leader, and not for anyone."""
     pause_gap: float
@@ -146,6 +148,7 @@ def draw(random: Random) -> Faults:
         amid_chance=sometimes(0.8, 0.3, 0.9),
         all_crash_chance=sometimes(0.3, 0.1, 0.5),
         vote_crash_chance=sometimes(0.5, 0.2, 0.8),
+        leader_crash_chance=sometimes(0.35, 0.3, 0.9),
         leader_chance=random.choice([0.2, 0.6, 0.9]),
         pause_gap=sometimes(0.5, 0.5, 3.0),
         pause_time=random.choice([(0.1, 1.0), (0.5, 3.0), (2.0, 12.0)]),
@@ -195,6 +198,7 @@ def without_faults() -> Faults:
         amid_chance=0.0,
         all_crash_chance=0.0,
         vote_crash_chance=0.0,
+        leader_crash_chance=0.0,
         leader_chance=0.0,
         pause_gap=0.0,
         pause_time=(0.0, 0.0),

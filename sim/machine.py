@@ -284,6 +284,10 @@ class Machine:
         else:
             self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
 
+    def cut_off_outputs(self) -> None:
+        """Let the process end before the next thing it has to say."""
+        self._outputs_left = 0
+
     def _die(self, *, power_cut: bool) -> None:
         self.is_dead = True
         self.crashes += 1

@@ -15,6 +15,7 @@ from sim.machine import Machine
 from sim.network import Network
 from sim.world import World
 
+_LEADS_SECONDS_MAX = 0.05
 _FAILING_CALLS_MAX = 12
 _SPARE_BYTES_MAX = 20_000
 _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
@@ -24,6 +25,8 @@ class Nemesis:
     """Whoever is after the machines of a cluster."""
 
     __slots__ = (
+        "_doomed",
+        "_elected",
         "_links",
         "_machines",
         "_network",
@@ -51,6 +54,9 @@ class Nemesis:
         self.faults = faults
         # Who led each term.
         self.leaders = leaders
+        # What leaders had committed when they were elected, and the term of one who is to go.
+        self._elected: dict[int, int] = {}
+        self._doomed = 0
         # How often each kind of trouble happened.
         self.counts: Counter[str] = Counter()
 
@@ -140,6 +146,33 @@ class Nemesis:
         machine.crash(power_cut=True)
         self._world.after(self._random.uniform(0.0, 0.01), self._restart, machine)
 
+    def leads(self, machine: Machine, term: int, committed: int) -> None:
+        """See to a leader after its turn: some are not to lead for long."""
+        chance, random = self.faults.leader_crash_chance, self._random
+        if not chance:
+            return
+        known = self._elected.get(term)
+        if known is None:
+            self._elected[term] = committed
+            if random.random() >= chance:
+                return
+            if random.random() < 0.5:
+                self._doomed = term
+            else:
+                delay = random.uniform(0.0, _LEADS_SECONDS_MAX)
+                self._world.after(delay, self._crash_leader, machine, machine.incarnation)
+        elif term == self._doomed and committed > known:
+            self._doomed = 0
+            self.counts["leaders crashed"] += 1
+            machine.cut_off_outputs()
+            self.restart_later(machine)
+
+    def _crash_leader(self, machine: Machine, incarnation: int) -> None:
+        if self.faults.leader_crash_chance and machine.incarnation == incarnation:
+            self.counts["leaders crashed"] += 1
+            machine.crash(power_cut=True)
+            self.restart_later(machine)
+
     def restart_later(self, machine: Machine) -> None:
         """Start a machine again that is down, or will be soon."""
         self._world.after(self._random.uniform(*self.faults.down_time), self._restart, machine)
@@ -149,7 +182,7 @@ class Nemesis:
             return
         if machine.is_dead:
             machine.start()
-        elif self.faults.crash_gap:
+        elif self.faults.crash_gap or self.faults.leader_crash_chance:
             # It has not come to the point where it is to crash.
             self.restart_later(machine)
 
