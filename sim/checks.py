@@ -5,7 +5,6 @@ from typing import Any
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, Status
 from kvorum.api.pb.etcdserverpb import (
-    CompactionRequest,
     DeleteRangeRequest,
     PutRequest,
     RangeRequest,
@@ -74,18 +73,12 @@ def _check_refusal(history: History, record: Record) -> None:
     request, status = record.request, record.response
     if not isinstance(request, RangeRequest) or not request.revision:
         return
-    if status == COMPACTED:
-        asked = [
-            each.request.revision
-            for each in history.records
-            if isinstance(each.request, CompactionRequest) and each.invoked < (record.returned or 0)
-        ]
-        if max(asked, default=0) <= request.revision:
-            raise Violation(
-                EXPLAINED,
-                f"{record.kind} #{record.invoked}: revision {request.revision} is said to be "
-                f"compacted, and nobody asked for more than {max(asked, default=0)}",
-            )
+    if status == COMPACTED and request.revision >= history.compacted:
+        raise Violation(
+            EXPLAINED,
+            f"{record.kind} #{record.invoked}: revision {request.revision} is said to be "
+            f"compacted, and nobody is beyond {history.compacted}",
+        )
     if status == FUTURE_REV and record.linearizable:
         # Clients ask only for revisions that they were told before.
         raise Violation(

@@ -68,6 +68,7 @@ class History:
     __slots__ = (
         "_moment",
         "_versions",
+        "compacted",
         "effects",
         "first_seen",
         "records",
@@ -82,6 +83,8 @@ class History:
         self.first_seen: dict[int, float] = {}
         self.seen_moments: dict[int, int] = {}
         self.revision = 1
+        # The highest revision at which any member was compacted.
+        self.compacted = -1
         self.records: list[Record] = []
         self._moment = 0
         self._versions: dict[bytes, tuple[list[int], list[Row]]] = {}
@@ -95,6 +98,7 @@ class History:
         self, now: float, who: str, first: int, last: int, compacted: int, rows: Sequence[Row]
     ) -> None:
         """Take the rows with main revisions from first to last that a member has added."""
+        self.compacted = max(self.compacted, compacted)
         by_main: dict[int, list[Row]] = {}
         for row in rows:
             by_main.setdefault(row[0] >> 32, []).append(row)
@@ -116,6 +120,19 @@ class History:
                     "one history",
                     f"{who} has revision {main} as {_shown(found)}, known is {_shown(known)}",
                 )
+
+    def needed(self, compacted: int) -> list[Row]:
+        """Return the rows that a compaction must leave: of every key the newest up to it.
+
+        A tombstone below it goes too. Nothing is known if a revision was never seen.
+        """
+        newest: dict[bytes, Row] = {}
+        for main in range(2, compacted + 1):
+            if main not in self.effects:
+                return []
+            for row in self.effects[main]:
+                newest[key_of(row[1])] = row
+        return [row for row in newest.values() if not row[0] & 1 or row[0] >> 32 == compacted]
 
     # Replayed, once the run is over.
 

@@ -226,6 +226,13 @@ class Run:
         history.observe(
             self.world.now, machine.name, 2, store.revision, store.compacted_revision, rows
         )
+        there = set(rows)
+        for row in history.needed(store.compacted_revision):
+            if row not in there:
+                raise Violation(
+                    "compaction leaves what is needed",
+                    f"{machine.name} is compacted at {store.compacted_revision} and lacks {row!r}",
+                )
 
     def _expect_watchers(self) -> None:
         world = self.world

@@ -16,7 +16,6 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.api.pb.mvccpb import Event
 from kvorum.mvcc.keyvalue import key_of, value_of
 from sim.history import History, Row, is_in_range
@@ -25,14 +24,6 @@ from sim.watchers import Got, Watcher
 
 def check_watcher(watcher: Watcher, history: History) -> None:
     """Compare what a watcher got with the history."""
-    compacted = max(
-        (
-            record.request.revision
-            for record in history.records
-            if isinstance(record.request, CompactionRequest)
-        ),
-        default=0,
-    )
     _check_filter(watcher)
     _check_order(watcher)
     _check_bookmarks(watcher)
@@ -40,7 +31,7 @@ def check_watcher(watcher: Watcher, history: History) -> None:
     _check_complete(watcher, history)
     for got in watcher.got:
         for event in got.events:
-            _check_event(watcher, history, event, compacted)
+            _check_event(watcher, history, event)
 
 
 def _check_filter(watcher: Watcher) -> None:
@@ -140,7 +131,7 @@ def _is_event_of(event: Event, row: Row) -> bool:
     return event.type == Event.PUT and event.kv.value == value_of(kv)
 
 
-def _check_event(watcher: Watcher, history: History, event: Event, compacted: int) -> None:
+def _check_event(watcher: Watcher, history: History, event: Event) -> None:
     main = event.kv.mod_revision
     before = history.at(event.kv.key, main - 1)
     if event.type == Event.PUT:
@@ -154,6 +145,6 @@ def _check_event(watcher: Watcher, history: History, event: Event, compacted: in
             watcher.violate("prev_kv", f"got {event!r}, and had not asked for the value before")
         if event.prev_kv.SerializeToString() != before:
             watcher.violate("prev_kv", f"got {event!r}, before it there was {before!r}")
-    elif watcher.has_prev_kv and before is not None and main > compacted:
+    elif watcher.has_prev_kv and before is not None and main > history.compacted:
         # Below a compaction the value before may be gone.
         watcher.violate("prev_kv", f"got {event!r} without the value before, {before!r}")
