@@ -106,7 +106,7 @@ class Member:
         self.wal_directory = config.wal_directory or f"{config.directory}/wal"
         self.backend_directory = f"{config.directory}/backend"
 
-        self.ids = RequestIds(self.id, seams.unix_seconds)
+        self.ids = RequestIds(self.id, seams.random_below(requests.START_MAX))
         self.proposals = Proposals()
         self.reads = Reads(self.ids.next_id)
         self.procedures = Procedures()
