@@ -10,6 +10,7 @@ SEEDS = 160
 # Seeds, members, and the bug they found when the code was as it was then.
 FOUND = {
     (1, 1): "the backend said when it is due, and then was not: the loop was woken for nothing",
+    (75, 5): "the clock stood still over a restart: ids came again, entries were mixed up",
     (92, 1): "the power failed before the first batch was whole: the cluster never began",
 }
 
