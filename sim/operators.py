@@ -70,8 +70,8 @@ class Operator:
         "_is_framed",
         "_is_looking",
         "_is_peace",
-        "_last_change",
         "_late_seconds",
+        "_late_until",
         "_leaving",
         "_next_number",
         "_open",
@@ -99,7 +99,8 @@ class Operator:
         self._leaving: dict[int, float] = {}
         # Requests that are not answered.
         self._open: set[int] = set()
-        self._last_change = -LATE_SECONDS_MAX
+        # By then all changes have come about that will.
+        self._late_until = 0.0
         self._alarmed: Iterator[None] | None = None
         # The highest index of an entry that was seen applied.
         self._applied = 0
@@ -181,15 +182,19 @@ class Operator:
             self.counts["learners added" if is_learner else "voters added"] += 1
             request = etcd.MemberAddRequest(peerURLs=[_url(number)], isLearner=is_learner)
             self._line(f"adds m{number}{' as a learner' if is_learner else ''}")
-            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberAdd", request)
+            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberAdd", request, self._changed)
         elif len(members) > smallest:
             number = random.choice(members)
             member_id = next(each for each, at in self._ids.items() if at == number)
             self.counts["members removed"] += 1
             self._line(f"removes m{number}")
             removal = etcd.MemberRemoveRequest(ID=member_id)
-            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberRemove", removal)
-        self._last_change = self._world.now
+            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberRemove", removal, self._changed)
+
+    def _changed(self, result: bytes | Status | None) -> None:
+        """Take the answer to a change; without one it may still come about."""
+        if not isinstance(result, bytes):
+            self._late_until = self._world.now + self._late_seconds
 
     def _look(self) -> None:
         """Bring machines and members together, and answer alarms."""
@@ -227,8 +232,8 @@ class Operator:
                 cluster.add_machine(number, joins, known.members).start()
             elif each.is_learner and self._random.random() < 0.5 and not self._open:
                 request = etcd.MemberPromoteRequest(ID=each.id)
-                self._last_change = self._world.now
-                self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberPromote", request)
+                path = "/etcdserverpb.Cluster/MemberPromote"
+                self._ask(self._anyone(), path, request, self._changed)
         cluster.members[:] = sorted(self._ids[each.id] for each in known.voters)
         for member_id in list(self._ids):
             if known.is_removed(member_id):
@@ -321,7 +326,10 @@ class Operator:
         if not self._is_looking:
             return
         world = self._world
-        if not world.run_while(self._is_busy, world.now + SETTLE_SECONDS_MAX):
+        deadline = world.now + SETTLE_SECONDS_MAX
+        while self._is_busy() and world.now < deadline:
+            world.run_until(world.now + LOOK_SECONDS)
+        if self._is_busy():
             raise Violation(
                 "the cluster can be changed in bounded time",
                 f"{SETTLE_SECONDS_MAX:.0f} s after the last fault: {self._describe()}",
@@ -331,7 +339,7 @@ class Operator:
         member = self._newest()
         if member is None or self._open or self._leaving or self._alarmed is not None:
             return True
-        if self._world.now < self._last_change + self._late_seconds:
+        if self._world.now < self._late_until:
             return True
         known = member.cluster
         ids = sorted(each.id for each in known.voters)
