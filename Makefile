@@ -34,7 +34,7 @@ COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py 
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test lint bench trace-put bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-shrink sim-planted proto clean h2load clients
+.PHONY: help setup run cluster test lint bench trace-put bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-shrink sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -84,7 +84,7 @@ ifeq ($(EDGE),native)
 	cargo clippy --quiet --release --locked --manifest-path rust/Cargo.toml -- -D warnings
 endif
 
-bench: bench-server bench-edge bench-member bench-raft bench-snapshot bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
+bench: bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal ## Run every benchmark; where etcd can be asked, as ratios
 
 bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
@@ -98,6 +98,10 @@ bench-edge: setup h2load ## Compare the edge with etcd's serializable range
 
 bench-member: setup ## Measure what a put, a transaction and a read cost the loop
 	$(BIN)/python -m bench.member
+
+bench-peer: setup ## Measure what an append costs two members between their loops
+	$(BIN)/python -m bench.peer
+	$(BIN)/python -m bench.peer --tls
 
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft

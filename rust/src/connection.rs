@@ -16,6 +16,10 @@ use tokio_rustls::TlsAcceptor;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// What Go's server says to HTTP/2 where it speaks HTTP/1.1 only.
+const NO_HTTP2: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
 /// The first byte of every TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -26,8 +30,14 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: 
     // Boxed apart, so that an idle connection holds the state of one stage only.
     let Some(socket) = Box::pin(secure(network, connection, transport)).await else { return };
     let mut io = Io::new(socket, connection.clone(), network.shared.clone());
-    let wait = network.shared.limits.header_read_max;
+    let limits = &network.shared.limits;
+    let wait = if connection.http1_only { limits.http1_idle_max } else { limits.header_read_max };
     match timeout(wait, Box::pin(read_protocol(&mut io))).await {
+        Ok(Some(true)) if connection.http1_only => {
+            count(&network.shared.counters.requests_refused, 1);
+            io.link().borrow_mut().say(NO_HTTP2);
+            farewell(&io.link()).await;
+        }
         Ok(Some(true)) => {
             io.expect_http2();
             Box::pin(http2::serve(network, connection, io)).await;

@@ -104,18 +104,26 @@ impl NativeEdge {
         })
     }
 
-    #[pyo3(signature = (address, tls = None))]
-    fn listen(&self, address: &str, tls: Option<&Bound<'_, PyAny>>) -> PyResult<(usize, String)> {
+    #[pyo3(signature = (address, tls = None, *, http1_only = false))]
+    fn listen(
+        &self,
+        address: &str,
+        tls: Option<&Bound<'_, PyAny>>,
+        http1_only: bool,
+    ) -> PyResult<(usize, String)> {
         self.check_open()?;
         let number = self.listeners.load(Ordering::Relaxed);
         let tls = match tls {
-            Some(settings) => Some(Tls::new(read_tls(settings)?).map_err(|reason| {
-                let text = format!("cannot listen at {address} with TLS: {reason}");
-                PyOSError::new_err((libc::EINVAL, text))
-            })?),
+            Some(settings) => {
+                Some(Tls::new(read_tls(settings, http1_only)?).map_err(|reason| {
+                    let text = format!("cannot listen at {address} with TLS: {reason}");
+                    PyOSError::new_err((libc::EINVAL, text))
+                })?)
+            }
             None => None,
         };
-        let (bound, address) = BoundSocket::new(address, number, tls).map_err(|error| {
+        let bound = BoundSocket::new(address, number, tls, http1_only);
+        let (bound, address) = bound.map_err(|error| {
             let reason = error.to_string();
             // The number goes into the exception itself.
             let reason = reason.split(" (os error").next().unwrap_or_default();
@@ -239,6 +247,14 @@ impl NativeEdge {
     fn pending_bytes(&self, call: Call) -> usize {
         let streams = self.streams.lock();
         streams.get(&call).map_or(0, |stream| stream.pending.bytes.load(Ordering::SeqCst))
+    }
+
+    fn pause(&self, call: Call) -> PyResult<()> {
+        self.say(Command::Hold { call, is_held: true })
+    }
+
+    fn resume(&self, call: Call) -> PyResult<()> {
+        self.say(Command::Hold { call, is_held: false })
     }
 
     fn mark_waiting(&self, call: Call) -> PyResult<()> {
@@ -477,6 +493,8 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
         header_list_bytes_max: limits.getattr("header_list_bytes_max")?.extract()?,
         handshake_max: seconds("handshake_seconds_max")?,
         header_read_max: seconds("header_read_seconds_max")?,
+        http1_idle_max: seconds("http1_idle_seconds_max")?,
+        http1_read_max: seconds("http1_read_seconds_max")?,
         ping_min: seconds("ping_seconds_min")?,
         keepalive: Some((seconds("keepalive_seconds")?, seconds("keepalive_timeout_seconds")?))
             .filter(|(interval, timeout)| !interval.is_zero() && !timeout.is_zero()),
@@ -490,7 +508,7 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
     })
 }
 
-fn read_tls(settings: &Bound<'_, PyAny>) -> PyResult<TlsSettings> {
+fn read_tls(settings: &Bound<'_, PyAny>, http1_only: bool) -> PyResult<TlsSettings> {
     let file = |name: &str| -> PyResult<Option<PathBuf>> {
         let path: PathBuf = settings.getattr(name)?.extract()?;
         Ok(Some(path).filter(|path| !path.as_os_str().is_empty()))
@@ -506,6 +524,7 @@ fn read_tls(settings: &Bound<'_, PyAny>) -> PyResult<TlsSettings> {
         version_max: settings.getattr("version_max")?.extract()?,
         cipher_suites: settings.getattr("cipher_suites")?.extract()?,
         plain_too: settings.getattr("plain_too")?.extract()?,
+        http1_only,
     })
 }
 

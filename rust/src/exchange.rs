@@ -6,7 +6,7 @@ use crate::network::{Connection, Network};
 use crate::shared::{
     Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Request, Response, StatusCode};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::Service;
@@ -20,6 +20,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+
+/// Pieces of an answer that are sent as one.
+const JOINED_BYTES_MAX: usize = 64 * 1024;
 
 /// The connection's requests, as hyper's service and as the loop's calls.
 pub struct Exchanges {
@@ -37,6 +40,8 @@ struct Exchange {
     body: Option<Incoming>,
     /// Bytes of the body that the loop has not taken.
     held: usize,
+    /// The loop wants no more of the body for now.
+    is_paused: bool,
     answer: Option<Response<AnswerBody>>,
     outgoing: Rc<RefCell<Outgoing>>,
     upgraded: bool,
@@ -76,6 +81,7 @@ impl Exchanges {
             id,
             body: Some(body),
             held: 0,
+            is_paused: false,
             answer: None,
             outgoing: Rc::new(RefCell::new(outgoing)),
             upgraded: false,
@@ -105,7 +111,14 @@ impl Exchanges {
 
     pub fn may_receive(&self) -> bool {
         let limit = self.network.shared.limits.stream_queued_bytes_max as usize;
-        self.current.as_ref().is_some_and(|current| !current.ended && current.held < limit)
+        self.current
+            .as_ref()
+            .is_some_and(|current| !current.ended && !current.is_paused && current.held < limit)
+    }
+
+    /// Whether it is the client's turn to go on with a request's body.
+    pub fn awaits_body(&self) -> bool {
+        self.may_receive() && self.current.as_ref().is_some_and(|current| current.body.is_some())
     }
 
     /// Takes pieces of the request's body, as many as may wait.
@@ -233,6 +246,7 @@ impl Exchange {
             Command::Send { data, .. } => outgoing.push(data),
             Command::Finish { code, .. } => outgoing.finish(code),
             Command::Release { bytes, .. } => self.held -= bytes.min(self.held),
+            Command::Hold { is_held, .. } => self.is_paused = is_held,
             _ => {}
         }
         outgoing.wake();
@@ -260,10 +274,24 @@ impl Outgoing {
         self.ending.get_or_insert(code);
     }
 
+    /// Takes the next piece, and small ones after it: each costs a chunk's head, and work of
+    /// whoever reads it.
     fn take(&mut self) -> Option<Bytes> {
-        let piece = self.pieces.pop_front()?;
+        let mut piece = self.pieces.pop_front()?;
+        if !self.exact && self.is_joined(piece.len()) {
+            let mut joined = BytesMut::from(piece);
+            while self.is_joined(joined.len()) {
+                joined.extend_from_slice(&self.pieces.pop_front()?);
+            }
+            piece = joined.freeze();
+        }
         self.pending.sent(piece.len());
         Some(piece)
+    }
+
+    /// Whether the next piece goes out with one of this length.
+    fn is_joined(&self, length: usize) -> bool {
+        self.pieces.front().is_some_and(|next| length + next.len() <= JOINED_BYTES_MAX)
     }
 
     fn put_back(&mut self, piece: Bytes) {

@@ -46,14 +46,30 @@ enum Stage {
     Closed,
 }
 
+/// What the client is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// A request; only connections of a listener for HTTP/1.1 alone are closed for lack of one.
+    Idle,
+    /// The rest of a request's headers.
+    Head,
+    /// More of its body.
+    Body,
+}
+
+/// How long the client may take.
+struct Patience {
+    waiting: Waiting,
+    alarm: Pin<Box<Sleep>>,
+}
+
 struct Driver {
     network: Rc<Network>,
     connection: Rc<Connection>,
     link: Rc<RefCell<Link>>,
     exchanges: Rc<RefCell<Exchanges>>,
     stage: Stage,
-    /// How long the client may take for the rest of a request's headers.
-    patience: Option<Pin<Box<Sleep>>>,
+    patience: Option<Patience>,
     closing: bool,
 }
 
@@ -69,9 +85,16 @@ impl Driver {
             }
         }
         let mut polled = self.poll_stage(cx);
-        if self.is_too_slow(cx) {
-            let text = "the headers of a request did not come in time";
-            self.network.note(Incident::HeadersTimedOut, &self.connection, text);
+        if let Some(missing) = self.missing(cx) {
+            let told = match missing {
+                Waiting::Idle => None,
+                Waiting::Head => Some((Incident::HeadersTimedOut, "the headers of a request")),
+                Waiting::Body => Some((Incident::BodiesTimedOut, "the body of a request")),
+            };
+            if let Some((kind, what)) = told {
+                let text = format!("{what} did not come in time");
+                self.network.note(kind, &self.connection, text);
+            }
             polled = Poll::Ready(());
         }
         if let Poll::Ready(Err(_)) = self.link.borrow_mut().poll_drain(cx) {
@@ -85,19 +108,36 @@ impl Driver {
         polled
     }
 
-    /// Whether the client began a request and did not finish its headers in time.
+    /// What the client did not do in time.
     ///
     /// hyper's own timeout would close connections that are merely idle, too.
-    fn is_too_slow(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.exchanges.borrow_mut().is_busy() {
-            self.link.borrow_mut().read = 0;
-        }
-        if self.link.borrow().read == 0 {
+    fn missing(&mut self, cx: &mut Context<'_>) -> Option<Waiting> {
+        let (limits, strict) = (&self.network.shared.limits, self.connection.http1_only);
+        let mut exchanges = self.exchanges.borrow_mut();
+        let mut link = self.link.borrow_mut();
+        let has_read = link.read > 0;
+        let (waiting, limit) = if exchanges.is_busy() {
+            link.read = 0;
+            if !strict || !exchanges.awaits_body() || link.is_paused() {
+                self.patience = None;
+                return None;
+            }
+            (Waiting::Body, limits.http1_read_max)
+        } else if has_read {
+            (Waiting::Head, if strict { limits.http1_read_max } else { limits.header_read_max })
+        } else if strict {
+            (Waiting::Idle, limits.http1_idle_max)
+        } else {
             self.patience = None;
-            return false;
-        }
-        let wait = self.network.shared.limits.header_read_max;
-        self.patience.get_or_insert_with(|| Box::pin(sleep(wait))).as_mut().poll(cx).is_ready()
+            return None;
+        };
+        let begins_anew = waiting == Waiting::Body && has_read;
+        let patience = self
+            .patience
+            .take_if(|patience| patience.waiting == waiting && !begins_anew)
+            .unwrap_or_else(|| Patience { waiting, alarm: Box::pin(sleep(limit)) });
+        let patience = self.patience.insert(patience);
+        patience.alarm.as_mut().poll(cx).is_ready().then_some(waiting)
     }
 
     fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -12,6 +12,7 @@ pub enum Incident {
     HandshakeTimedOut,
     ReloadFailed,
     HeadersTimedOut,
+    BodiesTimedOut,
     ConnectionsDelayed,
     PingsExcessive,
     KeepalivesUnanswered,
@@ -21,7 +22,7 @@ pub enum Incident {
     UnreadExcessive,
 }
 
-const KINDS: usize = 11;
+const KINDS: usize = 12;
 
 /// Names in `kvorum.edge.interface.INCIDENTS`, in the order of the variants.
 pub const NAMES: [&str; KINDS] = [
@@ -29,6 +30,7 @@ pub const NAMES: [&str; KINDS] = [
     "tls_handshakes_timed_out",
     "tls_reloads_failed",
     "headers_timed_out",
+    "bodies_timed_out",
     "connections_delayed",
     "pings_excessive",
     "keepalives_unanswered",

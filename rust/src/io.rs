@@ -108,6 +108,11 @@ impl Link {
         }
     }
 
+    /// Says something that is not HTTP's own.
+    pub fn say(&mut self, data: &[u8]) {
+        self.gathered.extend_from_slice(data);
+    }
+
     /// Says why the connection ends, if it can be said.
     pub fn go_away(&mut self, last_stream: u32, reason: u32, text: &str) {
         let frame =
@@ -143,7 +148,7 @@ impl Link {
     }
 
     /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
-    fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         let (queued, limits) = (&self.connection.shared, &self.shared.limits);
         if queued.queued.load(Ordering::SeqCst) > limits.connection_queued_bytes_max {
             queued.paused.store(true, Ordering::SeqCst);

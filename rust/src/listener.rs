@@ -1,7 +1,7 @@
 //! Listening sockets: bound by the loop, so that errors reach the operator, accepted here.
 
 use crate::incidents::Incident;
-use crate::network::Network;
+use crate::network::{Network, Origin};
 use crate::tls::Tls;
 use crate::transport::Transport;
 use socket2::{Domain, Protocol, SockAddr, TcpKeepalive, Type};
@@ -31,6 +31,7 @@ pub struct BoundSocket {
     kind: Kind,
     number: usize,
     tls: Option<Tls>,
+    http1_only: bool,
     /// The file of a unix socket, removed when the listener is dropped.
     path: Option<PathBuf>,
     creator: u32,
@@ -42,6 +43,7 @@ impl BoundSocket {
         address: &str,
         number: usize,
         tls: Option<Tls>,
+        http1_only: bool,
     ) -> io::Result<(BoundSocket, String)> {
         let creator = std::process::id();
         if let Some(path) = address.strip_prefix("unix:") {
@@ -53,7 +55,7 @@ impl BoundSocket {
             socket.set_nonblocking(true)?;
             let kind = Kind::Unix(socket.into());
             return Ok((
-                BoundSocket { kind, number, tls, path: Some(path), creator },
+                BoundSocket { kind, number, tls, http1_only, path: Some(path), creator },
                 address.to_owned(),
             ));
         }
@@ -73,7 +75,7 @@ impl BoundSocket {
         let listener: std::net::TcpListener = socket.into();
         let bound = listener.local_addr()?.to_string();
         let kind = Kind::Tcp(listener);
-        Ok((BoundSocket { kind, number, tls, path: None, creator }, bound))
+        Ok((BoundSocket { kind, number, tls, http1_only, path: None, creator }, bound))
     }
 }
 
@@ -130,11 +132,14 @@ pub async fn accept(network: Rc<Network>, bound: BoundSocket) {
         Kind::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
     }
     .expect("a bound socket is usable");
-    let tls = bound.tls.map(Rc::new);
+    let (tls, http1_only) = (bound.tls.map(Rc::new), bound.http1_only);
     loop {
         wait_for_room(&network, bound.number).await;
         match listener.accept().await {
-            Ok((transport, peer)) => network.serve(transport, peer, bound.number, tls.clone()),
+            Ok((transport, peer)) => {
+                let origin = Origin { listener: bound.number, tls: tls.clone(), http1_only, peer };
+                network.serve(transport, origin);
+            }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }

@@ -44,11 +44,20 @@ pub struct Network {
     pub closed: Notify,
 }
 
+/// Where a client came in.
+pub struct Origin {
+    pub listener: usize,
+    pub tls: Option<Rc<Tls>>,
+    pub http1_only: bool,
+    pub peer: String,
+}
+
 /// One connection as the network thread sees it.
 pub struct Connection {
     pub number: u32,
     pub listener: usize,
     pub tls: Option<Rc<Tls>>,
+    pub http1_only: bool,
     pub shared: Arc<ConnectionShared>,
     pub commands: RefCell<VecDeque<Command>>,
     pub waker: RefCell<Option<Waker>>,
@@ -230,26 +239,21 @@ impl Network {
     }
 
     /// Takes a new client in and serves it until it is gone.
-    pub fn serve(
-        self: &Rc<Self>,
-        transport: Transport,
-        peer: String,
-        listener: usize,
-        tls: Option<Rc<Tls>>,
-    ) {
+    pub fn serve(self: &Rc<Self>, transport: Transport, origin: Origin) {
         let descriptor = transport.descriptor();
         self.connections_made.set(self.connections_made.get().wrapping_add(1));
         let number = self.connections_made.get();
         let shared = Arc::new(ConnectionShared {
-            peer,
+            peer: origin.peer,
             certificate: OnceLock::new(),
             queued: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
         });
         let connection = Rc::new(Connection {
             number,
-            listener,
-            tls,
+            listener: origin.listener,
+            tls: origin.tls,
+            http1_only: origin.http1_only,
             shared: shared.clone(),
             commands: RefCell::default(),
             waker: RefCell::default(),

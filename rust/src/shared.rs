@@ -42,6 +42,8 @@ pub struct Limits {
     pub header_list_bytes_max: u32,
     pub handshake_max: Duration,
     pub header_read_max: Duration,
+    pub http1_idle_max: Duration,
+    pub http1_read_max: Duration,
     pub ping_min: Duration,
     /// Interval and timeout of pings to clients.
     pub keepalive: Option<(Duration, Duration)>,
@@ -180,6 +182,11 @@ pub enum Command {
         call: Call,
         bytes: usize,
     },
+    /// Take no more of a request's body, or take it again.
+    Hold {
+        call: Call,
+        is_held: bool,
+    },
     /// The connection's queue is short enough to read on.
     Resume {
         connection: u32,
@@ -199,7 +206,8 @@ impl Command {
             | Command::Finish { call, .. }
             | Command::Respond { call, .. }
             | Command::MarkWaiting { call }
-            | Command::Release { call, .. } => Some(*call),
+            | Command::Release { call, .. }
+            | Command::Hold { call, .. } => Some(*call),
             _ => None,
         }
     }

@@ -39,6 +39,7 @@ pub struct TlsSettings {
     pub version_max: String,
     pub cipher_suites: Vec<String>,
     pub plain_too: bool,
+    pub http1_only: bool,
 }
 
 impl TlsSettings {
@@ -138,7 +139,9 @@ fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
             error => format!("{cert} with {key}: {error}"),
         }
     })?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    if !settings.http1_only {
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    }
     // A resumed session would not be asked for its certificate again.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

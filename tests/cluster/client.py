@@ -54,6 +54,11 @@ class Client:
         except grpc.RpcError as error:
             return status_of(error)
 
+    def ask_bytes(self, path: str, request: bytes, timeout: float) -> bytes:
+        """Make a unary call that succeeds, and leave the answer as it comes."""
+        answer: bytes = self._channel.unary_unary(path)(request, timeout=timeout)
+        return answer
+
     def begin(self, name: str, request: Message, timeout: float = CALL_SECONDS_MAX) -> Any:
         """Begin a unary call; return grpc's future of the response."""
         return self._unary(name).future(request, timeout=timeout)

@@ -6,8 +6,6 @@ free. Members reach each other only through a `Network`.
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.client import Client
 from tests.cluster.network import Network, Node
-from tests.etcd import binary
+from tests.cluster.processes import Process, start
 
 T = TypeVar("T")
 MAKES = ("kvorum", "etcd")
@@ -47,11 +45,6 @@ def until(what: str, condition: Callable[[], T | None], seconds: float = WAIT_SE
         time.sleep(0.005)
 
 
-def program(make: str) -> str:
-    """Return the path of a make's server."""
-    return str(Path(sys.executable).parent / "kvorum" if make == "kvorum" else binary("etcd"))
-
-
 class Member:
     """One member's place: addresses, data, log; and its process while it runs."""
 
@@ -68,7 +61,7 @@ class Member:
         self.client = Client(self.address)
         self.flags: tuple[str, ...] = ()
         """What it is told beside what all are told."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.is_paused = False
         self.id = 0
         """Its id in the cluster, once it has served."""
@@ -82,8 +75,7 @@ class Member:
         """Start it; it may not serve yet. `among` are the members it is told of: all, if none."""
         assert self.process is None, f"{self} runs"
         initial = ",".join(f"{each.name}={each.peer_url}" for each in among or self._cluster)
-        command = [
-            program(self._cluster.make),
+        arguments = [
             f"--name={self.name}",
             f"--data-dir={self.data}",
             f"--listen-client-urls=http://{self.address}",
@@ -97,8 +89,7 @@ class Member:
             *self._cluster.flags,
             *self.flags,
         ]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.process = start(self._cluster.make, arguments, self.log)
         self._cluster.network.started(self.node, self.process.pid)
 
     @property
@@ -265,7 +256,7 @@ class Cluster:
             if member.process is None:
                 member.start()
         leader = until("all members follow one leader", self._led)
-        until("all members have told their names and the version", self._published)
+        until("all members have told their names", self._published)
         return leader
 
     def _led(self) -> Member | None:
@@ -283,8 +274,6 @@ class Cluster:
             if isinstance(listed, Status):
                 return False
             if not all(each.clientURLs for each in listed.members):
-                return False
-            if self.make == "kvorum" and not member.status().storageVersion:
                 return False
         return True
 
@@ -316,16 +305,23 @@ class Cluster:
             leader.answer("Maintenance/MoveLeader", pb.MoveLeaderRequest(targetID=member.id))
             until(f"{member} leads", lambda: self._led() is member)
 
-    def check_agreement(self) -> None:
-        """All members have, or come to, the same keys, leases, members, alarms and hashes."""
-        revision = self.leader().answer("KV/Range", pb.RangeRequest(key=b"\0")).header.revision
-        everything = pb.RangeRequest(key=b"\0", range_end=b"\0", serializable=True)
-        views = []
+    def catch_up(self) -> int:
+        """Wait until all members are at the revision that the leader is at now; return it."""
+        found = self.leader().answer("KV/Range", pb.RangeRequest(key=b"\0"))
+        revision: int = found.header.revision
         for member in self:
             until(
                 f"{member} is at revision {revision}",
                 lambda member=member: member.revision() >= revision,  # type: ignore[misc]
             )
+        return revision
+
+    def check_agreement(self) -> None:
+        """All members have, or come to, the same keys, leases, members, alarms and hashes."""
+        revision = self.catch_up()
+        everything = pb.RangeRequest(key=b"\0", range_end=b"\0", serializable=True)
+        views = []
+        for member in self:
             keys = member.answer("KV/Range", everything)
             hashed = member.answer("Maintenance/HashKV", pb.HashKVRequest(revision=revision))
             leases = member.answer("Lease/LeaseLeases", pb.LeaseLeasesRequest()).leases

@@ -12,6 +12,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -46,9 +47,23 @@ class Link:
         self.delay_seconds = 0.0
         self.bytes_per_second = 0.0
         self.is_severed = False
+        self._moved_at = 0.0
+        self.silence_seconds_max = 0.0
+        """Longest time without a byte since `listen`; a leader's heartbeats end each."""
+
+    def listen(self) -> None:
+        """Begin to measure silence."""
+        self._moved_at = time.monotonic()
+        self.silence_seconds_max = 0.0
+
+    def _note(self) -> None:
+        now = time.monotonic()
+        self.silence_seconds_max = max(self.silence_seconds_max, now - self._moved_at)
+        self._moved_at = now
 
     async def carry(self, size: int) -> None:
         """Wait until bytes that set out now arrive."""
+        self._note()
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
         if self.bytes_per_second:

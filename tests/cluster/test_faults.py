@@ -60,6 +60,7 @@ def reset(cluster: Cluster, member: Member, work: Load) -> None:
 
 
 DEPOSING: tuple[Fault, ...] = (kill, pause, isolate, cut_from_it, cut_to_it)
+ONE_WAY: tuple[Fault, ...] = (cut_from_it, cut_to_it)
 DISTURBING: tuple[Fault, ...] = (slow, reset)
 
 
@@ -82,7 +83,11 @@ def test_a_leader_is_disturbed(cluster: Cluster, fault: Fault) -> None:
         work.go_on()
 
 
-@pytest.mark.parametrize("fault", [kill, isolate, cut_from_it, cut_to_it], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [kill, isolate, *(pytest.param(each, marks=pytest.mark.campaign) for each in ONE_WAY)],
+    ids=lambda fault: fault.__name__,
+)
 def test_a_follower_in_trouble_disturbs_nobody(cluster: Cluster, fault: Fault) -> None:
     term = cluster.leader().status().raftTerm
     with load(cluster) as work:

@@ -2,8 +2,10 @@
 
 import shutil
 from itertools import count
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
@@ -28,12 +30,26 @@ def somewhere() -> str:
     return f"http://127.0.0.1:{next(_ports)}"
 
 
+def change(through: Member, name: str, request: Message) -> Any:
+    """Ask for a change of the membership.
+
+    Raft drops one that comes before the leader has applied the last; who asked hears nothing.
+    """
+    unheard = Code.DEADLINE_EXCEEDED
+
+    def answer() -> Any:
+        found = through.ask(f"Cluster/{name}", request, timeout=3)
+        return None if isinstance(found, Status) and found.code is unheard else found
+
+    return until(f"{through} answers {name}", answer)
+
+
 def add(through: Member, peer_url: str, *, is_learner: bool = False) -> int:
     """Add a member to the cluster, as soon as its peers are said to be healthy; return its id."""
     request = pb.MemberAddRequest(peerURLs=[peer_url], isLearner=is_learner)
 
     def added() -> int:
-        answer = through.ask("Cluster/MemberAdd", request)
+        answer = change(through, "MemberAdd", request)
         assert not isinstance(answer, Status) or answer == errors.UNHEALTHY, answer
         return 0 if isinstance(answer, Status) else answer.member.ID
 
@@ -42,7 +58,7 @@ def add(through: Member, peer_url: str, *, is_learner: bool = False) -> int:
 
 def remove(through: Member, identity: int) -> None:
     def removed() -> bool:
-        answer = through.ask("Cluster/MemberRemove", pb.MemberRemoveRequest(ID=identity))
+        answer = change(through, "MemberRemove", pb.MemberRemoveRequest(ID=identity))
         assert not isinstance(answer, Status) or answer == errors.UNHEALTHY, answer
         return not isinstance(answer, Status)
 
@@ -51,14 +67,14 @@ def remove(through: Member, identity: int) -> None:
 
 def promote(through: Member, identity: int) -> None:
     def promoted() -> bool:
-        answer = through.ask("Cluster/MemberPromote", pb.MemberPromoteRequest(ID=identity))
+        answer = change(through, "MemberPromote", pb.MemberPromoteRequest(ID=identity))
         assert not isinstance(answer, Status) or answer == errors.LEARNER_NOT_READY, answer
         return not isinstance(answer, Status)
 
     until(f"{identity:x} is promoted through {through}", promoted)
 
 
-def test_an_empty_disk_is_no_member(cluster: Cluster) -> None:
+def test_an_empty_disk_is_no_member(cluster: Cluster, make: str) -> None:
     # The first test here: the members are still those that made the cluster.
     lost = cluster.followers()[0]
     saved = lost.data.with_suffix(".saved")
@@ -66,12 +82,14 @@ def test_an_empty_disk_is_no_member(cluster: Cluster) -> None:
         work.go_on()
         lost.kill()
         lost.data.rename(saved)
-        size = lost.log_size()
-        lost.start()
-        assert lost.wait() == 1
-        assert lost.logged("has already been bootstrapped", size) >= 1, lost.log_tail()
-        work.go_on()
-        shutil.rmtree(lost.data, ignore_errors=True)
+        # A real etcd that is told to join begins anew, and ends at the first heartbeat.
+        for state in ("new", "existing") if make == "kvorum" else ("new",):
+            size = lost.log_size()
+            lost.start(state=state)
+            assert lost.wait() == 1
+            assert lost.logged("has already been bootstrapped", size) >= 1, lost.log_tail()
+            work.go_on()
+            shutil.rmtree(lost.data, ignore_errors=True)
         saved.rename(lost.data)
 
 
@@ -82,27 +100,27 @@ def test_commands_through_every_member(cluster: Cluster) -> None:
         added = listed(member, learner)
         assert added.isLearner and not added.name and list(added.peerURLs) == [url]
         # The same second makes the same id.
-        again = member.ask("Cluster/MemberAdd", pb.MemberAddRequest(peerURLs=[url]))
+        again = change(member, "MemberAdd", pb.MemberAddRequest(peerURLs=[url]))
         assert again in (errors.PEER_URL_EXIST, errors.MEMBER_EXIST)
         another = pb.MemberAddRequest(peerURLs=[somewhere()], isLearner=True)
-        assert member.ask("Cluster/MemberAdd", another) == errors.TOO_MANY_LEARNERS
+        assert change(member, "MemberAdd", another) == errors.TOO_MANY_LEARNERS
         for identity, expected in (
             (learner, errors.LEARNER_NOT_READY),
             (cluster[0].id, errors.MEMBER_NOT_LEARNER),
             (5, errors.MEMBER_NOT_FOUND),
         ):
             promotion = pb.MemberPromoteRequest(ID=identity)
-            assert member.ask("Cluster/MemberPromote", promotion) == expected
+            assert change(member, "MemberPromote", promotion) == expected
         update = pb.MemberUpdateRequest(ID=learner, peerURLs=[cluster[1].peer_url])
-        assert member.ask("Cluster/MemberUpdate", update) == errors.PEER_URL_EXIST
+        assert change(member, "MemberUpdate", update) == errors.PEER_URL_EXIST
         unknown = pb.MemberUpdateRequest(ID=5, peerURLs=[somewhere()])
-        assert member.ask("Cluster/MemberUpdate", unknown) == errors.MEMBER_NOT_FOUND
+        assert change(member, "MemberUpdate", unknown) == errors.MEMBER_NOT_FOUND
         moved = pb.MemberUpdateRequest(ID=learner, peerURLs=[somewhere()])
-        member.answer("Cluster/MemberUpdate", moved)
+        assert not isinstance(change(member, "MemberUpdate", moved), Status)
         assert listed(member, learner).peerURLs == moved.peerURLs
         remove(member, learner)
         removal = pb.MemberRemoveRequest(ID=learner)
-        assert member.ask("Cluster/MemberRemove", removal) == errors.MEMBER_NOT_FOUND
+        assert change(member, "MemberRemove", removal) == errors.MEMBER_NOT_FOUND
         assert [each.ID for each in member.members()] == sorted(each.id for each in cluster)
     cluster.check_agreement()
 
@@ -116,13 +134,13 @@ def test_an_unhealthy_cluster_is_not_changed(cluster: Cluster) -> None:
     for member, other in ((leader, kept), (kept, leader)):
         removal = pb.MemberRemoveRequest(ID=other.id)
         until(f"{member} notices", lambda member=member: is_refused(member))  # type: ignore[misc]
-        assert member.ask("Cluster/MemberRemove", removal) == errors.UNHEALTHY
+        assert change(member, "MemberRemove", removal) == errors.UNHEALTHY
 
 
 def is_refused(member: Member) -> bool:
     """Tell whether a learner may not be added; if it was, it is removed again."""
     request = pb.MemberAddRequest(peerURLs=[somewhere()], isLearner=True)
-    answer = member.ask("Cluster/MemberAdd", request)
+    answer = change(member, "MemberAdd", request)
     if isinstance(answer, Status):
         assert answer == errors.UNHEALTHY
         return True
@@ -130,9 +148,9 @@ def is_refused(member: Member) -> bool:
     return False
 
 
-@pytest.mark.parametrize("role", ["follower", "leader"])
+@pytest.mark.parametrize("role", [pytest.param("follower", marks=pytest.mark.campaign), "leader"])
 def test_a_removed_member_stops_itself_and_comes_back_as_another(
-    cluster: Cluster, role: str, make: str
+    cluster: Cluster, role: str
 ) -> None:
     gone = cluster.leader() if role == "leader" else cluster.followers()[0]
     through = cluster.others(gone)[0]
@@ -142,7 +160,7 @@ def test_a_removed_member_stops_itself_and_comes_back_as_another(
         assert gone.wait() == 0, gone.log_tail()
         # Its data says that it was removed, and so do the others.
         gone.start()
-        assert gone.wait() != 0 or make == "etcd", gone.log_tail()
+        gone.wait()
         work.go_on()
         shutil.rmtree(gone.data)
         gone.id = add(through, gone.peer_url)
@@ -182,7 +200,7 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
 
 def test_five_members_lose_two(tmp_path_factory: pytest.TempPathFactory, make: str) -> None:
     directory = tmp_path_factory.mktemp("five")
-    with running_cluster(directory, make, 5) as cluster, load(cluster) as work:
+    with running_cluster(directory, make, 5) as cluster, load(cluster, ordered=False) as work:
         work.go_on()
         leader = cluster.leader()
         other = cluster.others(leader)[0]

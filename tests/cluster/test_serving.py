@@ -192,7 +192,13 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         method = by_name("KV/Range")
-        options = [*OPTIONS, ("grpc.lb_policy_name", "round_robin"), ("grpc.enable_retries", 0)]
+        options = [
+            *OPTIONS,
+            ("grpc.lb_policy_name", "round_robin"),
+            ("grpc.enable_retries", 0),
+            # Otherwise all addresses in one, which is not what RFC 9113 calls an authority.
+            ("grpc.default_authority", "cluster"),
+        ]
         with grpc.insecure_channel(self._target, options) as channel:
             read = channel.unary_unary(
                 method.path, method.request.SerializeToString, method.response.FromString

@@ -1,15 +1,21 @@
 """Members that know each other by certificates, and let nobody else in."""
 
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from tests.certificates import Authority, Pair
 from tests.cluster.load import load
-from tests.cluster.members import Cluster, new_cluster, until
+from tests.cluster.members import PEER_PORT, Cluster, Member, new_cluster, until
 
 pytestmark = pytest.mark.timeout(120)
+
+
+REFUSED = {"kvorum": "tls: ", "etcd": "certificate"}
 
 
 def flags(authority: Path, pair: Pair) -> tuple[str, ...]:
@@ -50,9 +56,42 @@ def test_a_cluster_over_tls(secure: Cluster) -> None:
         work.go_on()
 
 
-@pytest.mark.parametrize("trusting", [True, False], ids=["it trusts us", "nobody trusts anybody"])
+def test_renewed_certificates_are_used_without_a_restart(
+    secure: Cluster, authority: Authority
+) -> None:
+    secure.settle()
+    hosts = [member.host for member in secure]
+    renewed = authority.issue("member", [*hosts, "127.0.0.1"])
+    context = ssl.create_default_context(cafile=authority.cert)
+    context.load_cert_chain(renewed.cert, renewed.key)
+    for member in secure:
+        until(
+            f"{member} shows the new one",
+            lambda member=member: shown_serial(member, context) == renewed.serial,  # type: ignore[misc]
+        )
+    with load(secure, clerks=2) as work:
+        for member in secure:
+            for other in secure.others(member):
+                secure.network.reset(member.node, other.node)
+        work.go_on()
+
+
+def shown_serial(member: Member, context: ssl.SSLContext) -> int:
+    """Return the serial number of the certificate that a member shows to others."""
+    with (
+        socket.create_connection((member.host, PEER_PORT)) as connection,
+        context.wrap_socket(connection, server_hostname=member.host) as secured,
+    ):
+        return x509.load_der_x509_certificate(secured.getpeercert(True) or b"").serial_number
+
+
+@pytest.mark.parametrize(
+    "trusting",
+    [True, pytest.param(False, marks=pytest.mark.campaign)],
+    ids=["it trusts us", "nobody trusts anybody"],
+)
 def test_a_member_of_another_authority(
-    secure: Cluster, authority: Authority, tmp_path: Path, trusting: bool
+    secure: Cluster, make: str, authority: Authority, tmp_path: Path, trusting: bool
 ) -> None:
     secure.settle()
     other = Authority(tmp_path, "other")
@@ -67,7 +106,7 @@ def test_a_member_of_another_authority(
         secure.flags = wrong
         stranger.start()
         secure.flags = right
-        until("it tells of the certificates", lambda: stranger.logged("certificate", size))
+        until("it tells the reason", lambda: stranger.logged(REFUSED[make], size))
         secure.leader(members).put(b"secret", b"value")
         work.go_on()
         status = stranger.status()

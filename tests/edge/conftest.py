@@ -34,9 +34,13 @@ def open_service(edge_kind: str) -> Iterator[OpenService]:
     with ExitStack() as stack:
 
         def open_it(
-            limits: Limits | None = None, *addresses: str, tls: TlsSettings | None = None
+            limits: Limits | None = None,
+            *addresses: str,
+            tls: TlsSettings | None = None,
+            http1_only: bool = False,
         ) -> Service:
-            opened = Service(limits, addresses or ("127.0.0.1:0",), tls)
+            addresses = addresses or ("127.0.0.1:0",)
+            opened = Service(limits, addresses, tls, http1_only=http1_only)
             stack.callback(opened.stop)
             return opened
 

@@ -65,13 +65,15 @@ class Service:
         limits: Limits | None = None,
         addresses: Sequence[str] = ("127.0.0.1:0",),
         tls: TlsSettings | None = None,
+        *,
+        http1_only: bool = False,
     ) -> None:
         self.edge: Edge = open_edge(METHODS, METADATA_KEYS, limits)
         self.remote = cast(Edge, Remote(self))
         self.listeners = []
         try:
             for address in addresses:
-                self.listeners.append(self.edge.listen(address, tls))
+                self.listeners.append(self.edge.listen(address, tls, http1_only=http1_only))
         except OSError:
             self.edge.stop()
             raise

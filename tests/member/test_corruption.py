@@ -10,7 +10,10 @@ from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member import requests
 from kvorum.member.alarms import Alarm, AlarmType
+from kvorum.member.corruption import _difference
 from kvorum.member.errors import MemberStopped
+from kvorum.member.hashing import Hashed
+from kvorum.mvcc.hashes import HashKV
 from kvorum.mvcc.keyvalue import key_of
 from tests.member.harness import Cluster, Machine
 
@@ -149,6 +152,24 @@ def test_without_a_majority_nobody_in_particular_is_accused() -> None:
     cluster.pass_time(1.0)
     assert accused(cluster) == [0]
     assert str(Alarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_accused"),
+    [
+        (Hashed(HashKV(111, 20, 5), 20), False),
+        (Hashed(HashKV(222, 20, 5), 20), True),
+        # It has not compacted yet, or the leader had not: their hashes differ as they should.
+        (Hashed(HashKV(222, 20, 4), 20), False),
+        (Hashed(HashKV(222, 20, 9), 20), False),
+        (Hashed(HashKV(111, 20, 10), 20), True),
+        (Hashed(HashKV(111, 20, 5), 30), False),
+        (Hashed(HashKV(111, 20, 5), 31), True),
+    ],
+)
+def test_what_of_an_answer_cannot_be(answer: Hashed, is_accused: bool) -> None:
+    own, later = HashKV(111, 20, 5), HashKV(333, 30, 9)
+    assert (_difference(own, later, 30, answer) is not None) == is_accused
 
 
 # At the start.

@@ -13,6 +13,9 @@ from kvorum.member.waits import ProposeChange, Steps
 from kvorum.membership.documents import Member as Listed
 from kvorum.membership.documents import encode_member, encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.raft.messages import Message, MessageType
+from kvorum.raft.states import Role
+from kvorum.raft.wire import decode_message
 from tests.member.harness import Cluster, Machine
 from tests.member.test_one import PowerCutError
 
@@ -409,3 +412,64 @@ def test_members_that_lose_their_power_again_and_again_stay_equal(seed: int) -> 
     for machine in cluster:
         for key in acknowledged:
             assert machine.running.store.get(key) is not None
+
+
+# What peers cost.
+
+
+def appends(machine: Machine) -> list[Message]:
+    """Return the appends that wait for a machine that stands still."""
+    messages = [decode_message(data) for _, _, data, _ in machine.unread]
+    return [message for message in messages if message.type == MessageType.APP]
+
+
+def test_a_peer_that_does_not_answer_costs_a_bounded_amount() -> None:
+    limits = {"message_bytes_max": 4096, "inflight_bytes_max": 16384}
+    cluster = Cluster(3, segment_bytes=1 << 20, **limits)
+    leader, slow = cluster.leader(), cluster.follower()
+    slow.is_paused = True
+    for number in range(100):
+        cluster.success(leader, leader.put(b"%d" % number, b"x" * 1024))
+    sent = sum(len(entry.data) for message in appends(slow) for entry in message.entries)
+    assert 4096 <= sent <= 16384 + 4096
+    cluster.wake(slow)
+    cluster.wait(lambda: equal(cluster))
+
+
+def test_proposals_wait_while_too_much_is_not_committed() -> None:
+    cluster = Cluster(3, segment_bytes=1 << 20, uncommitted_bytes_max=10_000)
+    leader = cluster.leader()
+    cluster.isolate(leader)
+    calls = []
+    for number in range(50):
+        calls.append(leader.put(b"%d" % number, b"x" * 1000))
+        leader.turn()
+    raft = leader.running.node.raft
+    assert raft.role == Role.LEADER
+    assert raft.uncommitted_size <= 12_000
+    cluster.heal()
+    for call in calls:
+        cluster.success(leader, call)
+
+
+def test_one_acknowledgement_stands_for_those_before_it() -> None:
+    cluster = Cluster(3)
+    leader, follower = cluster.leader(), cluster.follower()
+    cluster.pass_time(1.0)
+    follower.is_paused = True
+    for number in range(20):
+        cluster.success(leader, leader.put(b"%d" % number))
+    sent = len(appends(follower))
+    assert sent >= 20
+    follower.is_paused = False
+    for _, _, data, _ in follower.unread:
+        follower.running.receive(decode_message(data))
+    follower.unread.clear()
+    cluster.messages.clear()
+    follower.turn()
+    follower.turn()
+    answers = [decode_message(data) for _, _, data, _ in cluster.messages]
+    acknowledged = [each for each in answers if each.type == MessageType.APP_RESP]
+    assert len(acknowledged) < sent / 4
+    assert acknowledged[-1].index == leader.running.node.raft.log.last_index()
+    cluster.wait(lambda: equal(cluster))

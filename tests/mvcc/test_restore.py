@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.lease import Lessor
 from kvorum.mvcc.ranges import RangeOptions
-from kvorum.mvcc.restore import restore_store
+from kvorum.mvcc.restore import restore_slices, restore_store
+from kvorum.mvcc.slices import run_to_end
 from tests.database import Database
 from tests.mvcc.machine import Recorder
 
@@ -54,6 +55,9 @@ def test_every_row_is_understood(rows: list[tuple[bytes, int, int, int, int, int
     keys_only = everything._replace(keys_only=True)
 
     assert store.range(everything).kvs == [kv.SerializeToString() for kv in expected]
+    in_slices = run_to_end(restore_slices(database.backend, lessor, Recorder()))
+    assert in_slices.revision == store.revision
+    assert in_slices.range(everything) == store.range(everything)
     for kv in expected:
         assert lessor.lease_of(kv.key) == kv.lease
         kv.value, kv.lease = b"", 0

@@ -17,6 +17,9 @@ from typing import IO
 
 from tests.kvorum import READY, command
 
+RUNNING = 1000
+"""Stands for the exit code of a process that has none yet."""
+
 
 class Child:
     """A server that was started by a nursery."""
@@ -80,8 +83,17 @@ class Nursery:
         pid = self._ask("start", str(pipe), command(data, address, *flags)[1:])
         return Child(pid, address, pipe.open(), self)
 
+    def spawn(self, arguments: list[str], log: Path) -> int:
+        """Start a server with any arguments and a file for its log; return its process."""
+        return self._ask("start", str(log), arguments)
+
     def wait(self, pid: int) -> int:
         return self._ask("wait", pid)
+
+    def poll(self, pid: int) -> int | None:
+        """Return how a process ended, or None while it runs."""
+        code = self._ask("poll", pid)
+        return None if code == RUNNING else code
 
     def stop(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -110,7 +122,7 @@ def main() -> None:
             pipe, arguments = rest
             pid = os.fork()
             if pid == 0:
-                log = os.open(pipe, os.O_WRONLY)
+                log = os.open(pipe, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
                 os.dup2(log, 2)
                 os.close(log)
                 # As a service manager starts it: nothing to read, and no descriptor below 3 free.
@@ -120,9 +132,9 @@ def main() -> None:
             children.add(pid)
             answer = pid
         else:
-            _, status = os.waitpid(rest[0], 0)
-            children.discard(rest[0])
-            answer = os.waitstatus_to_exitcode(status)
+            pid, status = os.waitpid(rest[0], os.WNOHANG if action == "poll" else 0)
+            children.discard(pid)
+            answer = os.waitstatus_to_exitcode(status) if pid else RUNNING
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
     for pid in children:

@@ -243,7 +243,6 @@ SECURE = {"listen-client-urls": values.urls("https://127.0.0.1:1"), "advertise-c
             "cipher suites cannot be configured when only TLS1.3 is enabled",
         ),
         ({"client-cert-file": "x"}, "must be given together"),
-        ({"listen-peer-urls": values.urls("https://127.0.0.1:1")}, "--listen-peer-urls"),
     ],
 )
 def test_flags_that_cannot_be_followed(given: dict[str, object], text: str) -> None:
@@ -324,7 +323,7 @@ class Told(Logger):
 
 def test_a_burst_is_told_of_once() -> None:
     logger = Told()
-    log = IncidentLog(cast(Edge, None), logger)
+    log = IncidentLog(cast(Edge, None), logger, {9})
 
     def happens(name: str, times: int, now: float) -> None:
         log.tell([(name, 0, "peer", "why", times)], now)

@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from kvorum.backend.batch import Batch
 from kvorum.backend.buckets import CONF_STATE, META
@@ -35,6 +36,10 @@ from kvorum.backend.errors import BackendError
 from kvorum.backend.flush import CommitFlush, Staged, StageFlush
 from kvorum.backend.view import View
 from kvorum.files import Files
+
+CHECKED_ROWS_MAX: Final = 20_000
+"""The order of longer batches is left to LMDB, which refuses to append what is not behind."""
+FREED_PER_TURN: Final = 4_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -302,8 +307,9 @@ class Backend:
         active, defragmentation = self._active, self._defragmentation
         if not (active.writes or self._is_switching or self.applied_index > self.durable_index):
             return None
-        revisions = list(active.rows)
-        assert revisions == sorted(revisions), "rows were not put in ascending order"
+        if len(active.rows) <= CHECKED_ROWS_MAX:
+            revisions = list(active.rows)
+            assert revisions == sorted(revisions), "rows were not put in ascending order"
         active.index, active.term = self.applied_index, self.applied_term
         self._sealed, self._active, self._first_write = active, Batch(), None
         switch = None
@@ -327,6 +333,8 @@ class Backend:
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
         self._cache.add_all(sealed.rows, sealed.row_bytes)
+        if len(sealed.rows) > FREED_PER_TURN:
+            self._cache.forgotten.append(sealed.rows)
         for revision in self._active.deleted:
             self._cache.discard(revision)
         self.durable_index = sealed.index
@@ -388,6 +396,8 @@ class Backend:
         if self._view is not None:
             self._view.end()
             self._view = None
+        if self._cache.forgotten:
+            self._cache.free(FREED_PER_TURN)
 
     def _look(self) -> View:
         view = self._view

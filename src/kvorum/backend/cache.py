@@ -2,25 +2,30 @@
 
 Two halves: rows enter the young one, and when that is full it becomes the old one, whose rows are
 forgotten unless they are asked for before the next change. No row is moved on a hit in the young
-half, which is what keeps a range over cached rows cheap.
+half, which is what keeps a range over cached rows cheap. What is forgotten is freed bit by bit: to
+free a hundred thousand rows at once holds the loop for tens of milliseconds.
 """
 
 from typing import Final
 
 # A row's objects beside its bytes: the value's header, the revision, a place in the table.
 ROW_BYTES: Final = 136
+ADDED_MAX: Final = 20_000
+"""More rows at once are not kept."""
 
 
 class RowCache:
     """Values by revision. What is here is in the database too, or about to be."""
 
-    __slots__ = ("_half_bytes", "_young_bytes", "old", "young")
+    __slots__ = ("_half_bytes", "_young_bytes", "forgotten", "old", "young")
 
     def __init__(self, bytes_max: int) -> None:
         self.young: dict[int, bytes] = {}
         self.old: dict[int, bytes] = {}
         self._half_bytes = bytes_max // 2
         self._young_bytes = 0
+        # Nobody looks at these any more.
+        self.forgotten: list[dict[int, bytes]] = []
 
     def get(self, revision: int) -> bytes | None:
         """Return a row if it is here."""
@@ -40,8 +45,11 @@ class RowCache:
 
     def add_all(self, rows: dict[int, bytes], value_bytes: int) -> None:
         """Keep rows, whose values have that many bytes together, for a while."""
+        added = value_bytes + ROW_BYTES * len(rows)
+        if added > self._half_bytes or len(rows) > ADDED_MAX:
+            return  # the work of one long entry, which would drive out everything else
         self.young.update(rows)
-        self._young_bytes += value_bytes + ROW_BYTES * len(rows)
+        self._young_bytes += added
         if self._young_bytes > self._half_bytes:
             self._age()
 
@@ -54,5 +62,15 @@ class RowCache:
         """Forget everything."""
         self.young, self.old, self._young_bytes = {}, {}, 0
 
+    def free(self, count: int) -> None:
+        """Free so many of the rows that were forgotten."""
+        rows = self.forgotten[-1]
+        for _ in range(min(count, len(rows))):
+            rows.popitem()
+        if not rows:
+            self.forgotten.pop()
+
     def _age(self) -> None:
+        if self.old:
+            self.forgotten.append(self.old)
         self.old, self.young, self._young_bytes = self.young, {}, 0

@@ -10,6 +10,8 @@ VERSIONS = {
     "": ssl.TLSVersion.MAXIMUM_SUPPORTED,
 }
 
+_ALERTS = {"unknown ca": "unknown certificate authority"}
+
 Stamp = tuple[int, int, int] | None
 
 
@@ -63,7 +65,10 @@ def reason(error: ssl.SSLError) -> str:
     """Return in words why a handshake or a file failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message.rstrip('.')}"
-    return (error.reason or str(error)).replace("_", " ").lower()
+    text = (error.reason or str(error)).replace("_", " ").lower()
+    _, is_alert, alert = text.partition(" alert ")
+    # What the other side says of it, in Go's words.
+    return f"remote error: {_ALERTS.get(alert, alert)}" if is_alert else text
 
 
 def _no_password() -> bytes:

@@ -79,6 +79,10 @@ class Limits:
     """Time for a TLS handshake, from when the connection was accepted."""
     header_read_seconds_max: float = 30.0
     """Time for a new connection's first bytes, and for an HTTP/1.1 request's headers."""
+    http1_idle_seconds_max: float = 10.0
+    """At listeners for HTTP/1.1 only: how long a connection may be without a request."""
+    http1_read_seconds_max: float = 5.0
+    """At those: time for a request's headers, and for each piece of its body that is waited for."""
     ping_seconds_min: float = 5.0
     """Shortest time between a client's pings while it has calls; without, two hours. After two
     that come too early the next ends the connection with `too_many_pings`, as grpc-go does it.
@@ -164,8 +168,13 @@ class Edge(Protocol):
     After `stop`, and in a forked child, calls raise ValueError.
     """
 
-    def listen(self, address: str, tls: TlsSettings | None = None) -> tuple[int, str]:
+    def listen(
+        self, address: str, tls: TlsSettings | None = None, *, http1_only: bool = False
+    ) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
+
+        With `http1_only`, for members, HTTP/2 is answered 400 and closed, and so there is no
+        gRPC; clients that stop in the middle of a request, or send none, are closed soon.
 
         Returns the listener's number and the address, with the port the system chose for 0.
         Raises OSError with the address in its message, and the file if it is TLS that cannot
@@ -215,6 +224,15 @@ class Edge(Protocol):
 
     def pending_bytes(self, call: int) -> int:
         """Return how many bytes were sent on a call and not yet taken by the network."""
+
+    def pause(self, call: int) -> None:
+        """Take no more of an HTTP/1.1 request's body until `resume`; what arrived still comes.
+
+        Of other calls the HTTP/2 windows bound what arrives, and nothing is paused.
+        """
+
+    def resume(self, call: int) -> None:
+        """Take a request's body again."""
 
     def mark_waiting(self, call: int) -> None:
         """Ask for ENDED if this unary call ends before its reply.
@@ -281,6 +299,7 @@ INCIDENTS = (
     "tls_handshakes_timed_out",
     "tls_reloads_failed",
     "headers_timed_out",
+    "bodies_timed_out",
     "connections_delayed",
     "pings_excessive",
     "keepalives_unanswered",

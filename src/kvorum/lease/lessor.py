@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator
 from enum import Enum
 from math import ceil, inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvorum.api.errors import (
     LEADER_CHANGED,
@@ -100,13 +100,30 @@ class Lessor:
 
         The lessor is not primary afterwards.
         """
+        for _ in self.restore_slices():
+            pass
+
+    def restore_slices(self) -> Generator[None, None, None]:
+        """Do what `restore` does."""
         self.demote()
         self._lease_of = {}
         self._leases = {}
-        for key, value in self._backend.items(LEASE):
+        for count, (key, value) in enumerate(self._backend.items(LEASE), 1):
             lease = lease_of_row(key, value)
             lease.ttl = max(lease.ttl, self._ttl_min)
             self._leases[lease.id] = lease
+            if count % SLICE == 0:
+                yield
+
+    def emptied(self) -> Generator[None, None, None]:
+        """Forget everything, a few at a time: another lessor has taken the place of this one."""
+        self.demote()
+        held: tuple[dict[Any, Any], ...] = (self._lease_of, self._leases)
+        for each in held:
+            while each:
+                for _ in range(min(SLICE, len(each))):
+                    each.popitem()
+                yield
 
     # What every member does alike.
 
@@ -216,9 +233,22 @@ class Lessor:
 
     def leases(self) -> list[int]:
         """Return the ids of all leases; a primary gives those first that have the least left."""
+        slices = self.leases_in_slices()
+        try:
+            while True:
+                next(slices)
+        except StopIteration as end:
+            found: list[int] = end.value
+            return found
+
+    def leases_in_slices(self) -> Generator[None, None, list[int]]:
+        """Return what `leases` does, as of now."""
         if not self._is_primary:
             return list(self._leases)
-        return [lease.id for lease in sorted(self._leases.values(), key=lambda each: each.expiry)]
+        left = [(lease.expiry, order) for order, lease in enumerate(self._leases.values())]
+        known = list(self._leases)
+        ordered = yield from sorted_in_slices(left)
+        return [known[order] for _, order in ordered]
 
     def time_to_live(self, lease_id: int, now: float) -> TimeToLive | None:
         """Return what is left of a lease; None if it is unknown.

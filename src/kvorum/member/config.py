@@ -50,6 +50,10 @@ class MemberConfig:
     pre_vote: bool = True
     message_bytes_max: int = MEBIBYTE
     inflight_messages_max: int = 512
+    uncommitted_bytes_max: int = 128 * MEBIBYTE
+    """Proposals wait while so much is not committed yet."""
+    inflight_bytes_max: int = 32 * MEBIBYTE
+    """Entries on their way to a peer; less than the transport keeps for one before it drops."""
 
     request_bytes_max: int = 1_572_864
     unapplied_entries_max: int = 5000

@@ -54,8 +54,16 @@ class BuildImage:
 
 
 @dataclass(slots=True, frozen=True)
+class Nothing:
+    """A job of the flusher that is done when those before it are."""
+
+    def run(self, files: Files, environments: Environments) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True, frozen=True)
 class InstallImage:
-    """A job of the flusher: make a received image the database that counts.
+    """A job of the helper: make a received image the database that counts.
 
     Nobody has the database open meanwhile. A crash leaves the old one or the new one.
     """

@@ -15,7 +15,7 @@ from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
 from kvorum.raft.errors import PeerNotFoundError
-from kvorum.raft.messages import ConfState, HardState, Message, Snapshot
+from kvorum.raft.messages import ConfState, HardState, Message, MessageType, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
 from kvorum.snap import WriteSnap
@@ -138,16 +138,29 @@ class LogWriter:
 
     def _deliver(self, messages: list[Message]) -> None:
         """Let go what waited for a write that is durable now."""
-        out, own = self._out.messages, self._node.raft.id
+        raft = self._node.raft
+        own, unstable = raft.id, raft.log.unstable
+        promises: list[Message] = []
         for message in messages:
             self._storage.append(message.entries)
             for response in message.responses:
                 if response.to != own:
-                    out.append(response)
+                    if promises and _covers(response, promises[-1]):
+                        promises[-1] = response
+                    else:
+                        promises.append(response)
+                    continue
+                if (
+                    response.type == MessageType.STORAGE_APPEND_RESP
+                    and response.snapshot is None
+                    and response.index < unstable.offset
+                ):
+                    # An earlier write said so already; raft would only log it.
                     continue
                 # A member that was removed meanwhile is unknown to itself.
                 with suppress(PeerNotFoundError):
                     self._node.step(response)
+        self._out.messages += promises
 
     # Snapshots: those received, and the records of the own ones.
 
@@ -198,6 +211,18 @@ class LogWriter:
         if job is not None:
             self._out.jobs.append(Job(Place.LOG, job, _nothing))
         self._out.jobs.append(Job(Place.LOG, self._log.close(), done))
+
+
+def _covers(later: Message, earlier: Message) -> bool:
+    """Tell whether an acknowledgement says all that one before it says."""
+    return (
+        later.type == earlier.type == MessageType.APP_RESP
+        and later.to == earlier.to
+        and later.term == earlier.term
+        and not later.reject
+        and not earlier.reject
+        and later.index >= earlier.index
+    )
 
 
 def _nothing(_result: object) -> None:

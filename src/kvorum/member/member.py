@@ -435,14 +435,17 @@ class Member:
             self._schedule.run(self, now)
         clock = self.clock
         # Looked at once a turn: a little more or less does not matter.
-        self._may_propose = not self.backend.is_full
+        self._may_propose = (
+            not self.backend.is_full
+            and self.node.raft.uncommitted_size < self.config.uncommitted_bytes_max
+        )
         while True:
             self._submit(now)
             self.reads.ask(self.node, now)
             self._take_ready()
             self.writer.write()
             if self.is_installing:
-                return self.node.has_ready()
+                return snapshots.go_on_installing(self, deadline) or self.node.has_ready()
             apply_entries(self, deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)

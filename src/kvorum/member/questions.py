@@ -182,7 +182,7 @@ def _hashed(member: Member, body: bytes) -> Part[Answered]:
         revision = 0 if request is None else request.get("revision", 0)
         if type(revision) is not int or not -(1 << 63) <= revision < 1 << 63:
             raise ValueError(revision)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return refused(400, "error unmarshalling request")
     try:
         hashed = yield from hash_kv(member, revision)
@@ -217,10 +217,10 @@ def parse_hash(body: bytes) -> Hashed:
             fields.get("compact_revision", 0),
             header.get("revision", 0),
         ]
-    except AttributeError as error:
-        raise ValueError(f"expected an object, got {body!r}") from error
+    except (AttributeError, RecursionError) as error:
+        raise ValueError(f"expected an object, got {body[:100]!r}") from error
     if any(type(number) is not int for number in numbers):
-        raise ValueError(f"expected numbers, got {body!r}")
+        raise ValueError(f"expected numbers, got {body[:100]!r}")
     return Hashed(HashKV(*numbers[:3]), numbers[3])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvorum.api.codec import varint
 from kvorum.api.errors import StatusError
-from kvorum.mvcc.ranges import RangeOptions, RangeResult, reply_body
+from kvorum.mvcc.ranges import RangeOptions, RangeResult, reply_body, reply_parts
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
@@ -52,9 +52,10 @@ def range_options(request: Range) -> RangeOptions:
 def _long_range(member: Member, options: RangeOptions) -> Slices:
     try:
         result = yield from member.store.range_slices(options)
+        parts = yield from reply_parts(result)
     except StatusError as error:
         return error.status
-    return encode(member, result)
+    return b"".join([member.header.field(result.revision), *parts])
 
 
 def encode(member: Member, result: RangeResult) -> bytes:

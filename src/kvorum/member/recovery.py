@@ -102,12 +102,17 @@ def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
 def _bootstrapped(
     config: MemberConfig, seams: Seams, member_id: int, log: Log, state: State
 ) -> Member:
-    """Make a member whose log holds nothing yet, or a torn part of how the cluster begins."""
+    """Make a member whose log holds nothing yet, or a torn part of how the cluster begins.
+
+    The cluster's id tells whether it is the one that the flags describe: a member that was to
+    join another, and ended before it heard of it, still waits to hear.
+    """
     storage = _Storage(ConfState())
     node = RawNode(_raft_config(config, seams, member_id, storage, 0))
     if config.joins is None:
         members = initial_members(config.initial_cluster, config.initial_cluster_token)
-        node.bootstrap([(each.node_id, each.context) for each in bootstrap_changes(members)])
+        if compute_cluster_id(each.id for each in members) == state.cluster.cluster_id:
+            node.bootstrap([(each.node_id, each.context) for each in bootstrap_changes(members)])
     return _member(config, seams, node, storage, log, state, 0)
 
 
@@ -254,6 +259,9 @@ def _raft_config(
         async_storage_writes=True,
         message_size_max=config.message_bytes_max,
         inflight_messages_max=config.inflight_messages_max,
+        # What others forward comes on top of the own proposals, which wait before.
+        uncommitted_size_max=2 * config.uncommitted_bytes_max,
+        inflight_bytes_max=config.inflight_bytes_max,
         check_quorum=True,
         pre_vote=config.pre_vote,
     )

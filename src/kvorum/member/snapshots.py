@@ -14,17 +14,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.marks import mark
-from kvorum.member.images import BuildImage, ImageFacts, InstallImage, RemoveImage
+from kvorum.member.images import BuildImage, ImageFacts, InstallImage, Nothing, RemoveImage
 from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import SnapshotTransfer
-from kvorum.member.state import open_database, read_state
+from kvorum.member.state import State, open_database, read_again
 from kvorum.membership.documents import decode_conf_state
 from kvorum.membership.v2_store import snapshot_data
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.snap import ReleaseDatabases, WriteSnap, database_path
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
+    from kvorum.member.waits import Steps
+    from kvorum.mvcc.store import Store
 
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
@@ -50,6 +55,7 @@ class Snapshots:
         "index",
         "installing",
         "is_wanted",
+        "reading",
         "sealed",
         "sending",
         "transfers",
@@ -68,6 +74,8 @@ class Snapshots:
         self.transfers: dict[str, int] = {}
         self.held_until = 0.0
         self.installing: Snapshot | None = None
+        # The rest of reading the state it brought.
+        self.reading: Generator[None, None, State] | None = None
         self._images = 0
 
     def next_image(self) -> int:
@@ -231,33 +239,70 @@ def install_when_flushed(member: Member) -> None:
     if snapshot is None or member.backend.is_flushing:
         return
     member.backend.close()
+    # What the flusher still has to do with the old files comes first.
+    member.out.jobs.append(Job(Place.FLUSHER, Nothing(), lambda _: _load(member, snapshot)))
+
+
+def _load(member: Member, snapshot: Snapshot) -> None:
     path = database_path(member.snap_directory, snapshot.index)
     work = InstallImage(path, member.backend_directory, member.config.quota_bytes)
-    member.out.jobs.append(Job(Place.FLUSHER, work, lambda _: _installed(member, snapshot)))
+    member.out.jobs.append(Job(Place.HELPER, work, lambda _: _loaded(member, snapshot)))
 
 
-def _installed(member: Member, snapshot: Snapshot) -> None:
+def _loaded(member: Member, snapshot: Snapshot) -> None:
     backend = open_database(member.config, member.seams)
     assert backend.applied_index == snapshot.index, (
         f"the image of the snapshot at {snapshot.index} holds what was applied up to "
         f"{backend.applied_index}"
     )
     cluster = member.cluster
-    state = read_state(
+    member.snapshots.reading = read_again(
         member.config, backend, member.header, member.hub, cluster.cluster_id, cluster.local_id
     )
+
+
+def go_on_installing(member: Member, deadline: float) -> bool:
+    """Read the state that a snapshot brought, until the deadline; tell whether there is more."""
+    reading = member.snapshots.reading
+    if reading is None:
+        return False
+    clock = member.clock
+    try:
+        while True:
+            next(reading)
+            if clock() >= deadline:
+                return True
+    except StopIteration as end:
+        member.snapshots.reading = None
+        _installed(member, end.value)
+        return True
+
+
+def _installed(member: Member, state: State) -> None:
+    snapshot = member.snapshots.installing
+    assert snapshot is not None
     # Whoever follows the membership sees that it changed.
-    state.cluster.generation = cluster.generation + 1
+    state.cluster.generation = member.cluster.generation + 1
     mark("snapshot installed")
     member.snapshots.installing = None
     member.snapshots.index = snapshot.index
     member.conf_state = snapshot.conf_state
+    member.start(None, _forget(member.store, member.lessor))
     member.end_install(state)
     member.writer.installed()
     member.writer.release_to(snapshot.index)
     path = database_path(member.snap_directory, snapshot.index)
     member.out.jobs.append(Job(Place.LOG, RemoveImage(path), _nothing, _ignore))
     member.logger.info(f"installed the snapshot at index {snapshot.index}")
+
+
+def _forget(store: Store, lessor: Lessor) -> Steps:
+    """Free what a snapshot has replaced: at once, that would hold the loop."""
+    for _ in lessor.emptied():
+        yield None
+    for _ in store.emptied():
+        yield None
+    return None
 
 
 def _nothing(_result: object) -> None:

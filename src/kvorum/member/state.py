@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from kvorum.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
 from kvorum.member.alarms import Alarms
 from kvorum.membership.cluster import Cluster
 from kvorum.membership.documents import decode_conf_state
-from kvorum.mvcc.restore import restore_store
+from kvorum.mvcc.restore import restore_slices, restore_store
 from kvorum.mvcc.store import Store
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.raft.messages import NO_MEMBERS, ConfState
@@ -81,16 +81,47 @@ def read_state(
     progress: Progress | None = None,
 ) -> State:
     """Read everything from a backend."""
-    minimum = ttl_seconds_min(config.election_ticks, config.heartbeat_seconds)
-    lessor = Lessor(
-        backend,
-        ttl_seconds_min=minimum,
-        retry_seconds=config.request_seconds_max,
-        checkpoint_seconds=CHECKPOINT_SECONDS if config.lease_checkpoints else None,
-    )
+    lessor = _lessor(config, backend)
     lessor.restore()
     rows = None if progress is None else lambda count: progress("rows read", count)
     store = restore_store(backend, lessor, hub, rows)
+    return _state(config, header, hub, store, lessor, cluster_id, member_id)
+
+
+def read_again(
+    config: MemberConfig,
+    backend: Backend,
+    header: HeaderEncoder,
+    hub: WatchHub,
+    cluster_id: int,
+    member_id: int,
+) -> Generator[None, None, State]:
+    """Read everything from the backend that took another's place, in slices."""
+    lessor = _lessor(config, backend)
+    yield from lessor.restore_slices()
+    store = yield from restore_slices(backend, lessor, hub)
+    return _state(config, header, hub, store, lessor, cluster_id, member_id)
+
+
+def _lessor(config: MemberConfig, backend: Backend) -> Lessor:
+    return Lessor(
+        backend,
+        ttl_seconds_min=ttl_seconds_min(config.election_ticks, config.heartbeat_seconds),
+        retry_seconds=config.request_seconds_max,
+        checkpoint_seconds=CHECKPOINT_SECONDS if config.lease_checkpoints else None,
+    )
+
+
+def _state(
+    config: MemberConfig,
+    header: HeaderEncoder,
+    hub: WatchHub,
+    store: Store,
+    lessor: Lessor,
+    cluster_id: int,
+    member_id: int,
+) -> State:
+    backend = store.backend
     hub.history = store
     cluster = Cluster(backend, cluster_id, member_id, learners_max=config.learners_max)
     cluster.restore()

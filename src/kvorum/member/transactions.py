@@ -22,7 +22,7 @@ from kvorum.api.errors import (
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.ranges import range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
-from kvorum.mvcc.ranges import RangeOptions, reply_body
+from kvorum.mvcc.ranges import RangeOptions, reply_parts
 from kvorum.mvcc.slices import KEYS_PER_SLICE, freed, run_to_end
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.transaction import WriteTransaction
 
-    Work = Generator[None, None, bytes]
+    Work = Generator[None, None, list[bytes]]
 
 _NESTED_HEADER: Final = b"\x0a\x00"
 
@@ -84,10 +84,10 @@ def delete_range(member: Member, request: DeleteRange, wanted: bool) -> Sliced:
 
 def _delete_range(member: Member, request: DeleteRange, wanted: bool) -> Slices:
     transaction = member.store.begin()
-    body = yield from _delete(member.backend, transaction, request, wanted)
+    parts = yield from _delete(member.backend, transaction, request, wanted)
     revision = transaction.commit()
     yield from transaction.end_slices()
-    return member.header.field(revision) + body
+    return b"".join([member.header.field(revision), *parts])
 
 
 def revoke(member: Member, lease_id: int) -> Slices:
@@ -146,10 +146,10 @@ def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
 
 def _run(member: Member, path: Path, wanted: bool) -> Slices:
     transaction = member.store.begin()
-    body = yield from _execute(member.backend, transaction, path, wanted)
+    parts = yield from _execute(member.backend, transaction, path, wanted)
     revision = transaction.commit()
     yield from transaction.end_slices()
-    return member.header.field(revision) + body
+    return b"".join([member.header.field(revision), *parts])
 
 
 def read_txn(member: Member, request: Txn) -> Sliced:
@@ -179,11 +179,11 @@ def _read_txn(member: Member, request: Txn) -> Slices:
                 # All of it is one state, though others may write between two slices.
                 options = options._replace(revision=revision)
             result = yield from store.range_slices(options)
-            body = _header(revision) + reply_body(result)
-            parts.append(length_delimited(b"\x1a", length_delimited(b"\x0a", body)))
+            body = yield from reply_parts(result)
+            parts += _response(b"\x0a", _header(revision), body)
     except StatusError as error:
         return error.status
-    return member.header.field(revision) + b"".join(parts)
+    return b"".join([member.header.field(revision), *parts])
 
 
 def _may_be_long(request: Txn) -> bool:
@@ -224,9 +224,18 @@ def _holds(store: Store, compare: Compare, revision: int) -> Generator[None, Non
         return _compared(result, target, store.get(key, revision), operand)
     options = RangeOptions(key, range_end, revision=revision)
     found = yield from store.range_slices(options)
-    if not found.kvs:
+    kvs = found.kvs
+    if not kvs:
         return _compared(result, target, None, operand)
-    return all(_compared(result, target, kv, operand) for kv in found.kvs)
+    holds = True
+    # They are freed as they are looked at: all at once would outlast the turn.
+    while kvs:
+        some = kvs[-KEYS_PER_SLICE:]
+        del kvs[-KEYS_PER_SLICE:]
+        holds = holds and all(_compared(result, target, kv, operand) for kv in some)
+        if kvs:
+            yield
+    return holds
 
 
 def _key_holds(store: Store, compare: Compare) -> bool:
@@ -301,18 +310,18 @@ def check_put(store: Store, lessor: Lessor, request: Put) -> None:
 
 
 def _execute(backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool) -> Work:
-    """Run the operations; return the encoded response but for its header."""
+    """Run the operations; return the encoded response but for its header, in parts."""
     parts = [b"\x10\x01" if path.succeeded else b""]
     for (kind, each), nested in zip(path.operations, path.nested, strict=True):
         if kind == api.PUT:
-            body = _put(transaction, cast("Put", each))
+            body = [_put(transaction, cast("Put", each))]
             response = b"\x12"
         elif kind == api.RANGE:
             if not wanted:
                 continue
             options = range_options(cast("Range", each))
             result = yield from transaction.range_slices(options)
-            body = reply_body(result)
+            body = yield from reply_parts(result)
             response = b"\x0a"
         elif kind == api.DELETE_RANGE:
             deletion = cast("DeleteRange", each)
@@ -323,8 +332,15 @@ def _execute(backend: Backend, transaction: WriteTransaction, path: Path, wanted
             body = yield from _execute(backend, transaction, nested, wanted)
             response = b"\x22"
         header = _header(transaction.revision) if nested is None else _NESTED_HEADER
-        parts.append(length_delimited(b"\x1a", length_delimited(response, header + body)))
-    return b"".join(parts)
+        parts += _response(response, header, body)
+    return parts
+
+
+def _response(kind: bytes, header: bytes, body: list[bytes]) -> list[bytes]:
+    """Encode a ResponseOp around a response, whose parts may be large and are not copied."""
+    size = len(header) + sum(map(len, body))
+    head = kind + varint(size) + header
+    return [b"\x1a" + varint(len(head) - len(header) + size) + head, *body]
 
 
 def _put(transaction: WriteTransaction, request: Put) -> bytes:
@@ -341,21 +357,15 @@ def _delete(
 ) -> Work:
     key, range_end, prev_kv = request
     deleted = yield from transaction.delete_range_slices(key, range_end)
-    body = b"\x10" + varint(len(deleted)) if deleted and wanted else b""
-    if prev_kv and deleted and wanted:
-        kvs = yield from _rows(backend, [revision for _, revision in deleted])
-        body += b"".join([b"\x1a" + varint(len(kv)) + kv for kv in kvs])
+    parts = [b"\x10" + varint(len(deleted))] if deleted and wanted else []
+    if prev_kv and wanted:
+        for start in range(0, len(deleted), KEYS_PER_SLICE):
+            if start:
+                yield
+            kvs = backend.rows([each[1] for each in deleted[start : start + KEYS_PER_SLICE]])
+            parts.append(b"".join([b"\x1a" + varint(len(kv)) + kv for kv in kvs]))
     yield from freed(deleted)
-    return body
-
-
-def _rows(backend: Backend, revisions: list[int]) -> Generator[None, None, list[bytes]]:
-    kvs: list[bytes] = []
-    for start in range(0, len(revisions), KEYS_PER_SLICE):
-        if start:
-            yield
-        kvs += backend.rows(revisions[start : start + KEYS_PER_SLICE])
-    return kvs
+    return parts
 
 
 def _kept(previous: bytes, request: Put) -> tuple[bytes, int]:

@@ -142,8 +142,8 @@ def _encode(value: object) -> bytes:
 def _decode(document: bytes) -> object:
     try:
         return json.loads(document)
-    except ValueError as error:
-        raise DocumentError(f"{document!r} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(f"{document[:1000]!r} is not JSON: {error}") from error
 
 
 def _object(document: bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ Ranges are [first, end); an end of None means all keys from first on.
 
 from kvorum.mvcc import history
 from kvorum.mvcc.history import Entry, Facts
+from kvorum.mvcc.slices import FREED_PER_SLICE, KEYS_PER_SLICE, Slices
 from kvorum.mvcc.sortedkeys import SortedKeys
 
 
@@ -147,3 +148,32 @@ class Index:
         ]
         self.live = SortedKeys(sorted(self.entries.keys() - ended if ended else self.entries))
         self.ended = SortedKeys(sorted(ended))
+
+    def restored_slices(self) -> Slices[None]:
+        """Do what `restored` does."""
+        live: list[bytes] = []
+        ended: list[bytes] = []
+        for key, entry in self.entries.items():
+            is_ended = (entry if isinstance(entry, int) else entry[-1]) & 1
+            (ended if is_ended else live).append(key)
+            if len(live) + len(ended) == KEYS_PER_SLICE:
+                self._order(live, ended)
+                live, ended = [], []
+                yield
+        self._order(live, ended)
+
+    def _order(self, live: list[bytes], ended: list[bytes]) -> None:
+        live.sort()
+        ended.sort()
+        self.live.add_run(live)
+        self.ended.add_run(ended)
+
+    def emptied(self) -> Slices[None]:
+        """Forget everything: to free half a million keys at once outlasts a turn."""
+        entries = self.entries
+        while entries:
+            for _ in range(min(FREED_PER_SLICE, len(entries))):
+                entries.popitem()
+            yield
+        yield from self.live.emptied()
+        yield from self.ended.emptied()

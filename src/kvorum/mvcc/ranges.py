@@ -99,14 +99,36 @@ class RangeResult:
 
 def reply_body(result: RangeResult) -> bytes:
     """Encode a RangeResponse but for its header."""
+    return _fields(b"\x12", result.kvs) + _reply_end(result)
+
+
+def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
+    """Return what `reply_body` does, in parts, in slices; the key-values are taken out."""
+    parts = yield from _field_parts(b"\x12", result.kvs)
+    parts.append(_reply_end(result))
+    return parts
+
+
+def _field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
+    """Encode key-values as a repeated field, in parts, in slices; the list is empty then."""
+    if len(kvs) <= KEYS_PER_SLICE:
+        return [_fields(tag, kvs)]
+    parts = []
+    for some in _parts(kvs):
+        parts.append(_fields(tag, some))
+        yield
+    return parts
+
+
+def _fields(tag: bytes, kvs: list[bytes]) -> bytes:
     # Many are of the same length: what precedes them is made once.
-    heads = {length: b"\x12" + varint(length) for length in set(map(len, result.kvs))}
-    parts = [part for kv in result.kvs for part in (heads[len(kv)], kv)]
-    if result.more:
-        parts.append(b"\x18\x01")
-    if result.count:
-        parts += (b"\x20", varint(result.count))
-    return b"".join(parts)
+    heads = {length: tag + varint(length) for length in set(map(len, kvs))}
+    return b"".join([part for kv in kvs for part in (heads[len(kv)], kv)])
+
+
+def _reply_end(result: RangeResult) -> bytes:
+    more = b"\x18\x01" if result.more else b""
+    return more + b"\x20" + varint(result.count) if result.count else more
 
 
 def is_long(index: Index, options: RangeOptions, main: int) -> bool:

@@ -1,4 +1,7 @@
-"""The store as the disk has it: every row is read once, in order."""
+"""The store as the disk has it: every row is read once, in order.
+
+At the start in one go; when a snapshot was installed in slices, for others wait for the loop.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,9 +13,11 @@ from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.keyvalue import fields_of
 from kvorum.mvcc.neighbours import Hub, Lessor
+from kvorum.mvcc.slices import Slices
 from kvorum.mvcc.store import Store
 
 ROWS_PER_SCAN: Final = 10_000
+ROWS_PER_SLICE: Final = 500
 _LAST_REVISION: Final = bound((1 << 63) - 1)
 
 
@@ -29,22 +34,41 @@ def restore_store(
     """
     index = Index()
     leases: dict[bytes, int] = {}
-    count = 0
-    newest = 0
-    first = 0
+    count = first = 0
     while rows := backend.scan_rows(first, _LAST_REVISION, ROWS_PER_SCAN):
         _read(index, rows, leases)
-        newest = index.newest_revision = rows[-1][0]
-        first = newest + 1
+        first = rows[-1][0] + 1
         count += len(rows)
         if progress is not None:
             progress(count)
     index.restored()
     for key, lease in leases.items():
         lessor.reattach(lease, key)
+    return _store(backend, lessor, hub, index)
+
+
+def restore_slices(backend: Backend, lessor: Lessor, hub: Hub) -> Slices[Store]:
+    """Return what `restore_store` does."""
+    index = Index()
+    leases: dict[bytes, int] = {}
+    first = 0
+    while rows := backend.scan_rows(first, _LAST_REVISION, ROWS_PER_SLICE):
+        _read(index, rows, leases)
+        first = rows[-1][0] + 1
+        yield
+    yield from index.restored_slices()
+    for count, (key, lease) in enumerate(leases.items(), 1):
+        lessor.reattach(lease, key)
+        if count % ROWS_PER_SLICE == 0:
+            yield
+    return _store(backend, lessor, hub, index)
+
+
+def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
     store = Store(backend, lessor, hub, index)
     finished, scheduled = stored_revisions(backend)
-    store.revision = store.first_revision = max(1, newest >> 32, finished, scheduled)
+    newest = index.newest_revision >> 32
+    store.revision = store.first_revision = max(1, newest, finished, scheduled)
     store.compacted_revision = max(finished, scheduled)
     store.compaction.resume(finished, scheduled)
     backend.end_turn()
@@ -54,6 +78,7 @@ def restore_store(
 def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int]) -> None:
     """Note rows in the index, and the lease of the newest value of each key."""
     entries = index.entries
+    index.newest_revision = rows[-1][0]
     width = wider = 0  # bytes of a main revision; the first revision that needs more
     for revision, kv in rows:
         if not kv:

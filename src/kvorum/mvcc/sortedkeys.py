@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+from kvorum.mvcc.slices import FREED_PER_SLICE, Slices
+
 CHUNK_MAX = 1000
 FEW = 8  # keys of a run that go in or out of a chunk one by one
 
@@ -31,6 +33,13 @@ class SortedKeys:
 
     def __len__(self) -> int:
         return self._size
+
+    def emptied(self) -> Slices[None]:
+        """Forget all keys, a few chunks at a time; the set is of no use afterwards."""
+        chunks = self._chunks
+        while chunks:
+            del chunks[-FREED_PER_SLICE // CHUNK_MAX :]
+            yield
 
     def add(self, key: bytes) -> None:
         """Insert a key that is not in the set."""

@@ -169,6 +169,10 @@ class Store:
         """Return the stored bytes under a revision integer."""
         return self.backend.row(revision)
 
+    def emptied(self) -> Slices[None]:
+        """Free the index of a store that another has taken the place of."""
+        return self._index.emptied()
+
     # Compaction and hashes.
 
     def compact(self, revision: int) -> None:

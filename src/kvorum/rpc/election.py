@@ -180,12 +180,13 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
 
     It counts as gone, too, where a compaction may have taken the deletion.
     """
-    store = member.store
-    if revision + 1 < store.compacted_revision:
-        return 0
     start = (revision + 1) << 32
     row_start = length_delimited(b"\x0a", key)
     while True:
+        # Looked at anew: a snapshot may have taken its place while the client was slow.
+        store = member.store
+        if start >> 32 < store.compacted_revision:
+            return 0
         last = store.revision
         rows = store.backend.scan_rows(start, bound(last), ROWS_PER_SLICE)
         for row_revision, row in rows:

@@ -30,13 +30,13 @@ from kvorum.api.requests import (
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.parts import POLL_SECONDS, flushed
+from kvorum.member.parts import POLL_SECONDS, Part, flushed, stored
 from kvorum.member.ranges import range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
 from kvorum.member.transactions import put_cost, read_txn
 from kvorum.member.waits import Propose, ReadIndex, Send, Steps, Until
 from kvorum.mvcc.keyvalue import key_of
-from kvorum.mvcc.ranges import UNLIMITED, RangeResult, reply_body
+from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, reply_body
 from kvorum.rpc import checks
 from kvorum.rpc.calls import OK, canonical
 
@@ -145,20 +145,19 @@ def _range_stream(member: Member, request: Range) -> Steps:
         return refusal
     # An order is no matter here; keys come in theirs.
     options = range_options(request)._replace(sort_order=0, sort_target=0)
-    store = member.store
     try:
-        current = store.revision
+        current = member.store.revision
         header = member.header.field(current)
-        options = options._replace(revision=store.readable(options.revision))
+        options = options._replace(revision=member.store.readable(options.revision))
         if options.count_only:
-            counted = yield from store.range_slices(options)
+            counted = yield from _read(member, options)
             yield Send(_piece(header + reply_body(counted)))
             return OK
         wanted = options.limit if options.limit > 0 else UNLIMITED
         size, sent = PIECE_KEYS_FIRST, 0
         while True:
             options = options._replace(limit=min(size, wanted - sent))
-            found = yield from store.range_slices(options)
+            found = yield from _read(member, options)
             sent += len(found.kvs)
             body = b"".join([length_delimited(b"\x12", kv) for kv in found.kvs])
             if not found.more or sent == wanted:
@@ -171,6 +170,10 @@ def _range_stream(member: Member, request: Range) -> Steps:
             size = _next_size(size, len(body), member.config.request_bytes_max)
     except StatusError as error:
         return error.status
+
+
+def _read(member: Member, options: RangeOptions) -> Part[RangeResult]:
+    return stored(member, lambda store: store.range_slices(options))
 
 
 def _piece(body: bytes) -> bytes:

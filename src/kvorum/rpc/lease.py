@@ -25,6 +25,7 @@ from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
+from kvorum.member.slices import Slices
 from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
 from kvorum.rpc.calls import OK, Output, canonical
 
@@ -37,6 +38,7 @@ UNARY = {
 KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
 
 RETRY_SECONDS = 0.05
+LEASES_PER_SLICE = 1000
 WAITING_MAX = 10_000
 """Requests of one stream that may wait for an answer."""
 UNTAKEN_BYTES_MAX = 1024 * 1024
@@ -76,15 +78,26 @@ class Leases:
         member.start(call, _wait_for_time_to_live(member, request))
         return None
 
-    def leases(self, _call: int, payload: bytes) -> Result | None:
+    def leases(self, call: int, payload: bytes) -> Result | None:
         """List the leases this member knows."""
         LeaseLeasesRequest.FromString(payload)
-        member = self._member
-        # There may be very many: encoded by hand, field 2 with field 1 in it.
-        known = [
-            length_delimited(b"\x12", b"\x08" + varint(lease)) for lease in member.lessor.leases()
+        self._member.read(call, _listed, None, linearizable=False)
+        return None
+
+
+def _listed(member: Member, _request: object) -> Slices:
+    """List all leases; there may be very many."""
+    header = member.header.field(member.store.revision)
+    known = yield from member.lessor.leases_in_slices()
+    parts = [header]
+    for start in range(0, len(known), LEASES_PER_SLICE):
+        # By hand: field 2 with field 1 in it.
+        parts += [
+            length_delimited(b"\x12", b"\x08" + varint(lease))
+            for lease in known[start : start + LEASES_PER_SLICE]
         ]
-        return member.header.field(member.store.revision) + b"".join(known)
+        yield
+    return b"".join(parts)
 
 
 def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> bytes:

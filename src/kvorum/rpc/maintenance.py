@@ -194,19 +194,24 @@ def _set_downgrade(target: Version | None) -> Propose:
 
 
 def _defragment(member: Member) -> Steps:
-    backend = member.backend
-    while backend.is_defragmenting:
+    while member.backend.is_defragmenting:
         yield Until(member.now + POLL_SECONDS)
+    backend = member.backend
     job: CopyDatabase | CatchUp | None = backend.defragment()
-    try:
-        while job is not None:
+    # A snapshot that is installed meanwhile brings a database without anything to free.
+    while job is not None:
+        try:
             yield from done(Place.HELPER, job)
-            job = backend.copied()
-    except StatusError as error:
-        # The database is as it was; only the copy is of no use.
-        yield RunJob(Place.HELPER, backend.abandon_defragmentation())
-        return errors.defragmentation_failed(error.status.text)
-    while backend.is_defragmenting:
+        except StatusError as error:
+            if member.backend is not backend:
+                return b""
+            # The database is as it was; only the copy is of no use.
+            yield RunJob(Place.HELPER, backend.abandon_defragmentation())
+            return errors.defragmentation_failed(error.status.text)
+        if member.backend is not backend:
+            return b""
+        job = backend.copied()
+    while member.backend is backend and backend.is_defragmenting:
         member.flush_soon()
         yield Until(member.now + POLL_SECONDS)
     return b""

@@ -201,27 +201,31 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
 
 
 def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
-    security = config.client_security
-    for url in config.listen_client_urls:
-        if is_secure(url):
-            continue
-        if security.cert_file or security.key_file:
-            yield (
-                "scheme is HTTP while key and cert files are present; ignoring key and cert files",
-                {"client_url": str(url)},
-            )
-        if security.client_cert_auth:
-            yield (
-                "scheme is HTTP while --client-cert-auth is enabled; "
-                "ignoring client cert auth for this URL",
-                {"client_url": str(url)},
-            )
-    if security.auto and not security.uses_own:
-        yield "ignoring client auto TLS since certs given", {}
-    if security.weak_cipher_suites:
+    for side, prefix, security, urls in (
+        ("client", "", config.client_security, config.listen_client_urls),
+        ("peer", "peer-", config.peer_security, config.listen_peer_urls),
+    ):
+        for url in urls:
+            if is_secure(url):
+                continue
+            if security.cert_file or security.key_file:
+                yield (
+                    "scheme is HTTP while key and cert files are present; "
+                    "ignoring key and cert files",
+                    {f"{side}_url": str(url)},
+                )
+            if security.client_cert_auth:
+                yield (
+                    f"scheme is HTTP while --{prefix}client-cert-auth is enabled; "
+                    "ignoring client cert auth for this URL",
+                    {f"{side}_url": str(url)},
+                )
+        if security.auto and not security.uses_own:
+            yield f"ignoring {side} auto TLS since certs given", {}
+    if config.client_security.weak_cipher_suites:
         yield (
             "cipher suites that are weak are not offered",
-            {"left_out": security.weak_cipher_suites},
+            {"left_out": config.client_security.weak_cipher_suites},
         )
 
 
@@ -308,9 +312,13 @@ def _check(flags: Mapping[str, Any], given: Mapping[str, object]) -> None:
     gates = dict(flags["feature-gates"])
     if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
         raise ConfigError("feature gate LeaseCheckpointPersist needs LeaseCheckpoint")
+    security = _security(flags, "peer-")
     for one in flags["listen-peer-urls"]:
-        if is_secure(one):
-            raise ConfigError(f"--listen-peer-urls {one}: TLS is not supported by this version")
+        if is_secure(one) and not (security.has_certificate or security.uses_own):
+            raise ConfigError(
+                f"cannot listen on TLS for {one}: KeyFile and CertFile are not presented "
+                "(--peer-cert-file, --peer-key-file, or --peer-auto-tls)"
+            )
     security = _security(flags, "")
     for name, kind in (("listen-client-urls", "client"), ("listen-metrics-urls", "metrics")):
         for one in flags[name]:

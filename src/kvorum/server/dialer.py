@@ -49,6 +49,7 @@ class HttpDialer:
         self.polls = 0
         self._held: list[Connection] = []
         self._idle: dict[str, list[Connection]] = {}
+        self._connections: set[Connection] = set()
 
     # What the interface has.
 
@@ -133,10 +134,8 @@ class HttpDialer:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             _let_go(request)
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.abort()
+        for connection in list(self._connections):
+            connection.abort()
         self._events, self._held = [], []
 
     # Connecting.
@@ -144,7 +143,7 @@ class HttpDialer:
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
         request.dialing = self._loop.create_task(self._connect(request))
-        request.dialing.add_done_callback(_raise_unforeseen)
+        request.dialing.add_done_callback(raise_unforeseen)
 
     async def _connect(self, request: Request) -> None:
         place, seconds = request.place, self._connect_seconds_max
@@ -213,6 +212,14 @@ class HttpDialer:
         """Let a connection read on after the next poll."""
         self._held.append(connection)
 
+    def made(self, connection: Connection) -> None:
+        """Note a connection, which is there until it is `lost`."""
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Note that a connection is closed."""
+        self._connections.discard(connection)
+
     def keep(self, connection: Connection) -> bool:
         """Take a connection that has nothing to do; False: there are enough."""
         kept = self._idle.setdefault(connection.place.url, [])
@@ -237,7 +244,7 @@ def _let_go(request: Request) -> None:
         request.connection.abort()
 
 
-def _raise_unforeseen(task: "asyncio.Task[None]") -> None:
+def raise_unforeseen(task: "asyncio.Task[None]") -> None:
     """Let an error that nobody foresaw reach the loop's handler, which ends the member."""
     if not task.cancelled() and (error := task.exception()) is not None:
         raise error

@@ -62,7 +62,6 @@ TUNING = "Behaviour"
 TRACING = "Distributed tracing"
 UNSAFE = "Unsafe"
 
-_TLS = "TLS between members"
 _PEER = "the transport between members"
 _DISCOVERY = "discovery"
 _AUTH = "authentication"
@@ -339,17 +338,17 @@ FLAGS: tuple[Flag, ...] = (
         "Host names that clients' certificates may be for.",
     ),
     Flag("auto-tls", BOOL, "false", SECURITY, "Make a certificate for clients."),
-    Flag("peer-cert-file", STRING, "", SECURITY, "Certificate for members.", _TLS),
-    Flag("peer-key-file", STRING, "", SECURITY, "Key of it.", _TLS),
-    Flag("peer-client-cert-file", STRING, "", SECURITY, "Certificate to dial with.", _TLS),
-    Flag("peer-client-key-file", STRING, "", SECURITY, "Key of it.", _TLS),
-    Flag("peer-client-cert-auth", BOOL, "false", SECURITY, "Demand members' certificates.", _TLS),
-    Flag("peer-trusted-ca-file", STRING, "", SECURITY, "Authority for members.", _TLS),
-    Flag("peer-crl-file", STRING, "", SECURITY, "Revoked members' certificates.", _TLS),
-    Flag("peer-cert-allowed-cn", STRINGS, "", SECURITY, "Common names of members.", _TLS),
-    Flag("peer-cert-allowed-hostname", STRINGS, "", SECURITY, "Names of members.", _TLS),
-    Flag("peer-skip-client-san-verification", BOOL, "false", SECURITY, "Trust any address.", _TLS),
-    Flag("peer-auto-tls", BOOL, "false", SECURITY, "Make a certificate for members.", _TLS),
+    Flag("peer-cert-file", STRING, "", SECURITY, "Certificate for members."),
+    Flag("peer-key-file", STRING, "", SECURITY, "Key of it."),
+    Flag("peer-client-cert-file", STRING, "", SECURITY, "Certificate to dial with."),
+    Flag("peer-client-key-file", STRING, "", SECURITY, "Key of it."),
+    Flag("peer-client-cert-auth", BOOL, "false", SECURITY, "Demand members' certificates."),
+    Flag("peer-trusted-ca-file", STRING, "", SECURITY, "Authority for members."),
+    Flag("peer-crl-file", STRING, "", SECURITY, "Revoked members' certificates."),
+    Flag("peer-cert-allowed-cn", STRINGS, "", SECURITY, "Common names of members."),
+    Flag("peer-cert-allowed-hostname", STRINGS, "", SECURITY, "Names of members."),
+    Flag("peer-skip-client-san-verification", BOOL, "false", SECURITY, "Trust any address."),
+    Flag("peer-auto-tls", BOOL, "false", SECURITY, "Make a certificate for members."),
     Flag("self-signed-cert-validity", UINT, "1", SECURITY, "Years such certificates last."),
     Flag("cipher-suites", STRINGS, "", SECURITY, "Suites of TLS 1.2, by Go's names."),
     Flag("tls-min-version", STRING, "TLS1.2", SECURITY, "Lowest version of TLS: TLS1.2 or TLS1.3."),

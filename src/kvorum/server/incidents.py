@@ -1,6 +1,7 @@
 """Tells of clients that the edge refused or held back: once per burst, however many they are."""
 
 import asyncio
+from collections.abc import Container
 
 from kvorum.edge import Edge, Incident
 from kvorum.server.logs import Logger
@@ -10,11 +11,13 @@ BURST_SECONDS = 10.0
 """What happens again within this time belongs to the same burst."""
 
 REJECTED = "rejected connection on client endpoint"
+REJECTED_PEER = "rejected connection on peer endpoint"
 MESSAGES = {
     "tls_handshakes_failed": REJECTED,
     "tls_handshakes_timed_out": REJECTED,
     "tls_reloads_failed": "changed TLS files cannot be used; the ones before go on being used",
     "headers_timed_out": "closed a connection that sent no request",
+    "bodies_timed_out": "closed a connection that stopped in the middle of a request",
     "connections_delayed": "too many connections",
     "pings_excessive": "closed a connection with too many pings",
     "keepalives_unanswered": "closed a connection that answers no pings",
@@ -28,8 +31,9 @@ MESSAGES = {
 class IncidentLog:
     """Looks at the edge's incidents once a second."""
 
-    def __init__(self, edge: Edge, logger: Logger) -> None:
+    def __init__(self, edge: Edge, logger: Logger, peer_listeners: Container[int]) -> None:
         self._edge = edge
+        self._peer_listeners = peer_listeners
         self._logger = logger
         self._told: dict[str, float] = {}
         """When a line about each name was last written."""
@@ -55,8 +59,11 @@ class IncidentLog:
                 continue
             self._told[name] = now
             write = self._logger.debug if incident.text == "EOF" else self._logger.warning
+            message = MESSAGES[name]
+            if message == REJECTED and incident.listener in self._peer_listeners:
+                message = REJECTED_PEER
             write(
-                MESSAGES[name],
+                message,
                 remote_addr=incident.peer,
                 error=incident.text,
                 times=times,

@@ -104,6 +104,12 @@ class Owner(Protocol):
     def hold(self, connection: "Connection") -> None:
         """Let a connection read on after the next poll."""
 
+    def made(self, connection: "Connection") -> None:
+        """Note a connection, which is there until it is `lost`."""
+
+    def lost(self, connection: "Connection") -> None:
+        """Note that a connection is closed."""
+
     def keep(self, connection: "Connection") -> bool:
         """Take a connection that has nothing to do; False: there are enough."""
 
@@ -149,6 +155,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the request that this connection was made for."""
         self.transport = transport = cast(asyncio.Transport, transport)
+        self._owner.made(self)
         transport.set_write_buffer_limits(high=WRITABLE_BYTES - 1, low=WRITABLE_BYTES - 1)
         if not self.place.path:
             _set_options(transport.get_extra_info("socket"))
@@ -289,6 +296,7 @@ class Connection(asyncio.Protocol):
         request, body = self._request, self._body
         self.leave_idle()
         self._owner.forget(self)
+        self._owner.lost(self)
         self._request = self._body = None
         if request is None or not self._owner.is_open(request):
             return
@@ -320,4 +328,6 @@ def words_of(error: Exception) -> str:
         text = os.strerror(error.errno).lower()
         # An error about a file names it.
         return error.strerror if error.strerror and "/" in error.strerror else text
+    if isinstance(error, ConnectionResetError) and not str(error):
+        return "connection reset by peer"
     return str(error) or type(error).__name__

@@ -57,6 +57,30 @@ class PeerMetrics:
                 {peer: each.receive_failures for peer, each in figures.items()},
             ),
             (
+                "etcd_network_snapshot_send_success",
+                "Snapshots sent to members.",
+                "To",
+                {peer: each.snapshots_sent for peer, each in figures.items()},
+            ),
+            (
+                "etcd_network_snapshot_send_failures",
+                "Snapshots that could not be sent.",
+                "To",
+                {peer: each.snapshots_not_sent for peer, each in figures.items()},
+            ),
+            (
+                "etcd_network_snapshot_receive_success",
+                "Snapshots received from members.",
+                "From",
+                {peer: each.snapshots_received for peer, each in figures.items()},
+            ),
+            (
+                "etcd_network_snapshot_receive_failures",
+                "Snapshots that were refused, or broke off.",
+                "From",
+                {peer: each.snapshots_not_received for peer, each in figures.items()},
+            ),
+            (
                 "kvorum_network_peer_dropped_messages_total",
                 "Messages dropped because a member takes them too slowly.",
                 "To",

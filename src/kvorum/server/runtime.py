@@ -17,6 +17,7 @@ from math import ceil
 from kvorum.api.errors import STOPPED
 from kvorum.edge import Edge, Event, EventKind
 from kvorum.gateway.http import HttpFront
+from kvorum.member.errors import StartRefused
 from kvorum.member.handover import hand_over
 from kvorum.member.member import Member
 from kvorum.peer.cluster.peering import Peering
@@ -24,6 +25,7 @@ from kvorum.peer.interface import Dialer
 from kvorum.raft.entries import Entry
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts
+from kvorum.server.doorman import Doorman
 from kvorum.server.jobs import JobRunner
 from kvorum.server.logs import Logger
 from kvorum.server.peers import PeerMetrics
@@ -81,6 +83,8 @@ class Runtime:
         self.dialer: Dialer
         self.peering: Peering
         self.peer_metrics: PeerMetrics
+        self.doorman: Doorman | None = None
+        """Who checks where members come from, if somebody has to."""
         self.peer_listeners: set[int] = set()
         """Numbers of the listeners at which other members ask."""
         self.published: asyncio.Future[None] = loop.create_future()
@@ -176,6 +180,8 @@ class Runtime:
         if told:
             peering.happened(told, now)
         requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
+        if self.doorman is not None:
+            events = self.doorman.admit(events)
         if events:
             events = self._serve_http(events, now)
             self.counts.happened(events)
@@ -304,14 +310,16 @@ class Runtime:
                 member.tick(now)
 
     def _leave(self, now: float) -> None:
-        """End after a while: this member was removed."""
+        """End after a while: this member was removed. One that never served is refused."""
+        reason = (
+            f"the member has been permanently removed from the cluster: {self._member.id:x} is no "
+            "part of it any more, and its data directory is of no use to another member"
+        )
+        if not self.published.done():
+            raise StartRefused(f"{reason}. Remove the directory, and add the member anew")
         if not self._removed_at:
             self._removed_at = now
-            self._logger.warning(
-                "the member has been permanently removed from the cluster; it ends, and its data "
-                "directory is of no use to a new one",
-                local_member_id=f"{self._member.id:x}",
-            )
+            self._logger.warning(reason)
         elif now - self._removed_at >= REMOVED_SECONDS:
             self.drain()
 

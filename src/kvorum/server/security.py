@@ -12,6 +12,7 @@ from typing import Any
 
 from kvorum.edge import CIPHER_SUITES, TlsSettings
 from kvorum.server.certificates import self_signed
+from kvorum.server.credentials import DialSettings
 from kvorum.server.values import Url
 
 SECURE_SCHEMES = ("https", "unixs")
@@ -53,6 +54,11 @@ class Security:
     trusted_ca_file: str
     crl_file: str
     client_cert_auth: bool
+    client_cert_file: str
+    client_key_file: str
+    """What is shown to those that are dialed; empty: the same as to those that dial."""
+    skip_address_check: bool
+    """Whether a member's certificate need not be for the address it comes from."""
     allowed_names: tuple[str, ...]
     allowed_hostnames: tuple[str, ...]
     auto: bool
@@ -70,6 +76,16 @@ class Security:
     def uses_own(self) -> bool:
         """Whether the server makes its own certificate: only without a given one."""
         return self.auto and not (self.cert_file or self.key_file)
+
+    @property
+    def asks_for_certificates(self) -> bool:
+        """Whether clients have to show one: not with a certificate that nobody has signed."""
+        return not self.uses_own and bool(self.client_cert_auth or self.trusted_ca_file)
+
+    @property
+    def offered_cipher_suites(self) -> tuple[str, ...]:
+        """What was asked for and is offered."""
+        return tuple(name for name in self.cipher_suites if name in CIPHER_SUITES)
 
     @property
     def weak_cipher_suites(self) -> list[str]:
@@ -110,6 +126,9 @@ def read_security(flags: Mapping[str, Any], prefix: str = "") -> Security:
         trusted_ca_file=flags[f"{prefix}trusted-ca-file"],
         crl_file=flags[f"{side}crl-file"],
         client_cert_auth=flags[f"{prefix}client-cert-auth"],
+        client_cert_file=own_cert,
+        client_key_file=own_key,
+        skip_address_check=not prefix or flags["peer-skip-client-san-verification"],
         allowed_names=names,
         allowed_hostnames=hostnames,
         auto=flags[f"{prefix}auto-tls"],
@@ -170,7 +189,6 @@ def _settings(
         authority = security.trusted_ca_file
         if security.client_cert_auth and not authority:
             authority = system_authorities()
-    offered = tuple(name for name in security.cipher_suites if name in CIPHER_SUITES)
 
     def made(*, plain_too: bool) -> TlsSettings:
         return TlsSettings(
@@ -182,11 +200,37 @@ def _settings(
             allowed_hostnames=security.allowed_hostnames,
             version_min=security.version_min or VERSIONS[0],
             version_max=security.version_max,
-            cipher_suites=offered,
+            cipher_suites=security.offered_cipher_suites,
             plain_too=plain_too,
         )
 
     return made(plain_too=False), made(plain_too=True)
+
+
+def dial_settings(security: Security, urls: Sequence[Url], directory: Path) -> DialSettings:
+    """Return what members are dialed with; `urls` are those that this one listens at.
+
+    A certificate that the server makes for itself is kept under `directory`; with such ones
+    everybody is believed.
+    """
+    if security.uses_own:
+        hosts = [url.host for url in urls]
+        cert_file, key_file = map(str, self_signed(directory, hosts, security.self_signed_years))
+    elif security.client_cert_file:
+        cert_file, key_file = security.client_cert_file, security.client_key_file
+    else:
+        cert_file, key_file = security.cert_file, security.key_file
+    return DialSettings(
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=security.trusted_ca_file,
+        insecure=security.uses_own,
+        allowed_names=security.allowed_names,
+        allowed_hostnames=security.allowed_hostnames,
+        version_min=security.version_min or VERSIONS[0],
+        version_max=security.version_max,
+        cipher_suites=security.offered_cipher_suites,
+    )
 
 
 def system_authorities() -> str:

@@ -34,9 +34,10 @@ from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts, TimedCallCounts
 from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
-from kvorum.server.credentials import Credentials, DialSettings
+from kvorum.server.credentials import Credentials
 from kvorum.server.dialer import HttpDialer
 from kvorum.server.directory import prepare_directory
+from kvorum.server.doorman import Doorman
 from kvorum.server.endpoints import Endpoints
 from kvorum.server.entering import enter
 from kvorum.server.incidents import IncidentLog
@@ -46,7 +47,7 @@ from kvorum.server.metrics import Sources, metrics_text
 from kvorum.server.notify import notify_ready
 from kvorum.server.peers import PeerMetrics
 from kvorum.server.runtime import Runtime
-from kvorum.server.security import Security, tls_settings
+from kvorum.server.security import Security, dial_settings, tls_settings
 from kvorum.server.values import Url, duration_text, split_host_port
 
 DESCRIPTORS_RESERVED = 150
@@ -134,8 +135,7 @@ class Server:
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments()
         member = self._recover(settings, files, environments)
-        if member.cluster.is_removed(member.id):
-            member.removed()
+        self._check(member)
         start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
@@ -169,12 +169,14 @@ class Server:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runtime, number)
             loop.set_exception_handler(runtime.on_loop_error)
-            IncidentLog(edge, logger).start(loop)
+            IncidentLog(edge, logger, runtime.peer_listeners).start(loop)
             gc.collect()
             gc.freeze()
             runtime.start()
             await self._serve(runtime, edge, member)
         finally:
+            if runtime.doorman is not None:
+                runtime.doorman.stop()
             dialer.stop()
             edge.stop()
             jobs.stop()
@@ -202,6 +204,17 @@ class Server:
             took=duration_text(int((time.monotonic() - began) * SECOND)),
         )
         return member
+
+    def _check(self, member: Member) -> None:
+        """Refuse what flags and data together do not allow."""
+        if member.cluster.is_removed(member.id):
+            member.removed()
+        learners, limit = len(member.cluster.learners), self._config.learners_max
+        if learners > limit:
+            raise ConfigError(
+                f"--max-learners is {limit}, but the cluster has {learners} learners; promote or "
+                "remove some, or give a higher number"
+            )
 
     def _open_edge(self) -> Edge:
         config = self._config
@@ -254,14 +267,18 @@ class Server:
         known: Sequence[Peer],
     ) -> None:
         """Open the peer port."""
-        config, logger = self._config, self._logger
+        config, logger, loop = self._config, self._logger, asyncio.get_running_loop()
         settings = PeeringSettings(
             peer_urls=tuple(map(str, config.advertise_peer_urls)), known=known
         )
         runtime.dialer = dialer
         runtime.peering = Peering(member, edge, dialer, settings, logger.named("peer"))
-        for listened, tls in self._tls(config.peer_security, config.listen_peer_urls, "peer"):
-            number, address = edge.listen(listened, tls)
+        security = config.peer_security
+        if security.asks_for_certificates and not security.skip_address_check:
+            listeners = runtime.peer_listeners
+            runtime.doorman = Doorman(loop, edge, listeners, logger.named("peer"), runtime.wake)
+        for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
+            number, address = edge.listen(listened, tls, http1_only=True)
             runtime.peer_listeners.add(number)
             logger.info("serving peer traffic", address=address, secure=tls is not None)
 
@@ -312,7 +329,13 @@ class Server:
         def warn(text: str) -> None:
             self._logger.warning("changed TLS files for members cannot be used", error=text)
 
-        return Credentials(DialSettings(), warn)
+        config = self._config
+        fixtures = Path(config.data_directory, "fixtures", "peer")
+        try:
+            settings = dial_settings(config.peer_security, config.listen_peer_urls, fixtures)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return Credentials(settings, warn)
 
     def _tls(
         self, security: Security, urls: Sequence[Url], side: str

@@ -121,6 +121,10 @@ def test_a_queue_of_posts_has_an_end() -> None:
     network.mend(one, other)
     network.run_until(lambda: len(other.node.received) == 68)
     one.send_messages(heartbeat(one, other, 100))
+    assert not one.log.about("sent again")
+    other.know(one)
+    network.run(10)
+    one.send_messages(heartbeat(one, other, 100))
     assert one.log.about("sent again")
 
 
@@ -169,7 +173,7 @@ def test_messages_for_another_or_from_a_removed_node_are_ignored_and_logged_once
     one.send_messages(heartbeat(one, other))
     network.run_until(lambda: bool(other.node.received))
     assert other.node.received == [heartbeat(one, other)]
-    assert len(other.log.about("ignored a message")) == 1
+    assert len(other.log.about("ignored a message")) == 2  # once each
 
 
 def test_silence_is_broken_by_heartbeats_of_the_link() -> None:
@@ -192,6 +196,8 @@ def test_a_silent_peer_is_given_up_after_the_read_deadline_and_found_again() -> 
     network.mend(one, other)
     network.run_until(lambda: 2 in one.node.connections)
     assert len(one.log.about("silent for too long")) == 2  # one of each stream
+    network.run(6)
+    assert len(one.log.about("of 2 at http://host2:2380 again")) == 2
 
 
 def test_a_cut_link_is_dialed_again_and_logged_once() -> None:
@@ -230,6 +236,16 @@ def test_the_next_address_is_tried_when_one_fails() -> None:
     one.transport.add_peer(2, ["http://dead:1", "http://dead:2", *other.urls], network.now)
     other.know(one)
     network.run_until(lambda: is_joined(one, other))
+
+
+def test_addresses_that_all_fail_are_each_told_of_once() -> None:
+    network = Network()
+    one = network.add(1)
+    one.transport.add_peer(2, ["http://dead:1", "http://dead:2"], network.now)
+    for _ in range(100):
+        one.send_messages(Message(MessageType.HEARTBEAT, 2, 1, 1))
+        network.run(0.2)
+    assert len(one.log.about("connection refused")) <= 2 * 4
 
 
 def test_other_addresses_are_used_from_the_next_request_on() -> None:
@@ -287,6 +303,16 @@ def test_a_slow_reader_is_bounded_and_then_given_up() -> None:
     one.send_messages(append(one, other, 50))
     network.run_until(lambda: bool(other.node.received))
     assert other.node.received[-1].index == 50
+
+
+def test_one_batch_is_bounded_too() -> None:
+    network, one, other = pair(stream_pending_bytes_max=100_000)
+    one.send_messages(*[append(one, other, 5 + 100 * turn, 100) for turn in range(100)])
+    assert one.transport.peers[2].figures.sent_bytes < 120_000
+    assert one.node.lost
+    network.run(1)
+    one.send_messages(append(one, other, 7))
+    network.run_until(lambda: bool(other.node.received) and other.node.received[-1].index == 7)
 
 
 def test_a_node_that_is_not_known_gets_a_pipeline_by_the_address_it_gives() -> None:

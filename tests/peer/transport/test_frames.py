@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.peer.transport.frames import (
@@ -113,11 +113,13 @@ def encoded(messages: Iterable[Message]) -> bytes:
     return b"".join(writer.encode(message) for message in messages)
 
 
+@settings(deadline=None)
 @given(conversations())
 def test_appends_are_the_bytes_of_the_description(messages: list[Message]) -> None:
     assert encoded(messages) == plainly_encoded(messages)
 
 
+@settings(deadline=None)
 @given(conversations(), cuts)
 def test_appends_arrive_however_they_are_chopped(messages: list[Message], sizes: list[int]) -> None:
     reader = AppendReader(SENDER, RECEIVER)
@@ -133,6 +135,7 @@ def plain(message: Message) -> Message:
     return message
 
 
+@settings(deadline=None)
 @given(conversations(), cuts)
 def test_appends_of_members_before_3_7_are_read(messages: list[Message], sizes: list[int]) -> None:
     """They write every zero, the type of an entry among them."""
@@ -166,6 +169,7 @@ def test_large_entries_arrive(length: int) -> None:
     assert [plain(message) for message in heard] == [plain(message) for message in messages]
 
 
+@settings(deadline=None)
 @given(conversations())
 def test_heartbeats_stand_between_appends(messages: list[Message]) -> None:
     writer, reader = AppendWriter(EntriesEncoder()), AppendReader(SENDER, RECEIVER)
@@ -174,6 +178,7 @@ def test_heartbeats_stand_between_appends(messages: list[Message]) -> None:
     assert [plain(message) for message in heard] == [plain(message) for message in messages]
 
 
+@settings(deadline=None)
 @given(conversations(size_max=2000), st.data())
 def test_spoiled_appends_are_refused_or_read_but_never_crash(
     messages: list[Message], data: st.DataObject
@@ -189,6 +194,7 @@ def test_spoiled_appends_are_refused_or_read_but_never_crash(
                 assert [entry.index for entry in message.entries] == list(expected)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), cuts)
 def test_garbage_is_refused_or_read_but_never_crashes(garbage: bytes, sizes: list[int]) -> None:
     for reader in (AppendReader(SENDER, RECEIVER), MessageReader()):
@@ -197,6 +203,7 @@ def test_garbage_is_refused_or_read_but_never_crashes(garbage: bytes, sizes: lis
                 reader.feed(piece)
 
 
+@settings(deadline=None)
 @given(st.lists(all_messages, max_size=6), cuts)
 def test_messages_arrive_however_they_are_chopped(
     messages: list[Message], sizes: list[int]
@@ -281,6 +288,7 @@ def test_a_large_count_of_entries_takes_no_memory_before_they_come() -> None:
     assert reader.feed(b"\x01" + UINT64_MAX.to_bytes(8, "big")) == []
 
 
+@settings(deadline=None)
 @given(conversations())
 def test_the_entries_of_a_batch_are_encoded_once(messages: list[Message]) -> None:
     entries = EntriesEncoder()

@@ -67,7 +67,7 @@ class Pair:
 @given(
     st.integers(0, 5 * PIECE_BYTES) | st.sampled_from([PIECE_BYTES, 2 * PIECE_BYTES]), st.integers()
 )
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_a_snapshot_arrives_whole_and_before_the_node_is_told(length: int, seed: int) -> None:
     pair = Pair(length, seed)
     other = pair.other

@@ -20,8 +20,9 @@ from typing import Any
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.edge.pure.call import Call, CallKind
+from kvorum.edge.pure.listener import Listener
 from kvorum.edge.pure.shared import ENTRY_BYTES, Shared
-from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, Tls, TlsError
+from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, TlsError
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
@@ -29,6 +30,8 @@ LINGER_SECONDS = 1.0
 in it would make the system throw that away."""
 
 PREFACE = b"PRI * HTTP/2.0"
+NO_HTTP2 = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+"""What Go's server says to HTTP/2 where it speaks HTTP/1.1 only."""
 
 
 class Dialect(ABC):
@@ -41,6 +44,8 @@ class Dialect(ABC):
     """Bytes that may wait for `poll` before the socket is not read."""
     ahead_bytes: int
     """Bytes read but not looked at yet."""
+    is_paused: bool
+    """Whether the loop wants nothing to be read for now."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
@@ -69,6 +74,14 @@ class Dialect(ABC):
     @abstractmethod
     def respond(self, call: Call, status: int, headers: Headers, body: bytes | None) -> None:
         """Answer an HTTP request."""
+
+    @abstractmethod
+    def pause(self, call: Call) -> None:
+        """Take no more of a request's body."""
+
+    @abstractmethod
+    def resume(self, call: Call) -> None:
+        """Take a request's body again."""
 
     @abstractmethod
     def expire(self, call: Call) -> None:
@@ -109,6 +122,7 @@ class Connection:
         "dialect",
         "events",
         "held",
+        "http1_only",
         "hung_up",
         "listener",
         "number",
@@ -132,15 +146,15 @@ class Connection:
         number: int,
         sock: socket.socket,
         peer: str,
-        listener: int,
-        tls: Tls | None,
+        listener: Listener,
     ) -> None:
         self.shared = shared
         self.number = number
         self.socket = sock
         self.peer = peer
-        self.listener = listener
-        self.tls_offered = tls
+        self.listener = listener.number
+        self.http1_only = listener.http1_only
+        self.tls_offered = listener.tls
         """The listener's TLS, until the client's first byte has decided about it."""
         self.tls: Session | None = None
         self._farewell = False
@@ -167,10 +181,10 @@ class Connection:
         self.held = False
         self.hung_up = False
         self.timeout = 0.0
-        limits = shared.limits
-        self.set_timeout(
-            limits.handshake_seconds_max if tls is not None else limits.header_read_seconds_max
-        )
+        if listener.tls is not None:
+            self.set_timeout(shared.limits.handshake_seconds_max)
+        else:
+            self._await_request()
         self._interest = select.EPOLLIN
         shared.epoll.register(sock.fileno(), self._interest)
 
@@ -222,7 +236,7 @@ class Connection:
                     self.note("tls_handshakes_failed", NO_TLS)
                     self.close_when_flushed()
                     return b""
-                self.set_timeout(self.shared.limits.header_read_seconds_max)
+                self._await_request()
                 return data
             self.tls, failure = offered.session()
             if failure:
@@ -238,7 +252,7 @@ class Connection:
             return b""
         if self.tls.is_ready and not was_ready:
             self.shared.counters.tls_handshakes += 1
-            self.set_timeout(self.shared.limits.header_read_seconds_max)
+            self._await_request()
         if decrypted is None:
             self._hang_up()
             return b""
@@ -353,10 +367,18 @@ class Connection:
         if seconds:
             self.shared.timers.add(self.timeout, self.number << 32)
 
+    def _await_request(self) -> None:
+        limits = self.shared.limits
+        self.set_timeout(
+            limits.http1_idle_seconds_max if self.http1_only else limits.header_read_seconds_max
+        )
+
     def _may_read(self) -> bool:
         shared = self.shared
         waiting = self.received_bytes
         if self.dialect is not None:
+            if self.dialect.is_paused:
+                return False
             if waiting + self.dialect.ahead_bytes > self.dialect.received_bytes_max:
                 return False
             waiting += self.dialect.ahead_bytes
@@ -382,8 +404,13 @@ class Connection:
         if data[0] == HANDSHAKE and self.tls is None:
             self.close_when_flushed()
             return
-        make = self.shared.http2 if data.startswith(PREFACE) else self.shared.http1
-        self.dialect = make(self)
+        is_http2 = data.startswith(PREFACE)
+        if is_http2 and self.http1_only:
+            self.shared.counters.requests_refused += 1
+            self.out += NO_HTTP2
+            self.close_when_flushed()
+            return
+        self.dialect = (self.shared.http2 if is_http2 else self.shared.http1)(self)
         self.dialect.receive(data)
 
     def _hang_up(self) -> None:

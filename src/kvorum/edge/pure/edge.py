@@ -61,10 +61,12 @@ class PureEdge:
 
     # Listening and sleeping.
 
-    def listen(self, address: str, tls: TlsSettings | None = None) -> tuple[int, str]:
+    def listen(
+        self, address: str, tls: TlsSettings | None = None, *, http1_only: bool = False
+    ) -> tuple[int, str]:
         """Accept connections at an address."""
         shared = self._shared
-        listener = Listener(self._listener_count, address, tls)
+        listener = Listener(self._listener_count, address, tls, http1_only=http1_only)
         self._listener_count += 1
         self._listeners[listener.socket.fileno()] = listener
         if self._accepting:
@@ -150,8 +152,7 @@ class PureEdge:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connection_count += 1
             number = self._connection_count
-            peer = endpoint(address)
-            connection = Connection(shared, number, sock, peer, listener.number, listener.tls)
+            connection = Connection(shared, number, sock, endpoint(address), listener)
             shared.connections[number] = connection
             shared.by_descriptor[sock.fileno()] = connection
             shared.counters.connections_accepted += 1
@@ -234,6 +235,20 @@ class PureEdge:
         if found is None or found[0].dialect is None:
             return 0
         return found[0].dialect.pending_bytes(found[1])
+
+    def pause(self, call: int) -> None:
+        """Take no more of a request's body."""
+        found = self._shared.find(call)
+        if found is not None and found[0].dialect is not None:
+            found[0].dialect.pause(found[1])
+
+    def resume(self, call: int) -> None:
+        """Take a request's body again."""
+        found = self._shared.find(call)
+        if found is not None and found[0].dialect is not None:
+            found[0].dialect.resume(found[1])
+            self._shared.unflushed.add(found[0])
+            self._shared.flush()
 
     def mark_waiting(self, call: int) -> None:
         """Ask for ENDED if this unary call ends before its reply."""

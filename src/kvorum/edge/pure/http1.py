@@ -6,6 +6,7 @@ connection carries raw bytes both ways.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from http import HTTPStatus
 
 import h11
@@ -21,10 +22,20 @@ UNREAD_BYTES_MAX = 256 * 1024
 _STATUSES = frozenset(HTTPStatus)
 
 
+class Awaited(Enum):
+    """What the client has time for."""
+
+    NOTHING = ""
+    REQUEST = "the next request"
+    HEAD = "the rest of a request's headers"
+    BODY = "more of a request's body"
+
+
 class Http1(Dialect):
     """One connection's requests."""
 
     __slots__ = (
+        "_awaited",
         "_call",
         "_connection",
         "_count",
@@ -33,6 +44,7 @@ class Http1(Dialect):
         "_raw",
         "_shared",
         "ahead_bytes",
+        "is_paused",
         "received_bytes_max",
     )
 
@@ -50,6 +62,8 @@ class Http1(Dialect):
         self._count = 0
         self._discarded = 0
         self._raw = False
+        self.is_paused = False
+        self._awaited = Awaited.NOTHING
 
     # What the client sends.
 
@@ -64,7 +78,7 @@ class Http1(Dialect):
 
     def _advance(self) -> None:
         """Look at what is there, as far as the request being answered allows."""
-        while not self._connection.closing:
+        while not self._connection.closing and not self.is_paused:
             try:
                 event = self._h11.next_event()
             except h11.RemoteProtocolError as error:
@@ -87,12 +101,26 @@ class Http1(Dialect):
         rest = len(self._h11.trailing_data[0])
         busy = self._call is not None
         self.ahead_bytes = rest if busy else 0
-        if self._connection.closing:
-            return
-        if busy or not rest:
-            self._connection.set_timeout(0)
-        elif not self._connection.timeout:
-            self._connection.set_timeout(self._shared.limits.header_read_seconds_max)
+        if not self._connection.closing:
+            self._await(busy, rest)
+
+    def _await(self, busy: bool, rest: int) -> None:
+        """Give the client its time for what it has to do next."""
+        limits, strict = self._shared.limits, self._connection.http1_only
+        before = self._awaited
+        seconds = 0.0
+        self._awaited = Awaited.NOTHING
+        if busy:
+            if strict and not self.is_paused and self._h11.their_state is h11.SEND_BODY:
+                self._awaited, seconds = Awaited.BODY, limits.http1_read_seconds_max
+        elif rest:
+            self._awaited = Awaited.HEAD
+            seconds = limits.http1_read_seconds_max if strict else limits.header_read_seconds_max
+            if before is Awaited.HEAD or (not strict and self._connection.timeout):
+                return
+        elif strict:
+            self._awaited, seconds = Awaited.REQUEST, limits.http1_idle_seconds_max
+        self._connection.set_timeout(seconds)
 
     def _request(self, event: h11.Request) -> None:
         size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
@@ -204,6 +232,7 @@ class Http1(Dialect):
     def finish(self, call: Call, status: Status, trailers: Headers) -> None:
         """End the body, or break it off."""
         call.finished = True
+        self.is_paused = False
         complete = status.code == Code.OK and call.started and not self._raw
         if complete:
             self._write(lambda: h11.EndOfMessage(headers=list(trailers)))
@@ -241,12 +270,35 @@ class Http1(Dialect):
         """Return what the socket has not taken; there is one call at a time."""
         return len(self._connection.out) if call is self._call else 0
 
+    def pause(self, call: Call) -> None:
+        """Take no more of the request's body."""
+        if call is self._call:
+            self.is_paused = True
+            self._watch_rest()
+
+    def resume(self, call: Call) -> None:
+        """Take the body again, what is here first."""
+        if call is self._call and self.is_paused:
+            self.is_paused = False
+            if not self._raw:
+                self._advance()
+
     def expire(self, call: Call) -> None:
         """Need nothing: these requests have no deadline."""
 
     def time_out(self) -> bool:
-        """Have no use for silence: it is a request's headers that were waited for."""
-        return False
+        """Close a connection that was waited for, quietly if it was merely idle."""
+        connection = self._connection
+        if self._awaited is Awaited.BODY:
+            if connection.held:
+                # It is not the client that is waited for.
+                connection.set_timeout(self._shared.limits.http1_read_seconds_max)
+                return True
+            connection.note("bodies_timed_out", "the body of a request did not come in time")
+        elif self._awaited is not Awaited.REQUEST:
+            return False
+        connection.close_when_flushed()
+        return True
 
     def turn_away(self) -> None:
         """Need nothing: there is one call at a time."""

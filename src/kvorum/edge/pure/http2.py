@@ -69,6 +69,7 @@ class Http2(Dialect):
         "_shared",
         "_strikes",
         "ahead_bytes",
+        "is_paused",
         "received_bytes_max",
     )
 
@@ -79,6 +80,7 @@ class Http2(Dialect):
         limits = self._shared.limits
         self.received_bytes_max = limits.connection_queued_bytes_max
         self.ahead_bytes = 0
+        self.is_paused = False
         self._sendable: dict[int, Call] = {}
         """Calls with outgoing bytes whose own window is open, in turn."""
         self._last_stream = 2**31 - 1
@@ -380,6 +382,12 @@ class Http2(Dialect):
         """Answer a call that broke the rules; the loop hears that it has ended."""
         self._shared.counters.requests_refused += 1
         self._cut_short(call, grpc.status_trailers(status))
+
+    def pause(self, call: Call) -> None:
+        """Need nothing: the windows bound what arrives."""
+
+    def resume(self, call: Call) -> None:
+        """Need nothing."""
 
     def expire(self, call: Call) -> None:
         """Answer DEADLINE_EXCEEDED, in place of what is still outgoing."""

@@ -18,13 +18,16 @@ PORT_MAX = 65_535
 class Listener:
     """One address; its socket is non-blocking."""
 
-    __slots__ = ("_inode", "_path", "address", "number", "socket", "tls")
+    __slots__ = ("_inode", "_path", "address", "http1_only", "number", "socket", "tls")
 
-    def __init__(self, number: int, address: str, tls: TlsSettings | None) -> None:
+    def __init__(
+        self, number: int, address: str, tls: TlsSettings | None, *, http1_only: bool
+    ) -> None:
         """Bind; raises OSError that names the address."""
         self.number = number
+        self.http1_only = http1_only
         try:
-            self.tls = None if tls is None else Tls(tls)
+            self.tls = None if tls is None else Tls(tls, http1_only=http1_only)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             text = f"cannot listen at {address} with TLS: {reason}"

@@ -28,11 +28,12 @@ class TlsError(Exception):
 class Tls:
     """One listener's settings, and what its files have become."""
 
-    __slots__ = ("_context", "_revoked", "_stamps", "settings")
+    __slots__ = ("_context", "_http1_only", "_revoked", "_stamps", "settings")
 
-    def __init__(self, settings: TlsSettings) -> None:
+    def __init__(self, settings: TlsSettings, *, http1_only: bool) -> None:
         """Read the files; raises OSError or ValueError with the file that cannot be used."""
         self.settings = settings
+        self._http1_only = http1_only
         self._stamps = self._look()
         self._context, self._revoked = self._load()
 
@@ -69,7 +70,8 @@ class Tls:
         )
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
-        context.set_alpn_protocols(["h2", "http/1.1"])
+        if not self._http1_only:
+            context.set_alpn_protocols(["h2", "http/1.1"])
         load_identity(context, settings.cert_file, settings.key_file)
         revoked: x509.CertificateRevocationList | None = None
         if settings.client_ca_file:

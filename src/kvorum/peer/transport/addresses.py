@@ -28,3 +28,8 @@ class Addresses:
         if url == self.current:
             self._place = (self._place + 1) % len(self._urls)
             self.current = self._urls[self._place]
+
+
+def told_of(url: str, problem: str) -> str:
+    """Return what went wrong with an address, which the dialer may have named already."""
+    return problem if url in problem else f"{url}: {problem}"

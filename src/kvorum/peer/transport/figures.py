@@ -13,6 +13,10 @@ class Figures:
         "round_trips",
         "send_failures",
         "sent_bytes",
+        "snapshots_not_received",
+        "snapshots_not_sent",
+        "snapshots_received",
+        "snapshots_sent",
     )
 
     def __init__(self) -> None:
@@ -22,5 +26,9 @@ class Figures:
         self.receive_failures = 0
         self.dropped_messages = 0
         self.disconnections = 0
+        self.snapshots_sent = 0
+        self.snapshots_not_sent = 0
+        self.snapshots_received = 0
+        self.snapshots_not_received = 0
         self.round_trips = 0
         self.round_trip_seconds = 0.0

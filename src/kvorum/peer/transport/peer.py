@@ -84,7 +84,8 @@ class Peer:
             is_sent = self._pipeline.send(message, now)
         if not is_sent:
             self._dropped(message)
-        elif self._is_dropping:
+        elif self._is_dropping and self._messages_out.call is not None:
+            # Not for every post that finds a place: a peer that is away would fill the log.
             self._is_dropping = False
             self._shared.logger.info(f"messages to {self.id:x} are sent again")
 

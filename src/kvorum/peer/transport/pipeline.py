@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvorum.edge.interface import EventKind
 from kvorum.peer.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses
+from kvorum.peer.transport.addresses import Addresses, told_of
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import decode_checked
 from kvorum.peer.transport.headers import (
@@ -21,7 +21,7 @@ from kvorum.peer.transport.headers import (
     UNREADABLE,
     Refusal,
 )
-from kvorum.peer.transport.shared import Shared
+from kvorum.peer.transport.shared import PROBLEMS_MAX, Shared
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 
@@ -69,7 +69,7 @@ class Post:
 class Pipeline:
     """The posts to one peer: a few at a time, and a queue."""
 
-    __slots__ = ("_addresses", "_figures", "_peer", "_posts", "_problem", "_queue", "_shared")
+    __slots__ = ("_addresses", "_figures", "_peer", "_posts", "_problems", "_queue", "_shared")
 
     def __init__(self, shared: Shared, peer: int, figures: Figures, addresses: Addresses) -> None:
         self._shared = shared
@@ -78,7 +78,8 @@ class Pipeline:
         self._addresses = addresses
         self._queue: deque[Message] = deque()
         self._posts: dict[int, Post] = {}
-        self._problem = ""
+        # What went wrong since a post last arrived; each is said once.
+        self._problems: set[str] = set()
 
     def send(self, message: Message, now: float) -> bool:
         """Post a message; False if too many wait, and it is lost."""
@@ -106,9 +107,9 @@ class Pipeline:
         if status != 204:
             self.failed(post, f"the peer answered {status} {text}", now)
             if status == 403:
-                self._shared.node.removed()
+                self._shared.tell_removed()
             return
-        self._problem = ""
+        self._problems.clear()
         self._forget(post)
         self._report(post.message, failed=False)
         self._next(now)
@@ -118,11 +119,10 @@ class Pipeline:
         self._forget(post)
         self._addresses.failed(post.url)
         self._figures.send_failures += 1
-        if problem != self._problem:
-            self._problem = problem
-            self._shared.logger.warning(
-                f"cannot post to {self._peer:x} at {post.url}: {problem}; trying on"
-            )
+        line = f"cannot post to {self._peer:x}: {told_of(post.url, problem)}; trying on"
+        if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
+            self._problems.add(line)
+            self._shared.logger.warning(line)
         self._shared.node.unreachable(self._peer)
         self._report(post.message, failed=True)
         self._next(now)
@@ -197,7 +197,7 @@ class Arrival:
         try:
             message = decode_checked(b"".join(self._pieces))
         except ValueError as error:
-            self._shared.logger.warning(f"refused a posted message: {error}")
+            self._shared.warn_once(f"refused a posted message: {error}")
             self._refuse(UNREADABLE)
             return
         if not self._shared.receive(message):

@@ -43,9 +43,9 @@ class Probe:
         "_answer",
         "_figures",
         "_is_drifting",
+        "_is_failing",
         "_number",
         "_peer",
-        "_problem",
         "_sent_at",
         "_sent_unix",
         "_shared",
@@ -65,7 +65,7 @@ class Probe:
         self._sent_unix = 0.0
         self._status = 0
         self._answer = b""
-        self._problem = ""
+        self._is_failing = False
         self._is_drifting = False
         self.wake_at = now + PROBE_SECONDS
 
@@ -110,13 +110,13 @@ class Probe:
 
     def _failed(self, problem: str) -> None:
         self._number = None
-        if problem != self._problem:
-            self._problem = problem
+        if not self._is_failing:
+            self._is_failing = True
             self._shared.logger.warning(f"{self._peer:x} does not answer probes: {problem}")
 
     def _answered(self, moment: float, now: float) -> None:
-        if self._problem:
-            self._problem = ""
+        if self._is_failing:
+            self._is_failing = False
             self._shared.logger.info(f"{self._peer:x} answers probes again")
         round_trip = now - self._sent_at
         self._figures.round_trips += 1

@@ -1,6 +1,6 @@
 """What the parts of a transport share: whom they serve, and who carries their bytes."""
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kvorum.edge.interface import Headers
 from kvorum.peer.interface import Dialer, Node, Output
@@ -24,10 +24,18 @@ class Served(Protocol):
         """Take an event of the request."""
 
 
+PROBLEMS_MAX: Final = 16
+"""Different lines about a channel that does not work."""
+LINES_MAX: Final = 256
+"""Different lines about bad requests, whoever sends them; then they are only counted."""
+
+
 class Shared:
     """The surroundings of each part. Requests and calls are known here as long as they last."""
 
     __slots__ = (
+        "_is_told_removed",
+        "_warned",
         "body_bytes",
         "calls",
         "dialer",
@@ -63,6 +71,8 @@ class Shared:
         self.body_bytes = 0
         # Messages that were not for this node, or from a removed one.
         self.misdirected = 0
+        self._is_told_removed = False
+        self._warned: set[str] = set()
 
     def request(
         self,
@@ -88,6 +98,18 @@ class Shared:
         self.calls.pop(call, None)
         self.output.respond(call, refusal.status, [*refusal.headers(), *headers], refusal.body())
 
+    def warn_once(self, line: str) -> None:
+        """Log a line about what others send, but the same one never again."""
+        if line not in self._warned and len(self._warned) < LINES_MAX:
+            self._warned.add(line)
+            self.logger.warning(line)
+
+    def tell_removed(self) -> None:
+        """Tell the node, once, that a peer says it was removed."""
+        if not self._is_told_removed:
+            self._is_told_removed = True
+            self.node.removed()
+
     def receive(self, message: Message) -> bool:
         """Give the node a message of a peer; False if it is not for it.
 
@@ -97,11 +119,10 @@ class Shared:
         node = self.node
         if message.to != self.identity.local_id or node.is_removed(message.sender):
             self.misdirected += 1
-            if self.misdirected == 1:
-                self.logger.warning(
-                    f"ignored a message from {message.sender:x} to {message.to:x}: this node is "
-                    f"{self.identity.local_id:x}, or the sender was removed"
-                )
+            self.warn_once(
+                f"ignored a message from {message.sender:x} to {message.to:x}: this node is "
+                f"{self.identity.local_id:x}, or the sender was removed"
+            )
             return False
         kind = message.type
         is_database_missing = kind == MessageType.SNAP and self.settings.snap_directory is not None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
 from kvorum.peer.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses
+from kvorum.peer.transport.addresses import Addresses, told_of
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import (
     APPEND_HEARTBEAT,
@@ -34,7 +34,7 @@ from kvorum.peer.transport.settings import (
     READ_SECONDS_MAX,
     WRITE_SECONDS_MAX,
 )
-from kvorum.peer.transport.shared import Shared
+from kvorum.peer.transport.shared import PROBLEMS_MAX, Shared
 from kvorum.raft.messages import Message
 
 _OK: Final = Status(Code.OK, "")
@@ -59,6 +59,7 @@ class StreamWriter:
         "_moved_at",
         "_name",
         "_peer",
+        "_pending_bytes",
         "_sent_bytes",
         "_shared",
         "_taken_bytes",
@@ -83,6 +84,8 @@ class StreamWriter:
         self._name = "append stream" if is_append else "message stream"
         self._append_writer = AppendWriter(entries)
         self._frames: list[bytes] = []
+        # What the peer has not read when a batch began, and what the batch adds to it.
+        self._pending_bytes = 0
         # What was given to the edge, and what of it the network took when it last moved.
         self._sent_bytes = 0
         self._taken_bytes = 0
@@ -133,15 +136,16 @@ class StreamWriter:
         """Add a message to what `flush` sends; False if the peer is too slow to be sent more."""
         frames, call, shared = self._frames, self.call, self._shared
         assert call is not None, "no stream is attached"
-        # Asked once for each batch.
-        if not frames and (
-            shared.output.pending_bytes(call) >= shared.settings.stream_pending_bytes_max
-        ):
+        if not frames:
+            self._pending_bytes = shared.output.pending_bytes(call)
+        if self._pending_bytes >= shared.settings.stream_pending_bytes_max:
             return False
         if self._is_append:
-            frames.append(self._append_writer.encode(message))
+            frame = self._append_writer.encode(message)
         else:
-            frames.append(encode_message_frame(message))
+            frame = encode_message_frame(message)
+        frames.append(frame)
+        self._pending_bytes += len(frame)
         return True
 
     def flush(self, batch: list[tuple[int, bytes]]) -> None:
@@ -188,7 +192,8 @@ class StreamReader:
         "_name",
         "_number",
         "_peer",
-        "_problem",
+        "_problems",
+        "_settled_at",
         "_shared",
         "_status",
         "_target",
@@ -212,8 +217,9 @@ class StreamReader:
         self._url = ""
         self._dialed_at = 0.0
         self._decoder: MessageReader | AppendReader = MessageReader()
-        # What is wrong, while something is; said once.
-        self._problem = ""
+        # What was wrong since a stream last lasted; each is said once.
+        self._problems: set[str] = set()
+        self._settled_at = _NEVER
         self._status = 0
         self._answer = b""
         self.is_open = False
@@ -250,6 +256,8 @@ class StreamReader:
         """Take an event of the request."""
         if kind == _PIECE and self.is_open:
             self.wake_at = now + READ_SECONDS_MAX
+            if now >= self._settled_at:
+                self._settle()
             self._figures.received_bytes += len(detail)
             try:
                 messages = self._decoder.feed(detail)
@@ -273,7 +281,7 @@ class StreamReader:
         self._status, headers = detail
         if self._status == 410:
             self._give_up("the peer says that this node was removed", now)
-            self._shared.node.removed()
+            self._shared.tell_removed()
         elif self._status == 200:
             level = parse_level(header(headers, "x-server-version"))
             if not is_compatible(self._shared.identity, level, (0, 0)):
@@ -281,8 +289,18 @@ class StreamReader:
                 return
             self.is_open = True
             self.wake_at = now + READ_SECONDS_MAX
-            self._problem = ""
-            self._shared.logger.info(f"reads the {self._name} of {self._peer:x} at {self._url}")
+            self._settled_at = now + READ_SECONDS_MAX
+            if not self._problems:
+                self._shared.logger.info(f"reads the {self._name} of {self._peer:x} at {self._url}")
+
+    def _settle(self) -> None:
+        """Note that the stream lasts."""
+        self._settled_at = _NEVER
+        if self._problems:
+            self._problems = set()
+            self._shared.logger.info(
+                f"reads the {self._name} of {self._peer:x} at {self._url} again"
+            )
 
     def _completed(self, now: float) -> None:
         self._forget()
@@ -308,12 +326,12 @@ class StreamReader:
         self.is_open = False
         self._addresses.failed(self._url)
         self.wake_at = max(now, self._dialed_at + DIAL_SECONDS_MIN)
-        if problem != self._problem:
-            self._problem = problem
-            self._shared.logger.warning(
-                f"does not read the {self._name} of {self._peer:x} at {self._url}: {problem}; "
-                f"trying on"
-            )
+        self._settled_at = _NEVER
+        told = told_of(self._url, problem)
+        line = f"does not read the {self._name} of {self._peer:x}: {told}; trying on"
+        if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
+            self._problems.add(line)
+            self._shared.logger.warning(line)
 
     def stop(self) -> None:
         """Read no more."""

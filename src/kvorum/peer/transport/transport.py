@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from kvorum.edge.interface import Headers
 from kvorum.peer.interface import Dialer, DialEvent, DialEventKind, Node, Output
+from kvorum.peer.transport.arrivals import SnapshotArrival
+from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import EntriesEncoder
 from kvorum.peer.transport.headers import (
     APPEND_STREAM,
@@ -36,7 +38,7 @@ from kvorum.peer.transport.pipeline import Arrival
 from kvorum.peer.transport.probing import answer_probe
 from kvorum.peer.transport.settings import Settings
 from kvorum.peer.transport.shared import Shared
-from kvorum.peer.transport.snapshots import SnapshotArrival, SnapshotTransfer
+from kvorum.peer.transport.snapshots import SnapshotTransfer
 from kvorum.raft.logger import Logger
 from kvorum.raft.messages import Message, MessageType
 
@@ -47,7 +49,7 @@ _NEVER: Final = float("inf")
 class Transport:
     """Carries the messages and snapshots of one node."""
 
-    __slots__ = ("_arrival", "_entries", "_peers", "_refusals", "_remotes", "_shared", "_wake_at")
+    __slots__ = ("_arrival", "_entries", "_peers", "_remotes", "_shared", "_wake_at")
 
     def __init__(
         self,
@@ -63,8 +65,6 @@ class Transport:
         self._peers: dict[int, Peer] = {}
         self._remotes: dict[int, Remote] = {}
         self._arrival: SnapshotArrival | None = None
-        # The last refusal of each sender, said once.
-        self._refusals: dict[str, str] = {}
         self._wake_at = 0.0
 
     # Who there is.
@@ -155,9 +155,13 @@ class Transport:
         elif self._arrival is not None and not self._arrival.is_idle:
             self._refuse(call, BUSY, answer_headers, headers)
         else:
-            self._arrival = SnapshotArrival(shared, call, answer_headers, now)
+            self._arrival = SnapshotArrival(shared, call, answer_headers, self._figures_of, now)
             shared.calls[call] = self._arrival
             self._wake_at = now
+
+    def _figures_of(self, peer: int) -> Figures:
+        known = self._peers.get(peer) or self._remotes.get(peer)
+        return Figures() if known is None else known.figures
 
     def _stream_opened(
         self, call: int, method: str, path: str, headers: dict[str, str], now: float
@@ -179,7 +183,6 @@ class Transport:
             self._refuse(call, refusal, answer_headers, headers)
             return
         assert sender is not None
-        self._refusals.pop(headers.get("x-server-from", ""), None)
         shared.output.respond(call, 200, answer_headers, None)
         self._peers[sender].attach(call, now, is_append=kind == APPEND_STREAM)
         self._wake_at = now
@@ -211,14 +214,12 @@ class Transport:
     ) -> None:
         """Refuse a request, and say so once for each sender and reason."""
         sender = headers.get("x-server-from", "")[:16]
-        if self._refusals.get(sender) != refusal.text and len(self._refusals) < 1024:
-            self._refusals[sender] = refusal.text
-            self._shared.logger.warning(
-                f"refused a request of {sender or 'an unnamed sender'}: {refusal.text} "
-                f"(version {headers.get('x-server-version', '')[:32]!r}, "
-                f"cluster {headers.get('x-etcd-cluster-id', '')[:32]!r}; "
-                f"here {self._shared.identity.cluster_id:x})"
-            )
+        self._shared.warn_once(
+            f"refused a request of {sender or 'an unnamed sender'}: {refusal.text} "
+            f"(version {headers.get('x-server-version', '')[:32]!r}, "
+            f"cluster {headers.get('x-etcd-cluster-id', '')[:32]!r}; "
+            f"here {self._shared.identity.cluster_id:x})"
+        )
         self._shared.refuse(call, refusal, answer_headers)
 
     def handle(self, kind: int, call: int, detail: Any, now: float) -> None:

@@ -1,0 +1,415 @@
+"""How long the loop is held: the longest single call into a member, for the longest requests.
+
+Two members in one thread, with real LMDB in a temporary directory and logs that are durable at
+once. Jobs are not counted, unless the loop would wait for them. Times are CPU time of this thread,
+so that a busy machine does not count. Peers are told nothing while a call lasts, so none may
+come near a heartbeat, and a turn is meant to end after five milliseconds.
+"""
+
+import argparse
+import gc
+import logging
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kvorum.api.codec import length_delimited
+from kvorum.api.pb.etcdserverpb import (
+    CompactionRequest,
+    DeleteRangeRequest,
+    LeaseGrantRequest,
+    LeaseLeasesRequest,
+    LeaseRevokeRequest,
+    LeaseTimeToLiveRequest,
+    PutRequest,
+    RangeRequest,
+    TxnRequest,
+)
+from kvorum.api.requests import decode_txn, parse_put
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge.interface import EventKind
+from kvorum.files.interface import read_file
+from kvorum.files.real import RealFiles
+from kvorum.member import requests
+from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.jobs import Job
+from kvorum.member.member import Member
+from kvorum.member.recovery import open_member
+from kvorum.raft.messages import Message
+from kvorum.rpc.services import Services
+from kvorum.snap import ReceivedDatabase
+from kvorum.wal import AppendLog
+
+TURN_SECONDS = 0.005
+BATCH = 200
+URLS = {"m0": ("http://m0:2380",), "m1": ("http://m1:2380",)}
+METHODS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
+
+
+class Longest:
+    """The longest calls, by what was called."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, float] = {}
+
+    def timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call, and note how long it took."""
+        began = time.thread_time()
+        try:
+            return call(*arguments)
+        finally:
+            took = time.thread_time() - began
+            self.calls[name] = max(took, self.calls.get(name, 0.0))
+
+
+class Output:
+    """An edge that keeps answers and takes every stream's messages at once."""
+
+    def __init__(self) -> None:
+        self.replies: dict[int, Any] = {}
+        self.finished: dict[int, Any] = {}
+        self.sent = 0
+
+    def reply(self, batch: Any) -> None:
+        """Take answers."""
+        self.replies.update(batch)
+
+    def send(self, batch: Any) -> None:
+        """Take messages of streams."""
+        self.sent += sum(len(message) for _, message in batch)
+
+    def finish(self, call: int, status: Any, trailers: Any = ()) -> None:  # noqa: ARG002
+        """Take the end of a stream."""
+        self.finished[call] = status
+
+    def pending_bytes(self, call: int) -> int:  # noqa: ARG002
+        """Nothing waits."""
+        return 0
+
+    def mark_waiting(self, call: int) -> None:
+        """Take no notice."""
+
+
+class Machine:
+    """A member, its services, and its jobs."""
+
+    def __init__(self, cluster: "Pair", name: str, directory: str) -> None:
+        Path(directory).mkdir()
+        self.cluster = cluster
+        self.files = RealFiles()
+        self.environments = LmdbEnvironments()
+        config = MemberConfig(
+            name=name,
+            directory=f"{directory}/member",
+            initial_cluster=URLS,
+            snapshot_entries=20_000,
+            catch_up_entries=1_000,
+            quota_bytes=8 << 30,
+            unapplied_entries_max=1 << 30,
+        )
+        logger = logging.getLogger("bench")
+        logger.setLevel(logging.ERROR)
+        seams = Seams(
+            files=self.files,
+            environments=self.environments,
+            logger=logger,
+            clock=time.monotonic,
+            random_below=Random(name).randrange,
+            unix_seconds=1.7e9,
+        )
+        self.longest = Longest()
+        self.member: Member = open_member(config, seams)
+        self.edge = Output()
+        self.services = Services(self.member, self.edge)
+        self.jobs: deque[Job] = deque()
+        self.calls = 0
+
+    def turn(self) -> bool:
+        """Take a turn, run a job of those that wait; return whether there is more."""
+        member, timed = self.member, self.longest.timed
+        now = time.monotonic()
+        more = bool(timed("turn", member.turn, now, now + TURN_SECONDS))
+        timed("deliver", self.services.deliver, now)
+        for message in member.out.take_messages():
+            more = True
+            self.cluster.messages.append((message, None))
+        for transfer in member.out.take_snapshots():
+            image = read_file(self.files, transfer.path)
+            self.cluster.messages.append((transfer.message, image))
+            member.snapshot_sent(transfer, failed=False)
+        self.jobs.extend(member.out.take_jobs())
+        if self.jobs:
+            more = True
+            self._run(self.jobs.popleft())
+            self.jobs.extend(member.out.take_jobs())
+        return more
+
+    def _run(self, job: Job) -> None:
+        timed = self.longest.timed
+        result: object = None
+        if not isinstance(job.work, AppendLog):
+            name = type(job.work).__name__
+            if job.is_awaited:
+                result = timed(f"awaited {name}", job.run, self.files, self.environments)
+            else:
+                result = job.run(self.files, self.environments)
+        timed(f"after {type(job.work).__name__}", self.member.completed, job, result)
+
+    def receive(self, message: Message, image: bytes | None) -> None:
+        """Take a message, after its file."""
+        if image is not None:
+            assert message.snapshot is not None
+            received = ReceivedDatabase(
+                self.files, self.member.snap_directory, message.snapshot.index
+            )
+            received.write(image)
+            received.finish()
+        self.longest.timed("receive", self.member.receive, message)
+
+    def begin(self, path: str, request: Any) -> int:
+        """Begin a call."""
+        self.calls += 1
+        number = METHODS[path]
+        payload = request if isinstance(request, bytes) else request.SerializeToString()
+        if dict(Services.METHODS)[path]:
+            opened = (EventKind.OPENED, self.calls, (number, None))
+            sent = (EventKind.MESSAGE, self.calls, payload)
+            self.longest.timed("serve", self.services.serve, [], [opened, sent])
+        else:
+            asked = [(self.calls, number, payload, None)]
+            self.longest.timed("serve", self.services.serve, asked, [])
+        return self.calls
+
+
+class Pair:
+    """Two members, and what is on its way between them."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.messages: deque[tuple[Message, bytes | None]] = deque()
+        self.machines = [Machine(self, name, f"{directory}/{name}") for name in URLS]
+        self._tick_at = 0.0
+
+    def step(self) -> bool:
+        """Let everybody take a turn; return whether there is more."""
+        now = time.monotonic()
+        if now >= self._tick_at:
+            self._tick_at = now + 0.1
+            for machine in self.machines:
+                machine.member.tick(now)
+        turns = [machine.turn() for machine in self.machines]
+        by_id = {machine.member.id: machine for machine in self.machines}
+        while self.messages:
+            message, image = self.messages.popleft()
+            by_id[message.to].receive(message, image)
+        return any(turns)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Go on until something is so."""
+        while not condition():
+            if not self.step():
+                time.sleep(0.0005)
+
+    @property
+    def leader(self) -> Machine:
+        """The one that leads."""
+        return next(machine for machine in self.machines if machine.member.is_leader)
+
+    def reset(self) -> None:
+        """Forget how long calls took."""
+        for machine in self.machines:
+            machine.longest.calls.clear()
+
+    def report(self, name: str) -> None:
+        """Print the longest calls of both members, the worst first."""
+        found: dict[str, float] = {}
+        for machine in self.machines:
+            for call, took in machine.longest.calls.items():
+                found[call] = max(took, found.get(call, 0.0))
+        worst = sorted(found.items(), key=lambda each: -each[1])[:4]
+        told = ", ".join(f"{call} {took * 1000:.1f} ms" for call, took in worst)
+        print(f"{name:<40} {told}", flush=True)
+
+    def measure(self, name: str, path: str, request: Any) -> Any:
+        """Make a call at the leader, wait until all have applied it, and report."""
+        self.settle()
+        self.reset()
+        leader = self.leader
+        call = leader.begin(path, request)
+        edge = leader.edge
+        self.until(lambda: call in edge.replies or call in edge.finished)
+        self.settle()
+        self.report(name)
+        return edge.replies.pop(call, None)
+
+    def settle(self) -> None:
+        """Wait until nobody has anything to do."""
+        one, other = self.machines
+        self.until(
+            lambda: (
+                one.member.applied == other.member.applied == self.leader.member.committed
+                and not one.jobs
+                and not other.jobs
+                and not one.member.backend.is_flushing
+                and not other.member.backend.is_flushing
+            )
+        )
+
+
+def load(pair: Pair, keys: int, prefix: bytes = b"key", lease: int = 0) -> None:
+    """Put so many keys at the leader, in batches."""
+    leader = pair.leader
+    random = Random(3)
+    for start in range(0, keys, BATCH):
+        for number in range(start, min(start + BATCH, keys)):
+            value = b"%030d" % random.randrange(1 << 60)
+            body = PutRequest(key=b"%b-%08d" % (prefix, number), value=value, lease=lease)
+            payload = body.SerializeToString()
+            leader.member.propose(None, requests.PUT, payload, parse_put(payload))
+        pair.step()
+        while any(machine.jobs for machine in pair.machines):
+            pair.step()
+    pair.settle()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=500_000)
+    parser.add_argument("--only", default="", help="names that contain this")
+    arguments = parser.parse_args()
+    keys = arguments.keys
+    gc.disable()
+    everything: dict[str, Any] = {"key": b"key", "range_end": b"kez"}
+
+    def wanted(name: str) -> bool:
+        return arguments.only in name
+
+    with tempfile.TemporaryDirectory() as directory:
+        pair = Pair(directory)
+        pair.until(lambda: all(machine.member.is_published for machine in pair.machines))
+        pair.reset()
+        load(pair, keys)
+        pair.report(f"puts of {keys} keys")
+        if wanted("install"):
+            install(pair)
+        ranges: dict[str, dict[str, Any]] = {
+            "range": {},
+            "range, keys only": {"keys_only": True},
+            "range, count only": {"count_only": True},
+            "range by value": {"sort_target": 4, "sort_order": 1},
+            "range by version, descending": {"sort_target": 1, "sort_order": 2},
+            "range of an old revision": {"revision": 1000},
+            "range of revisions": {"min_mod_revision": 5},
+        }
+        for name, options in ranges.items():
+            if wanted(name):
+                request = RangeRequest(**everything, **options)
+                pair.measure(name, "/etcdserverpb.KV/Range", request)
+        if wanted("range stream"):
+            request = RangeRequest(**everything)
+            pair.measure("range stream", "/etcdserverpb.KV/RangeStream", request)
+        if wanted("txn"):
+            txn(pair)
+        if wanted("snapshot"):
+            snapshot(pair)
+        if wanted("hash"):
+            pair.measure("hash", "/etcdserverpb.Maintenance/HashKV", b"")
+        if wanted("defragment"):
+            pair.measure("defragment", "/etcdserverpb.Maintenance/Defragment", b"")
+        if wanted("lease"):
+            leases(pair, keys // 5)
+        if wanted("delete"):
+            deletion = DeleteRangeRequest(**everything, prev_kv=True)
+            pair.measure("delete", "/etcdserverpb.KV/DeleteRange", deletion)
+            revision = pair.leader.member.store.revision
+            compaction = CompactionRequest(revision=revision, physical=True)
+            pair.measure("delete, then compaction", "/etcdserverpb.KV/Compact", compaction)
+
+
+def txn(pair: Pair) -> None:
+    """Run a transaction that compares and reads everything."""
+    request = TxnRequest()
+    compare = request.compare.add()
+    compare.key, compare.range_end = b"key", b"kez"
+    compare.target, compare.result, compare.version = 0, 1, 0  # type: ignore[assignment]
+    operation = request.success.add().request_range
+    operation.key, operation.range_end = b"key", b"kez"
+    request.success.add().request_put.key = b"put"
+    decode_txn(request.SerializeToString())
+    pair.measure("txn over all keys", "/etcdserverpb.KV/Txn", request)
+
+
+def install(pair: Pair) -> None:
+    """Give the follower an empty disk, and a snapshot in place of the log."""
+    pair.settle()
+    leader = pair.leader
+    place = next(each for each, machine in enumerate(pair.machines) if machine is not leader)
+    name = pair.machines[place].member.config.name
+    behind = pair.machines[place] = Machine(pair, name, f"{pair.directory}/{name}-again")
+    storage, member = leader.member.storage, leader.member
+    storage.create_snapshot(member.applied, member.conf_state, b"")
+    storage.compact(member.applied)
+    progress = member.node.raft.tracker.progress[behind.member.id]
+    progress.become_probe()
+    progress.match, progress.next = 0, 1
+    pair.reset()
+    payload = length_delimited(b"\x0a", b"after")
+    member.propose(None, requests.PUT, payload, parse_put(payload))
+    pair.until(lambda: behind.member.applied == leader.member.applied)
+    pair.settle()
+    pair.report("install of a snapshot")
+
+
+def snapshot(pair: Pair) -> None:
+    """Save a snapshot while puts go on."""
+    pair.settle()
+    pair.reset()
+    leader = pair.leader
+    call = leader.begin("/etcdserverpb.Maintenance/Snapshot", b"")
+    number = 0
+    while call not in leader.edge.finished:
+        for _ in range(BATCH):
+            number += 1
+            payload = PutRequest(key=b"load-%d" % (number % 5000)).SerializeToString()
+            leader.member.propose(None, requests.PUT, payload, parse_put(payload))
+        pair.step()
+    pair.settle()
+    pair.report("snapshot save under load")
+
+
+def leases(pair: Pair, count: int) -> None:
+    """Measure one lease with many keys, and many leases."""
+    leader = pair.leader
+    grant = "/etcdserverpb.Lease/LeaseGrant"
+    pair.measure("lease grant", grant, LeaseGrantRequest(ID=7, TTL=10_000))
+    load(pair, count, b"leased", 7)
+    request = LeaseTimeToLiveRequest(ID=7, keys=True)
+    pair.measure(f"lease, keys of {count}", "/etcdserverpb.Lease/LeaseTimeToLive", request)
+    pair.measure(
+        f"lease, revoke of {count} keys",
+        "/etcdserverpb.Lease/LeaseRevoke",
+        LeaseRevokeRequest(ID=7),
+    )
+    many = count // 2
+    for start in range(0, many, BATCH):
+        for number in range(start, start + BATCH):
+            body = LeaseGrantRequest(ID=100 + number, TTL=10_000).SerializeToString()
+            leader.member.propose(None, requests.LEASE_GRANT, body)
+        pair.step()
+    pair.settle()
+    pair.measure(f"lease, list of {many}", "/etcdserverpb.Lease/LeaseLeases", LeaseLeasesRequest())
+    pair.reset()
+    other = next(machine for machine in pair.machines if machine is not leader)
+    leader.member.transfer_leadership(other.member.id)
+    pair.until(lambda: other.member.lessor.is_primary)
+    pair.settle()
+    pair.report(f"lease, new leader counts {many}")
+
+
+if __name__ == "__main__":
+    main()

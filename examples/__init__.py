@@ -1,0 +1,1 @@
+"""Small programs that show how parts of Kvorum are used by themselves."""

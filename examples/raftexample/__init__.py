@@ -1,0 +1,1 @@
+"""A replicated key-value store over HTTP, in a few hundred lines; see README.md."""

@@ -1,0 +1,64 @@
+"""Servers as processes: etcd's from its binary, ours forked from one that has imported all."""
+
+import atexit
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from tests.etcd import binary
+from tests.server.nursery import Nursery
+
+
+class Process(Protocol):
+    """A server that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its exit code."""
+
+
+class Forked:
+    """A server of ours."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            self._code = _nursery().poll(self.pid)
+        return self._code
+
+    def wait(self, timeout: float) -> int:
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            assert time.monotonic() < end, f"process {self.pid} runs on"
+            time.sleep(0.005)
+        assert self._code is not None
+        return self._code
+
+
+@cache
+def _nursery() -> Nursery:
+    directory = tempfile.TemporaryDirectory()
+    nursery = Nursery(Path(directory.name))
+    atexit.register(directory.cleanup)
+    atexit.register(nursery.stop)
+    return nursery
+
+
+def start(make: str, arguments: list[str], log: Path) -> Process:
+    """Start a server of a make; what it says is added to a file."""
+    if make == "kvorum":
+        return Forked(_nursery().spawn(arguments, log))
+    with log.open("ab") as output:
+        return subprocess.Popen([str(binary("etcd")), *arguments], stdout=output, stderr=output)

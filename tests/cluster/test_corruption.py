@@ -1,0 +1,104 @@
+"""A member whose database was changed behind its back is found by the comparison of hashes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.backend.buckets import KEY
+from kvorum.backend.directory import database_path, read_current
+from kvorum.backend.encoding import CHECKSUM_BYTES, seal_value
+from kvorum.backend.environment import writing
+from kvorum.backend.quota import reserved_bytes
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from tests.cluster.members import Cluster, Member, running_cluster, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def checking(tmp_path: Path) -> Iterator[Cluster]:
+    """Three members whose leader compares them every second."""
+    with running_cluster(tmp_path, "kvorum", 3, "--corrupt-check-time=1s") as cluster:
+        yield cluster
+
+
+def tamper(member: Member, key: bytes, value: bytes) -> None:
+    """Change a key of a member that is stopped, as if it had always been so."""
+    directory = str(member.data / "member" / "backend")
+    current = read_current(RealFiles(), directory)
+    assert current is not None
+    environment = LmdbEnvironments().open(
+        database_path(directory, current.number), reserved_bytes(0)
+    )
+    view = environment.begin()
+    rows = view.scan(KEY, b"", 10_000)
+    view.end()
+    with writing(environment) as transaction:
+        for row, sealed in rows:
+            kv = KeyValue.FromString(sealed[:-CHECKSUM_BYTES])
+            if kv.key == key:
+                kv.value = value
+                changed = seal_value(row, kv.SerializeToString())
+                transaction.put(KEY, [(row, changed)])
+    environment.close()
+
+
+def alarms(member: Member) -> list[tuple[int, int]]:
+    raised = member.answer("Maintenance/Alarm", pb.AlarmRequest()).alarms
+    return [(each.memberID, each.alarm) for each in raised]
+
+
+def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
+    leader = checking.leader()
+    for number in range(20):
+        leader.put(b"key/%d" % number, b"true")
+    victim = checking.followers()[0]
+    victim.terminate()
+    tamper(victim, b"key/7", b"false")
+    victim.start()
+    until("it serves", victim.status)
+    assert victim.get(b"key/7", serializable=True) == b"false"
+    found = until("the alarm is raised", lambda: alarms(leader))
+    assert found == [(victim.id, pb.CORRUPT)]
+    for member in checking:
+        until(
+            f"{member} refuses writes",
+            lambda member=member: (  # type: ignore[misc]
+                member.ask("KV/Put", pb.PutRequest(key=b"key/7")) == errors.CORRUPT
+            ),
+        )
+        assert any("CORRUPT" in each for each in member.status().errors)
+    # What an operator does: the member is made anew, and the alarm is cleared.
+    remove = pb.MemberRemoveRequest(ID=victim.id)
+    until(
+        "it is removed",
+        lambda: not isinstance(leader.ask("Cluster/MemberRemove", remove), Status),
+    )
+    victim.wait()
+    clear = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, memberID=victim.id, alarm=pb.CORRUPT)
+    leader.answer("Maintenance/Alarm", clear)
+    checking.forget(victim)
+    leader.put(b"key/7", b"true again")
+    checking.check_agreement()
+
+
+def test_a_changed_member_does_not_start(checking: Cluster) -> None:
+    leader = checking.leader()
+    leader.put(b"key", b"true")
+    victim = checking.followers()[0]
+    victim.flags = ("--feature-gates=InitialCorruptCheck=true",)
+    victim.terminate()
+    victim.start()
+    until("it serves", victim.status)
+    victim.terminate()
+    tamper(victim, b"key", b"false")
+    size = victim.log_size()
+    victim.start()
+    assert victim.wait() != 0
+    assert victim.logged("found data inconsistency with peers", size), victim.log_tail()

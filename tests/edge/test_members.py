@@ -1,0 +1,294 @@
+"""Listeners for members: HTTP/1.1 only, long streams out, long uploads in, no patience."""
+
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from kvorum.edge import EventKind, Limits, TlsSettings
+from tests.certificates import Authority
+from tests.edge.client import Client
+from tests.edge.conftest import OpenService
+from tests.edge.service import ECHO, OK, WAIT_SECONDS, Arrived, Service
+from tests.edge.wire import PREFACE, Reply, connect
+
+STREAM = b"GET /raft/stream/message/1 HTTP/1.1\r\nhost: x\r\n\r\n"
+UPLOAD = b"POST /raft/snapshot HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+LIMITS = Limits(http1_idle_seconds_max=0.5, http1_read_seconds_max=0.1)
+
+
+@pytest.fixture
+def service(open_service: OpenService) -> Service:
+    return open_service(http1_only=True)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Read until the other side closes."""
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+    return data
+
+
+def echo(connection: socket.socket, file: Any, text: bytes) -> None:
+    head = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(text)
+    connection.sendall(head + text)
+    reply = Reply(file)
+    assert (reply.status, reply.body) == (200, text)
+
+
+# HTTP/1.1 only.
+
+
+def test_http2_is_refused_as_go_refuses_it(service: Service) -> None:
+    with connect(service.address) as connection:
+        connection.sendall(PREFACE + b"\0\0\0\4\0\0\0\0\0")
+        said = read_all(connection)
+    assert said == b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    service.until(lambda edge: edge.counters()["requests_refused"] == 1)
+    assert service.remote.counters()["calls_received"] == 0
+
+
+def test_there_is_no_grpc(service: Service) -> None:
+    with grpc.insecure_channel(service.address) as channel, pytest.raises(grpc.RpcError) as failed:
+        Client(channel).unary(ECHO, b"x")
+    assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_other_listeners_of_the_edge_serve_all(open_service: OpenService) -> None:
+    service = open_service()
+    _, address = service.do(lambda edge: edge.listen("127.0.0.1:0", http1_only=True))
+    for place in (service.address, address):
+        with connect(place) as connection, connection.makefile("rb") as file:
+            echo(connection, file, b"one")
+            echo(connection, file, b"two")
+    with grpc.insecure_channel(service.address) as channel:
+        assert Client(channel).unary(ECHO, b"x") == b"x"
+
+
+def test_whoever_offers_http2_speaks_http1(open_service: OpenService, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("member")
+    service = open_service(tls=TlsSettings(str(pair.cert), str(pair.key)), http1_only=True)
+    context = ssl.create_default_context(cafile=str(authority.cert))
+    context.set_alpn_protocols(["h2"])
+    with (
+        context.wrap_socket(connect(service.address), server_hostname="localhost") as connection,
+        connection.makefile("rb") as file,
+    ):
+        assert connection.selected_alpn_protocol() is None
+        echo(connection, file, b"one")
+
+
+# Streams out.
+
+
+def test_pieces_leave_at_once_and_those_of_a_batch_together(
+    open_service: OpenService, tmp_path: Path
+) -> None:
+    service = open_service(None, f"unix:{tmp_path}/socket", http1_only=True)
+    with connect(service.address) as connection:
+        connection.sendall(STREAM)
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        service.remote.respond(call, 200, [("x-server-version", "3.7.1")], None)
+        head = connection.recv(65536)
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n") and head.endswith(b"\r\n\r\n")
+        for _ in range(3):
+            service.remote.send([(call, b"alone")])
+            assert connection.recv(65536) == b"5\r\nalone\r\n"
+            # Written one after the other, they would not all be there at the first look.
+            service.remote.send([(call, b"together")] * 200)
+            said = connection.recv(65536)
+            assert unchunked(said) == b"together" * 200
+        service.remote.finish(call, OK)
+        assert connection.recv(65536) == b"0\r\n\r\n"
+
+
+def unchunked(data: bytes) -> bytes:
+    pieces = []
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        pieces.append(data[:length])
+        assert data[length : length + 2] == b"\r\n"
+        data = data[length + 2 :]
+    return b"".join(pieces)
+
+
+def test_a_stream_whose_reader_leaves_is_ended(service: Service) -> None:
+    with connect(service.address) as connection:
+        connection.sendall(STREAM)
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        assert service.next_event(EventKind.HALF_CLOSED)
+        service.remote.respond(call, 200, [], None)
+        connection.recv(65536)
+    service.next_event(EventKind.ENDED, call)
+    service.remote.send([(call, b"late")])
+    assert service.remote.pending_bytes(call) == 0
+
+
+# Uploads in.
+
+
+class Uploader:
+    """Sends chunks as fast as they are taken."""
+
+    def __init__(self, connection: socket.socket, size: int) -> None:
+        self.sent = 0
+        self._connection = connection
+        self._size = size
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        piece = bytes(256 * 1024)
+        self._connection.sendall(UPLOAD)
+        while self.sent < self._size:
+            self._connection.sendall(b"%x\r\n" % len(piece) + piece + b"\r\n")
+            self.sent += len(piece)
+        self._connection.sendall(b"0\r\n\r\n")
+
+    def wait_until_stuck(self) -> int:
+        """Return how much was sent when nothing more is taken."""
+        tick, before, same = threading.Event(), -1, 0
+        while same < 20:
+            same = same + 1 if self.sent == before else 0
+            before = self.sent
+            tick.wait(0.01)
+        return before
+
+    def join(self) -> None:
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+
+
+def next_piece(service: Service) -> Arrived:
+    return service.events.get(timeout=WAIT_SECONDS)
+
+
+def test_a_paused_upload_is_held_back(service: Service) -> None:
+    size = 300 << 20
+    with connect(service.address) as connection:
+        uploader = Uploader(connection, size)
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        service.remote.pause(call)
+        stuck = uploader.wait_until_stuck()
+        assert stuck < 32 << 20, "sockets and queues hold some, but not everything"
+        service.remote.resume(call)
+        received = 0
+        while (event := next_piece(service)).kind == EventKind.MESSAGE:
+            received += len(event.detail)
+        assert event.kind == EventKind.HALF_CLOSED and received == size
+        uploader.join()
+        service.remote.respond(call, 204, [], b"")
+        with connection.makefile("rb") as file:
+            assert Reply(file).status == 204
+
+
+def test_pauses_lose_nothing(open_service: OpenService) -> None:
+    service = open_service(Limits(stream_queued_bytes_max=64 * 1024), http1_only=True)
+    chance = random.Random(1)
+    content = chance.randbytes(4 << 20)
+    with connect(service.address) as connection, connection.makefile("rb") as file:
+        for _ in range(2):
+            head = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(content)
+            sender = threading.Thread(target=connection.sendall, args=(head + content,))
+            sender.start()
+            call = service.next_event(EventKind.HTTP_OPENED).call
+            received = b""
+            while (event := next_piece(service)).kind == EventKind.MESSAGE:
+                received += event.detail
+                if chance.random() < 0.2:
+                    service.remote.pause(call)
+                    service.remote.pause(call)
+                    service.remote.resume(call)
+            assert event.kind == EventKind.HALF_CLOSED
+            assert received == content
+            # Whoever is answered while it is paused can go on with the next request.
+            service.remote.pause(call)
+            service.remote.respond(call, 200, [], b"")
+            assert Reply(file).status == 200
+            sender.join()
+    # What is said of calls that have ended is ignored.
+    service.remote.pause(call)
+    service.remote.resume(call)
+
+
+# No patience.
+
+
+@contextmanager
+def until_an_idle_one_is_closed(service: Service) -> Iterator[None]:
+    """Do something at first, and leave it alone until an idle connection has been closed."""
+    with connect(service.address) as connection, connection.makefile("rb") as file:
+        yield
+        echo(connection, file, b"x")
+        assert connection.recv(1) == b""
+
+
+def test_an_idle_connection_is_closed(open_service: OpenService) -> None:
+    service = open_service(LIMITS, http1_only=True)
+    with until_an_idle_one_is_closed(service):
+        pass
+    assert service.remote.incidents() == []
+    # At a listener for all it may stay as long as it likes.
+    _, address = service.do(lambda edge: edge.listen("127.0.0.1:0"))
+    with connect(address) as connection, connection.makefile("rb") as file:
+        echo(connection, file, b"x")
+        with until_an_idle_one_is_closed(service):
+            pass
+        echo(connection, file, b"x")
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\n", b"G"])
+def test_a_head_that_does_not_come(open_service: OpenService, first: bytes) -> None:
+    service = open_service(LIMITS, http1_only=True)
+    with connect(service.address) as connection:
+        connection.sendall(first)
+        assert connection.recv(1) == b""
+    assert [one[0] for one in service.remote.incidents()] == ["headers_timed_out"]
+
+
+def test_a_body_that_does_not_come(open_service: OpenService) -> None:
+    service = open_service(LIMITS, http1_only=True)
+    with connect(service.address) as connection:
+        connection.sendall(UPLOAD + b"3\r\nabc\r\n")
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        assert service.next_event(EventKind.MESSAGE).detail == b"abc"
+        service.next_event(EventKind.ENDED, call)
+        assert connection.recv(1) == b""
+    ((name, listener, peer, text, times),) = service.remote.incidents()
+    assert (name, listener, times) == ("bodies_timed_out", 0, 1)
+    assert peer and text == "the body of a request did not come in time"
+
+
+def test_who_is_made_to_wait_is_not_closed(open_service: OpenService) -> None:
+    service = open_service(LIMITS, http1_only=True)
+    with connect(service.address) as upload, connect(service.address) as stream:
+        upload.sendall(UPLOAD + b"3\r\nabc\r\n")
+        uploading = service.next_event(EventKind.HTTP_OPENED).call
+        service.remote.pause(uploading)
+        assert service.next_event(EventKind.MESSAGE, uploading)
+        stream.sendall(STREAM)
+        streaming = service.next_event(EventKind.HTTP_OPENED).call
+        assert service.next_event(EventKind.HALF_CLOSED, streaming)
+        service.remote.respond(streaming, 200, [], None)
+        with until_an_idle_one_is_closed(service):
+            pass
+        service.remote.send([(streaming, b"still")])
+        data = b""
+        while not data.endswith(b"5\r\nstill\r\n"):
+            data += stream.recv(65536)
+        upload.sendall(b"0\r\n\r\n")
+        service.remote.resume(uploading)
+        service.next_event(EventKind.HALF_CLOSED, uploading)
+        service.remote.respond(uploading, 204, [], b"")
+        with upload.makefile("rb") as file:
+            assert Reply(file).status == 204

@@ -1,0 +1,130 @@
+"""A snapshot takes the place of what a follower holds, while other work is under way there."""
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
+from kvorum.member import requests
+from kvorum.member.hashing import hash_kv
+from kvorum.member.parts import stored
+from kvorum.member.waits import RunJob
+from kvorum.mvcc.ranges import RangeOptions
+from kvorum.rpc.maintenance import _defragment
+from tests.member.harness import Cluster, Machine
+from tests.member.test_three import equal
+
+KEYS = 600
+ALL = RangeOptions(b"\0", b"\0")
+
+
+def lagging() -> tuple[Cluster, Machine, Machine]:
+    """Return a cluster, its leader, and a follower that needs a snapshot when it is healed."""
+    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
+    leader, late = cluster.leader(), cluster.follower()
+    body = LeaseGrantRequest(ID=7, TTL=1000).SerializeToString()
+    cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
+    for number in range(KEYS):
+        leader.put(b"%04d" % number, b"before", lease=7 * (number % 2))
+    cluster.pass_time(1.0)
+    assert equal(cluster)
+    cluster.isolate(late)
+    for number in range(0, 2 * KEYS, 3):
+        leader.put(b"%04d" % number, b"after")
+    leader.delete(b"0001", b"0003")
+    cluster.pass_time(1.0)
+    assert leader.running.storage.first_index() > late.running.applied + 1
+    return cluster, leader, late
+
+
+def install(cluster: Cluster, late: Machine) -> None:
+    store = late.running.store
+    cluster.heal()
+    cluster.wait(lambda: equal(cluster))
+    assert late.running.store is not store
+
+
+def ended(steps: Generator[Any, Any, Any], answer: object = None) -> Any:
+    """Drive steps to their end and return their value."""
+    try:
+        while True:
+            steps.send(answer)
+            answer = None
+    except StopIteration as end:
+        return end.value
+
+
+def test_what_reads_in_slices_begins_anew() -> None:
+    cluster, leader, late = lagging()
+    member = late.running
+    options = ALL._replace(revision=member.store.revision)
+    expected = leader.running.store.range(options)
+    steps = stored(member, lambda store: store.range_slices(options))
+    next(steps)
+    install(cluster, late)
+    found = ended(steps)
+    assert (found.kvs, found.count) == (expected.kvs, KEYS)
+
+
+@pytest.mark.parametrize("revision", [0, 300])
+def test_a_hash_is_computed_anew(revision: int) -> None:
+    cluster, leader, late = lagging()
+    steps = hash_kv(late.running, revision)
+    assert isinstance(next(steps), RunJob)
+    install(cluster, late)
+    again = steps.send(12345)
+    assert isinstance(again, RunJob)
+    value = again.work.run(late.files, late.environments)
+    found = ended(steps, value)
+    other = hash_kv(leader.running, revision)
+    wait = next(other)
+    assert isinstance(wait, RunJob)
+    assert found.found == ended(other, wait.work.run(leader.files, leader.environments)).found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_defragmentation_ends(fails: bool) -> None:
+    cluster, _, late = lagging()
+    steps = _defragment(late.running)
+    assert isinstance(next(steps), RunJob)
+    install(cluster, late)
+    with pytest.raises(StopIteration) as end:
+        steps.throw(OSError("gone")) if fails else steps.send(None)
+    assert end.value.value == b""
+    assert not late.running.backend.is_defragmenting
+
+
+def test_others_are_heard_while_a_snapshot_is_read() -> None:
+    cluster, leader, late = lagging()
+    member = late.running
+    term = leader.running.term
+    cluster.heal()
+    cluster.slices = 1
+    turns = 0
+    turn: Callable[[], bool] = late.turn
+
+    def counted() -> bool:
+        nonlocal turns
+        turns += member.snapshots.reading is not None
+        return turn()
+
+    late.turn = counted  # type: ignore[method-assign]
+    cluster.wait(lambda: equal(cluster))
+    assert turns > 5
+    assert leader.running.term == term
+    assert member.lessor.key_count(7) == leader.running.lessor.key_count(7) > 0
+    cluster.slices = 0
+    everything = member.store.range(ALL)
+    assert everything == leader.running.store.range(ALL)
+    cluster.success(late, late.put(b"0001"))
+
+
+def test_what_was_replaced_is_freed() -> None:
+    cluster, _, late = lagging()
+    store, lessor = late.running.store, late.running.lessor
+    install(cluster, late)
+    cluster.settle()
+    assert not store._index.entries
+    assert not lessor._leases
+    assert late.running.store.key_count > KEYS

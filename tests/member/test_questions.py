@@ -1,0 +1,197 @@
+"""What members ask each other: every path's answers, and what they mean to the one that asked."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseKeepAliveRequest
+from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
+from kvorum.member import requests
+from kvorum.member.questions import (
+    DOWNGRADE_PATH,
+    HASH_KV_PATH,
+    LEASES_INTERNAL_PATH,
+    LEASES_PATH,
+    PROMOTE_PREFIX,
+    Answered,
+    allowed_method,
+    answer,
+    meaning,
+    parse_hash,
+)
+from kvorum.member.waits import Steps
+from kvorum.membership.documents import decode_members
+from tests.member.harness import Cluster, Machine
+
+PATHS = (LEASES_PATH, LEASES_INTERNAL_PATH, HASH_KV_PATH, DOWNGRADE_PATH, PROMOTE_PREFIX + "5")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    body = LeaseGrantRequest(ID=7, TTL=100_000).SerializeToString()
+    cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
+    cluster.success(leader, leader.put(b"key", b"value", lease=7))
+    cluster.pass_time(1.0)
+    return cluster
+
+
+def asked(cluster: Cluster, machine: Machine, path: str, body: bytes = b"") -> Answered:
+    answers: list[Answered] = []
+
+    def steps() -> Steps:
+        answers.append((yield from answer(machine.running, path, body)))
+        return None
+
+    machine.running.start(None, steps())
+    cluster.wait(lambda: answers)
+    return answers[0]
+
+
+def test_paths_and_methods() -> None:
+    assert [allowed_method(path) for path in PATHS] == ["POST", "POST", "GET", "GET", "POST"]
+    assert allowed_method("/members") is None
+
+
+def test_renewals(cluster: Cluster) -> None:
+    leader, follower = cluster.leader(), cluster.follower()
+    known, unknown = (LeaseKeepAliveRequest(ID=each).SerializeToString() for each in (7, 8))
+    renewed = asked(cluster, leader, LEASES_PATH, known)
+    assert (renewed.status, renewed.content_type) == (200, "application/protobuf")
+    assert asked(cluster, leader, LEASES_PATH, unknown)[::2] == (404, b"lease not found\n")
+    assert asked(cluster, leader, LEASES_PATH, b"\xff").status == 400
+    refused = asked(cluster, follower, LEASES_PATH, known)
+    assert refused[::2] == (400, b"not a primary lessor\n")
+
+
+def test_what_is_left_of_a_lease(cluster: Cluster) -> None:
+    leader, follower = cluster.leader(), cluster.follower()
+    request = LeaseInternalRequest()
+    request.LeaseTimeToLiveRequest.ID = 7
+    request.LeaseTimeToLiveRequest.keys = True
+    told = asked(cluster, leader, LEASES_INTERNAL_PATH, request.SerializeToString())
+    found = LeaseInternalResponse.FromString(told.body).LeaseTimeToLiveResponse
+    assert (found.grantedTTL, list(found.keys)) == (100_000, [b"key"])
+    assert found.HasField("header")
+    refused = asked(cluster, follower, LEASES_INTERNAL_PATH, request.SerializeToString())
+    assert refused.status == 500
+    request.LeaseTimeToLiveRequest.ID = 8
+    unknown = asked(cluster, leader, LEASES_INTERNAL_PATH, request.SerializeToString())
+    assert unknown.status == 404
+    assert asked(cluster, leader, LEASES_INTERNAL_PATH, b"\xff").status == 400
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "+5", "5/", "1_0", "٣", str(1 << 64)])
+def test_an_id_that_is_none_is_not_promoted(cluster: Cluster, text: str) -> None:
+    assert asked(cluster, cluster.leader(), PROMOTE_PREFIX + text).status == 404
+
+
+def test_promotions(cluster: Cluster) -> None:
+    leader, follower = cluster.leader(), cluster.follower()
+    unknown = asked(cluster, leader, PROMOTE_PREFIX + "5")
+    assert meaning(PROMOTE_PREFIX + "5", *unknown[::2]) == errors.MEMBER_NOT_FOUND
+    voter = f"{PROMOTE_PREFIX}{follower.running.id}"
+    told = asked(cluster, leader, voter)
+    assert told.status == 412
+    assert meaning(voter, *told[::2]) == errors.MEMBER_NOT_LEARNER
+    # Only the leader judges; another is asked again.
+    elsewhere = asked(cluster, follower, voter)
+    assert elsewhere[::2] == (500, b'{"message":"Internal Server Error"}')
+    assert meaning(voter, *elsewhere[::2]) is None
+
+
+def test_hashes(cluster: Cluster) -> None:
+    bodies = (b'{"revision":2}', b"{}", b'{"revision":0}')
+    for body in bodies:
+        answers = [asked(cluster, each, HASH_KV_PATH, body) for each in cluster]
+        assert len(set(answers)) == 1
+        hashed = parse_hash(answers[0].body)
+        assert (hashed.store_revision, hashed.found.revision) == (2, 2)
+    for body in (b"[" * 60_000, b"", b"[]", b'{"revision":"2"}', b'{"revision":1.5}', b"{", b"1"):
+        assert asked(cluster, cluster.leader(), HASH_KV_PATH, body).status == 400
+    future = asked(cluster, cluster.leader(), HASH_KV_PATH, b'{"revision":3}')
+    assert future[::2] == (400, b"mvcc: required revision is a future revision\n")
+    assert meaning(HASH_KV_PATH, *future[::2]) == errors.FUTURE_REV
+
+
+def test_downgrades(cluster: Cluster) -> None:
+    for machine in cluster:
+        told = asked(cluster, machine, DOWNGRADE_PATH)
+        assert told == Answered(200, "text/plain", b"false")
+
+
+# What real members say.
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body", "expected"),
+    [
+        (LEASES_PATH, 404, b"lease not found\n", errors.LEASE_NOT_FOUND),
+        (LEASES_PATH, 408, b"waiting for node to catch up its applied index has timed out\n", None),
+        (LEASES_PATH, 400, b"not a primary lessor\n", None),
+        (LEASES_INTERNAL_PATH, 500, b"not a primary lessor\n", None),
+        (PROMOTE_PREFIX, 404, b"membership: ID not found\n", errors.MEMBER_NOT_FOUND),
+        (
+            PROMOTE_PREFIX,
+            412,
+            b"etcdserver: can only promote a learner member which is in sync with leader\n",
+            errors.LEARNER_NOT_READY,
+        ),
+        (
+            PROMOTE_PREFIX,
+            412,
+            b"membership: can only promote a learner member\n",
+            errors.MEMBER_NOT_LEARNER,
+        ),
+        (PROMOTE_PREFIX, 500, b'{"message":"Internal Server Error"}', None),
+        (HASH_KV_PATH, 400, b"mvcc: required revision has been compacted\n", errors.COMPACTED),
+        (HASH_KV_PATH, 412, b"cluster ID mismatch\n", errors.CLUSTER_ID_MISMATCH),
+        (HASH_KV_PATH, 404, b"404 page not found\n", None),
+    ],
+)
+def test_what_an_answer_means(path: str, status: int, body: bytes, expected: Status | None) -> None:
+    assert meaning(path, status, body) == expected
+
+
+def test_an_answer_that_is_nested_too_deeply_is_none() -> None:
+    for path in PATHS[2:]:
+        assert meaning(path, 200, b"[" * 60_000) in (None, b"[" * 60_000)
+    assert meaning(HASH_KV_PATH, 200, b"[" * 60_000) is None
+    assert meaning(PROMOTE_PREFIX, 200, b"[" * 60_000) is None
+
+
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["header", "revision", "hash", "hash_revision", "id", "peerURLs"]),
+            inner,
+        )
+    ),
+    max_leaves=5,
+)
+
+
+@given(
+    path=st.sampled_from(PATHS),
+    body=st.binary(max_size=20) | JSON.map(json.dumps).map(str.encode),
+    status=st.sampled_from([200, 400, 404, 412, 500]),
+)
+def test_an_answer_of_any_content_is_understood_or_none(
+    path: str, body: bytes, status: int
+) -> None:
+    told = meaning(path, status, body)
+    if isinstance(told, bytes):
+        assert status == 200
+        # Whoever asked reads it without another look.
+        if path == HASH_KV_PATH:
+            parse_hash(told)
+        elif path.startswith(PROMOTE_PREFIX):
+            decode_members(told)

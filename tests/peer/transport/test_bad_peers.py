@@ -1,0 +1,170 @@
+"""Peers that say anything: garbage in every place, which is refused or bounded and never raises."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvorum.edge.interface import EventKind
+from kvorum.peer.interface import DialEvent
+from kvorum.raft.messages import Message, MessageType
+from kvorum.raft.wire import encode_message
+from tests.peer.transport.network import SNAP_DIRECTORY, Client, Host, Network
+from tests.peer.transport.test_channels import append, headers, heartbeat, is_joined
+
+NAMES = ["x-server-from", "x-server-version", "x-min-cluster-version", "x-etcd-cluster-id"]
+NAMES += ["x-raft-to", "x-peerurls", "content-type"]
+VALUES = [
+    "",
+    "1",
+    "2",
+    "3.7.1",
+    "3.0.0",
+    "9.9.9",
+    "cdf818194e3a8c32",
+    "http://host2:2380",
+    "http://",
+]
+TARGETS = ["/raft", "/raft/", "/raft/snapshot", "/raft/probing", "/raft/stream/message/2"]
+TARGETS += ["/raft/stream/msgapp/2", "/raft/stream/", "/raft/stream/message/", "/raft/stream/x/2"]
+TARGETS += ["/raft/probing?x=1", "/raft/stream/message/%32", "/raft/nothing"]
+
+texts = st.sampled_from(VALUES) | st.text(max_size=8)
+header_lists = st.lists(st.tuples(st.sampled_from(NAMES), texts), max_size=8)
+messages = st.builds(Message, st.integers(0, 23), st.integers(0, 3), st.integers(0, 3))
+bodies = st.one_of(
+    st.binary(max_size=60),
+    messages.map(encode_message),
+    messages.map(encode_message).map(lambda data: len(data).to_bytes(8, "big") + data + b"file"),
+)
+
+
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "", "DELETE"]),
+    st.sampled_from(TARGETS),
+    header_lists | st.just(headers()),
+    bodies,
+)
+@settings(max_examples=100, deadline=None)
+def test_any_request_is_answered(
+    method: str, target: str, given_headers: list[tuple[str, str]], body: bytes
+) -> None:
+    network = Network()
+    one, other = network.group(1, 2)
+    network.run_until(lambda: is_joined(one, other))
+    client = Client(network)
+    connection = client.request(one, method, target, given_headers, body)
+    network.run(3)
+    assert connection.number in client.statuses
+    # It is as well as before.
+    one.send_messages(heartbeat(one, other))
+    network.run_until(lambda: heartbeat(one, other) in other.node.received)
+    assert [name for name in one.files.list(SNAP_DIRECTORY) if name.startswith("tmp")] == []
+
+
+class Liar:
+    """In the place of a transport: answers anything to anything."""
+
+    def __init__(self, host: Host, seed: int) -> None:
+        self._host = host
+        self._random = random.Random(seed)
+
+    def serves(self, _method: str, _target: str) -> bool:
+        return True
+
+    def pass_time(self, now: float) -> float:
+        return now + 1.0
+
+    def opened(self, call: int, _method: str, _target: str, _headers: object, _now: float) -> None:
+        choose = self._random
+        status = choose.choice([200, 200, 200, 204, 404, 410, 412, 500, 100, 999])
+        version = choose.choice(["3.7.1", "3.7.1", "", "garbage", "2.0.0"])
+        answer = [("x-server-version", version)]
+        self._host.respond(call, status, answer, choose.choice([None, None, b"", b"text"]))
+        for _ in range(choose.randrange(4)):
+            piece = choose.choice(
+                [choose.randbytes(choose.randrange(1, 40)), b"\0", b"\x01" + bytes(16)]
+            )
+            self._host.send([(call, piece)])
+
+    def handle(self, _kind: int, _call: int, _detail: object, _now: float) -> None:
+        pass
+
+    def happened(self, _event: DialEvent, _now: float) -> bool:
+        return True
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=50, deadline=None)
+def test_any_answer_is_borne(seed: int) -> None:
+    network = Network(seed)
+    one, other, liar = network.group(1, 2, 3)
+    liar.transport.stop()
+    liar.transport = Liar(liar, seed)  # type: ignore[assignment]
+    network.run_until(lambda: is_joined(one, other))
+    for index in range(20):
+        one.send_messages(heartbeat(one, liar), append(one, liar, index))
+        network.run(0.5)
+    # What is wrong is said, but not over and over.
+    assert len(one.log.lines) < 150
+    one.send_messages(heartbeat(one, other))
+    network.run_until(lambda: heartbeat(one, other) in other.node.received)
+
+
+def test_an_endless_answer_to_a_small_question_is_not_kept() -> None:
+    """The body of a refusal, of a probe's answer and of a post's is read to a bound."""
+    network = Network()
+    one, other = network.add(1), network.add(2)
+    answered = 0
+
+    class Endless(Liar):
+        def opened(self, call: int, *_: object) -> None:
+            nonlocal answered
+            answered += 1
+            other.respond(call, 404, (), None)
+            for _piece in range(100):
+                other.send([(call, bytes(10_000))])
+
+    other.transport = Endless(other, 0)  # type: ignore[assignment]
+    one.transport.add_peer(2, other.urls, network.now)
+    one.send_messages(Message(MessageType.HEARTBEAT, 2, 1, 1))
+    network.run(10)
+    assert answered >= 4
+    assert all(len(line) < 2000 for line in one.log.lines)
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    def history(seed: int) -> tuple[object, ...]:
+        network = Network(seed)
+        hosts = network.group(1, 2, 3)
+        network.piece_bytes_max = 7
+        network.run(1)
+        for index in range(10):
+            hosts[0].send_messages(*[append(hosts[0], other, index) for other in hosts[1:]])
+            network.run(0.3)
+        network.cut(hosts[0], hosts[1])
+        network.run(10)
+        network.mend(hosts[0], hosts[1])
+        network.run(10)
+        return (
+            [host.log.lines for host in hosts],
+            [host.node.received for host in hosts],
+            network.opened,
+        )
+
+    assert history(5) == history(5)
+
+
+def test_a_request_that_ends_at_any_moment_leaves_nothing_behind() -> None:
+    for moment in range(4):
+        network = Network()
+        one, client = network.add(1), Client(network)
+        for target in ("/raft", "/raft/snapshot"):
+            connection = client.request(one, "POST", target, headers(), None)
+            for _ in range(moment):
+                network.ask(connection, EventKind.MESSAGE, b"\0\0\0")
+            network.ask(connection, EventKind.ENDED, None)
+        network.run(1)
+        assert one.files.list(SNAP_DIRECTORY) == []
+        good = encode_message(Message(MessageType.HEARTBEAT, 1, 2, 3))
+        assert client.asked(one, "POST", "/raft", headers(), good) == 204
