@@ -120,6 +120,10 @@ class Run:
                 outcome.violation += "\n" + "".join(traceback.format_exception(cause))
             if self.world.trace is not None:
                 self.world.trace.line(self.world.now, "!!!", f"{violation}")
+        except Exception as error:
+            # Whatever it is, it belongs to this seed, and the campaign goes on.
+            outcome.guarantee = "nothing raises"
+            outcome.violation = "".join(traceback.format_exception(error))
         finally:
             self.close()
         outcome.seconds = self.world.now

@@ -92,6 +92,33 @@ def test_14685_a_crash_in_a_defragmentation_loses_nothing(make_stage: MakeStage)
     assert was_cut > 3
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_14685_a_snapshot_is_installed_amid_defragmentations(
+    make_stage: MakeStage, seed: int
+) -> None:
+    """Several wait for each other when the database is replaced: they leave the new one alone.
+
+    One that waited began on the database from before, and removed the file that took its place.
+    """
+    stage = make_stage(3, seed=seed, snapshot_entries=2, catch_up_entries=1, flush_seconds=0.02)
+    behind = stage.followers()[0]
+    others = [each for each in stage.cluster.members if each != behind]
+    for number in range(3):
+        stage.isolate(behind)
+        for each in range(6):
+            stage.put(b"k/%d" % each, b"%d.%d" % (number, each), others[each % 2])
+        stage.heal()
+        for _ in range(30):
+            stage.begin(DefragmentRequest(), behind)
+            stage.run(0.01)
+        stage.serve()
+    stage.agree()
+    stage.restart(behind)
+    stage.serve()
+    stage.agree()
+    stage.judge()
+
+
 def test_17780_the_revision_does_not_go_back_after_a_crash_in_a_compaction(
     make_stage: MakeStage,
 ) -> None:
