@@ -6,14 +6,15 @@ from math import inf
 from unittest.mock import patch
 
 from kvorum.member.reads import Reads
-from kvorum.raft import reads
+from kvorum.raft import election, reads
 from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry
 from kvorum.raft.log import RaftLog
-from kvorum.raft.messages import HardState, Message
+from kvorum.raft.messages import HardState, Message, MessageType
+from kvorum.raft.progress import Progress
 from kvorum.raft.quorum import VoteResult
 from kvorum.raft.states import ReadState
-from kvorum.raft.tracker import Tracker
+from kvorum.raft.tracker import Configuration, Tracker
 from kvorum.wal.jobs import AppendLog
 from kvorum.wal.log import Log
 
@@ -75,15 +76,38 @@ def match_a_late_read_index_answer() -> Iterator[None]:
 
 @contextmanager
 def count_votes_of_removed_members() -> Iterator[None]:
-    """Win an election by votes of whoever gave one, member or not."""
-    original = Tracker.tally_votes
+    """Ask those for their votes, too, who were removed, and count what they answer."""
+    removed: dict[int, set[int]] = {}
+    install, campaign, tally = Tracker.install, election.campaign, Tracker.tally_votes
+
+    def install_and_remember(
+        tracker: Tracker, config: Configuration, progress: dict[int, Progress]
+    ) -> None:
+        if hasattr(tracker, "config"):
+            removed[id(tracker)] |= tracker.config.incoming - config.incoming
+        else:
+            removed[id(tracker)] = set()
+        install(tracker, config, progress)
+
+    def campaign_everywhere(raft: Raft, kind: election.Campaign) -> None:
+        campaign(raft, kind)
+        is_first = kind is election.Campaign.PRE_ELECTION
+        last_term, last_index = raft.log.last_entry_id()
+        for node in sorted(removed.get(id(raft.tracker), ())):
+            request = MessageType.PRE_VOTE if is_first else MessageType.VOTE
+            term = raft.term + 1 if is_first else raft.term
+            raft.send(Message(request, to=node, term=term, log_term=last_term, index=last_index))
 
     def tally_votes(tracker: Tracker) -> tuple[int, int, VoteResult]:
-        granted, rejected, result = original(tracker)
+        granted, rejected, result = tally(tracker)
         needed = len(tracker.config.incoming) // 2 + 1
         if list(tracker.votes.values()).count(True) >= needed:
             result = VoteResult.WON
         return granted, rejected, result
 
-    with patch.object(Tracker, "tally_votes", tally_votes):
+    with (
+        patch.object(Tracker, "install", install_and_remember),
+        patch.object(election, "campaign", campaign_everywhere),
+        patch.object(Tracker, "tally_votes", tally_votes),
+    ):
         yield

@@ -6,7 +6,7 @@ from sim.planted.storage import index_ahead_of_effects
 from sim.run import simulate_plan
 from sim.shrink import describe, requests_of, shrink
 
-RUNS = 40
+RUNS = 25
 
 
 def test_a_failing_seed_gets_smaller_and_fails_as_before() -> None:
