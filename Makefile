@@ -38,7 +38,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-planted proto clean h2load clients
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-shrink sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -142,11 +142,14 @@ differential: setup ## Compare thousands of sequences of calls with a real etcd'
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
 
-sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0
-	$(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0, or replay one: SEED=42
+	$(BIN)/python -m sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS) --first-seed $(FIRST_SEED))
+
+sim-shrink: setup ## Cut what a failing seed does not need: make sim-shrink SEED=42
+	$(BIN)/python -m sim --shrink $(SEED)
 
 sim-planted: setup ## Plant bugs in the member; the simulator must find every one
-	KVORUM_COMPILED=0 $(BIN)/python -m tests.sim.planted
+	KVORUM_COMPILED=0 $(BIN)/python -m sim.planted
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py

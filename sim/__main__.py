@@ -1,16 +1,21 @@
-"""The command line: `python -m sim --seeds 100`, or `python -m sim --replay 42 --members 3`.
+"""The command line: `python -m sim --seeds 100`, or `python -m sim --replay 42`.
 
 Prints a bar while it runs on a terminal, what every failing seed violated with the end of its
-trace, and a summary as its last line. The exit code is 1 if any guarantee was violated.
+trace, which rare paths were taken, and a summary as its last line. The exit code is 1 if any
+guarantee was violated.
 """
 
 import argparse
+import subprocess
 import sys
 import time
-from collections import Counter
+from pathlib import Path
 
-from sim.campaign import replay, run_seeds, size_of
-from sim.run import Outcome
+from sim.campaign import SIZES, Summary, replay, run_seeds, size_of
+from sim.plan import draw_plan
+from sim.run import Outcome, simulate_plan
+from sim.shrink import describe, shrink
+from sim.trace import Trace
 
 TRACE_TAIL_LINES = 60
 BAR_WIDTH = 30
@@ -28,20 +33,33 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--members",
         type=lambda text: tuple(int(part) for part in text.split(",")),
-        default=(3, 1, 3, 5),
+        default=SIZES,
         help="sizes of the clusters, which the seeds take in turn; default 3,1,3,5",
     )
     parser.add_argument("--replay", type=int, help="run one seed and print its whole trace")
+    parser.add_argument(
+        "--shrink", type=int, help="cut what one failing seed does not need, and print the rest"
+    )
     return parser.parse_args(arguments)
 
 
-def show_progress(done: int, total: int, failed: int, started: float) -> None:
+def commit() -> str:
+    """Return the commit that runs, and whether files were changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    told = subprocess.run(  # noqa: S603 (a fixed command)
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip() or "unknown"
+
+
+def show_progress(summary: Summary, total: int, started: float) -> None:
     """Draw the bar, on a terminal only."""
     if sys.stderr.isatty():
+        done = summary.seeds
         filled = BAR_WIDTH * done // total
         rate = done / max(time.monotonic() - started, 0.001)
         bar = "#" * filled + "." * (BAR_WIDTH - filled)
-        failures = f", {failed} failed" if failed else ""
+        failures = f", {len(summary.failed)} failed" if summary.failed else ""
         print(
             f"\r[{bar}] {done}/{total} seeds, {rate:.1f}/s{failures}",
             end="\n" if done == total else "",
@@ -53,48 +71,60 @@ def show_progress(done: int, total: int, failed: int, started: float) -> None:
 def show_failure(outcome: Outcome, tail: int) -> None:
     """Print what was violated, how to replay it, and the end of its trace."""
     again, trace = replay(outcome.seed, outcome.members)
-    print(f"\nseed {outcome.seed} with {outcome.members} members violates: {outcome.guarantee}")
+    print(
+        f"\nseed {outcome.seed} with {outcome.members} members at commit {commit()} violates: "
+        f"{outcome.guarantee}"
+    )
     print(outcome.violation)
     if again.violation != outcome.violation:
         print(f"but run again: {again.guarantee or 'nothing'}: {again.violation}")
         print("one seed must give one history: something depends on more than the seed")
     print(f"the last {tail} of {len(trace.lines)} lines of its trace:")
     print("\n".join(trace.lines[-tail:]))
-    print(f"replay: python -m sim --replay {outcome.seed} --members {outcome.members}", flush=True)
+    print(f"replay: python -m sim --replay {outcome.seed} --members {outcome.members}")
+    print(f"shrink: python -m sim --shrink {outcome.seed} --members {outcome.members}", flush=True)
+
+
+def replay_one(seed: int, members: int) -> int:
+    """Print the whole trace of a seed; return the exit code."""
+    outcome, trace = replay(seed, members)
+    print(trace.text(), end="")
+    print(f"{outcome.guarantee or 'nothing violated'} {outcome.violation}".rstrip())
+    return 1 if outcome.guarantee else 0
+
+
+def shrink_one(seed: int, members: int) -> int:
+    """Print what is left of a failing seed, and its trace; return the exit code."""
+    shrunk = shrink(draw_plan(seed, members))
+    if shrunk is None:
+        print(f"seed {seed} with {members} members violates nothing: there is nothing to shrink")
+        return 0
+    trace = Trace()
+    outcome = simulate_plan(shrunk.plan, trace)
+    print(trace.text(), end="")
+    print(f"seed {seed} with {members} members at commit {commit()} violates: {outcome.guarantee}")
+    print(outcome.violation)
+    print(f"after {shrunk.runs} runs this is left:")
+    print("\n".join(describe(shrunk.plan)))
+    return 1
 
 
 def main() -> int:
     """Run what the command line asks for; return the exit code."""
     options = parse()
     if options.replay is not None:
-        outcome, trace = replay(options.replay, size_of(options.replay, options.members))
-        print(trace.text(), end="")
-        print(f"{outcome.guarantee or 'nothing violated'} {outcome.violation}".rstrip())
-        return 1 if outcome.guarantee else 0
+        return replay_one(options.replay, size_of(options.replay, options.members))
+    if options.shrink is not None:
+        return shrink_one(options.shrink, size_of(options.shrink, options.members))
     started = time.monotonic()
-    failed: list[Outcome] = []
-    counts: Counter[str] = Counter()
-    virtual = 0.0
-    done = 0
+    summary = Summary()
     for outcome in run_seeds(options.first_seed, options.seeds, options.members):
-        done += 1
-        counts.update(outcome.counts)
-        virtual += outcome.seconds
-        if outcome.guarantee:
-            failed.append(outcome)
-            if len(failed) <= SHOWN_MAX:
-                show_failure(outcome, TRACE_TAIL_LINES)
-        show_progress(done, options.seeds, len(failed), started)
-    for outcome in failed:
-        print(f"failed: seed {outcome.seed}, {outcome.members} members: {outcome.guarantee}")
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    seconds = time.monotonic() - started
-    print(f"{told}")
-    print(
-        f"{done} seeds from {options.first_seed} in {seconds:.1f} s, {virtual / 3600:.2f} virtual "
-        f"hours, {len(failed)} violations"
-    )
-    return 1 if failed else 0
+        summary.add(outcome)
+        if outcome.guarantee and len(summary.failed) <= SHOWN_MAX:
+            show_failure(outcome, TRACE_TAIL_LINES)
+        show_progress(summary, options.seeds, started)
+    print("\n".join(summary.lines(options.first_seed, time.monotonic() - started)))
+    return 1 if summary.failed else 0
 
 
 if __name__ == "__main__":

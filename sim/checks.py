@@ -1,163 +1,91 @@
-"""What must hold of every run, judged when it is over. Each check names its guarantee."""
+"""What must hold of requests for keys, judged when a run is over; each check names it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
-from kvorum.api.errors import Status
+from kvorum.api.errors import COMPACTED, FUTURE_REV, Status
+from kvorum.api.pb.etcdserverpb import (
+    DeleteRangeRequest,
+    PutRequest,
+    RangeRequest,
+    TxnRequest,
+)
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.mvcc.keyvalue import key_of
+from sim import model
 from sim.history import History, Record
-from sim.linearizability import ANYTHING, NEVER, Anything, Operation, Value, is_linearizable
+from sim.linearizability import find_contradiction
+from sim.reduction import reduce_history
 from sim.violation import Violation
+from sim.workloads import is_clients_key
 
-_KV = {"put", "get", "list", "delete", "set", "pair"}
+EXPLAINED = "answers are explained by the history"
+DURABLE = "acknowledged is durable"
+MONOTONIC = "revisions and terms never go back"
+_KV = PutRequest, RangeRequest, DeleteRangeRequest, TxnRequest
 
 
 def check_answers(history: History) -> None:
-    """Compare every answer with the history of effects, at the revision it names."""
+    """Compare every answer with what the history gives at the revision it names."""
     for record in history.records:
-        if record.response is None or isinstance(record.response, Status):
+        if not isinstance(record.request, _KV) or record.response is None:
             continue
-        check = _ANSWERS.get(record.kind)
-        if check is not None:
-            check(history, record)
+        if isinstance(record.response, Status):
+            _check_refusal(history, record)
+        else:
+            _check_answer(history, record)
 
 
 def _fail(record: Record, text: str) -> None:
     raise Violation(
-        "answers are explained by the history",
+        EXPLAINED,
         f"{record.kind} #{record.invoked} at m{record.member}, answered at "
         f"#{record.returned} with revision {record.response.header.revision}: {text}",
     )
 
 
-def _encoded(kv: Any) -> bytes:
-    encoded: bytes = kv.SerializeToString()
-    return encoded
-
-
-def _has_written(history: History, record: Record, put: Any) -> None:
-    """Require that a put took effect under the revision of the answer."""
-    revision = record.response.header.revision
-    kv = history.at(put.key, revision)
-    if revision not in history.effects:
-        _fail(record, "nobody has that revision")
-    if kv is None or not _is_written(kv, put.value, revision, history, put.key):
-        raise Violation(
-            "acknowledged is durable",
-            f"{record.kind} #{record.invoked} of {put.key!r} was acknowledged at revision "
-            f"{revision}, where the history has {history.effects[revision]!r}",
-        )
-
-
-def _is_written(kv: bytes, value: bytes, revision: int, history: History, key: bytes) -> bool:
-    message = KeyValue.FromString(kv)
-    before = history.at(key, revision - 1)
-    create, version = revision, 1
-    if before is not None:
-        old = KeyValue.FromString(before)
-        create, version = old.create_revision, old.version + 1
-    return (
-        message.value == value
-        and message.mod_revision == revision
-        and message.create_revision == create
-        and message.version == version
-    )
-
-
-def _check_previous(history: History, record: Record, key: bytes, kv: Any | None) -> None:
-    before = history.at(key, record.response.header.revision - 1)
-    if (None if kv is None else _encoded(kv)) != before:
-        _fail(record, f"the value before is said to be {kv!r}, but was {before!r}")
-
-
-def _put(history: History, record: Record) -> None:
+def _check_answer(history: History, record: Record) -> None:
     request, response = record.request, record.response
-    _has_written(history, record, request)
-    if request.prev_kv:
-        previous = response.prev_kv if response.HasField("prev_kv") else None
-        _check_previous(history, record, request.key, previous)
+    main = response.header.revision
+    answer = model.without_headers(response)
+    if not isinstance(request, RangeRequest):
+        expected, rows = model.run(history, request, main - 1, main)
+        if rows and expected.SerializeToString() == answer:
+            if history.effects.get(main) != tuple(rows):
+                raise Violation(
+                    DURABLE,
+                    f"{record.kind} #{record.invoked} was acknowledged at revision {main} with "
+                    f"{rows!r}, where the history has {history.effects.get(main)!r}",
+                )
+            record.wrote = True
+            return
+    expected, rows = model.run(history, request, main, main + 1)
+    if rows:
+        _fail(record, f"answered {response!r}, though it had to write {rows!r}")
+    if expected.SerializeToString() != answer:
+        _fail(record, f"answered {response!r}, but the state says {expected!r}")
+    if isinstance(request, RangeRequest) and request.revision > main:
+        _fail(record, f"read at revision {request.revision}")
 
 
-def _get(history: History, record: Record) -> None:
-    response = record.response
-    kv = history.at(record.request.key, response.header.revision)
-    found = _encoded(response.kvs[0]) if response.kvs else None
-    if found != kv or response.count != len(response.kvs):
-        _fail(record, f"read {found!r}, but then there was {kv!r}")
-
-
-def _list(history: History, record: Record) -> None:
-    request, response = record.request, record.response
-    expected = history.range_at(request.key, request.range_end, response.header.revision)
-    if response.count != len(expected):
-        _fail(record, f"counted {response.count} keys of {len(expected)}")
-    limit = request.limit or len(expected)
-    found = [_encoded(kv) for kv in response.kvs]
-    if found != expected[:limit] or response.more != (len(expected) > limit):
-        _fail(record, f"read {found!r}, but then there was {expected!r}")
-
-
-def _delete(history: History, record: Record) -> None:
-    key, response = record.request.key, record.response
-    revision = response.header.revision
-    if not response.deleted:
-        if history.at(key, revision) is not None:
-            _fail(record, "deleted nothing, but there was something")
+def _check_refusal(history: History, record: Record) -> None:
+    """Require that a read in the past was refused only where its revision is really gone."""
+    request, status = record.request, record.response
+    if not isinstance(request, RangeRequest) or not request.revision:
         return
-    if history.at(key, revision) is not None or not any(
-        row[0] & 1 for row in history.effects.get(revision, ())
-    ):
+    if status == COMPACTED and request.revision >= history.compacted:
         raise Violation(
-            "acknowledged is durable", f"the delete #{record.invoked} is not at {revision}"
+            EXPLAINED,
+            f"{record.kind} #{record.invoked}: revision {request.revision} is said to be "
+            f"compacted, and nobody is beyond {history.compacted}",
         )
-    _check_previous(history, record, key, response.prev_kvs[0])
-
-
-def _set(history: History, record: Record) -> None:
-    request, response = record.request, record.response
-    compare = request.compare[0]
-    if response.succeeded:
-        before = history.at(compare.key, response.header.revision - 1)
-        _has_written(history, record, request.success[0].request_put)
-        found = None if before is None else _value(before)
-        if found != record.expected:
-            _fail(record, f"succeeded though it expected {record.expected!r}, not {found!r}")
-        return
-    kvs = response.responses[0].response_range.kvs
-    found = _encoded(kvs[0]) if kvs else None
-    if found != history.at(compare.key, response.header.revision):
-        _fail(record, f"read {found!r} in its failure branch")
-    if (kvs[0].value if kvs else None) == record.expected:
-        _fail(record, f"failed though {record.expected!r} was there")
-
-
-def _pair(history: History, record: Record) -> None:
-    request, response = record.request, record.response
-    for operation, answer in zip(request.success[:-1], response.responses, strict=False):
-        _has_written(history, record, operation.request_put)
-        put = answer.response_put
-        previous = put.prev_kv if put.HasField("prev_kv") else None
-        _check_previous(history, record, operation.request_put.key, previous)
-    kvs = response.responses[-1].response_range.kvs
-    key = request.success[-1].request_range.key
-    if [_encoded(kv) for kv in kvs] != [history.at(key, response.header.revision)]:
-        _fail(record, "did not read what it wrote")
-
-
-_ANSWERS = {
-    "put": _put,
-    "get": _get,
-    "list": _list,
-    "delete": _delete,
-    "set": _set,
-    "pair": _pair,
-}
-
-
-def _value(kv: bytes) -> bytes:
-    value: bytes = KeyValue.FromString(kv).value
-    return value
+    if status == FUTURE_REV and record.linearizable:
+        # Clients ask only for revisions that they were told before.
+        raise Violation(
+            MONOTONIC,
+            f"{record.kind} #{record.invoked} at m{record.member}: revision {request.revision} "
+            f"was told before, and is said to be in the future",
+        )
 
 
 def check_order(history: History) -> None:
@@ -168,10 +96,7 @@ def check_order(history: History) -> None:
     answered = [
         record
         for record in history.records
-        if record.linearizable
-        and record.kind in _KV
-        and record.response is not None
-        and not isinstance(record.response, Status)
+        if record.linearizable and isinstance(record.request, _KV) and record.is_answered
     ]
     returns = sorted(answered, key=lambda record: record.returned or 0)
     highest_revision = highest_term = place = 0
@@ -184,7 +109,7 @@ def check_order(history: History) -> None:
         header = record.response.header
         if header.revision < highest_revision or header.raft_term < highest_term:
             raise Violation(
-                "revisions and terms never go back",
+                MONOTONIC,
                 f"{record.kind} #{record.invoked} at m{record.member} was answered with revision "
                 f"{header.revision} of term {header.raft_term}, after {highest_revision} of term "
                 f"{highest_term} had been answered",
@@ -192,79 +117,14 @@ def check_order(history: History) -> None:
 
 
 def check_linearizable(history: History) -> None:
-    """Require that the operations on every key could have happened one after the other."""
-    by_key: dict[bytes, list[Operation]] = {}
-    for record in history.records:
-        for key, operation in operations_of(record):
-            by_key.setdefault(key, []).append(operation)
-    for key, deletions in _unclaimed_deletions(history).items():
-        by_key.setdefault(key, []).extend(deletions)
-    for key in sorted(by_key):
-        if not is_linearizable(by_key[key]):
-            raise Violation("linearizable", f"no order explains the operations on {key!r}")
-
-
-def _claimed_deletions(history: History) -> set[int]:
-    """Return the revisions at which a client was told that it deleted something."""
-    return {
-        record.response.header.revision
-        for record in history.records
-        if record.kind == "delete"
-        and record.response is not None
-        and not isinstance(record.response, Status)
-        and record.response.deleted
-    }
-
-
-def _unclaimed_deletions(history: History) -> dict[bytes, list[Operation]]:
-    """Return the deletions that no client asked for: leases that ended."""
-    claimed = _claimed_deletions(history)
-    found: dict[bytes, list[Operation]] = {}
-    for main, rows in history.effects.items():
-        for revision, kv in rows:
-            if revision & 1 and main not in claimed:
-                operation = Operation(0, NEVER, ANYTHING, None, certain=False)
-                found.setdefault(key_of(kv), []).append(operation)
-    return found
-
-
-def operations_of(record: Record) -> Iterable[tuple[bytes, Operation]]:
-    """Reduce a request to what it saw of each key and what it wrote."""
-    request, response = record.request, record.response
-    if record.kind not in _KV or isinstance(response, Status) or not record.linearizable:
-        return
-    certain = response is not None
-    returned = record.returned if record.returned is not None else NEVER
-    invoked = record.invoked
-
-    def operation(observed: Value | Anything, written: Value | Anything) -> Operation:
-        return Operation(invoked, returned, observed, written, certain)
-
-    if record.kind == "put":
-        observed: Value | Anything = ANYTHING
-        if certain and request.prev_kv:
-            observed = response.prev_kv.value if response.HasField("prev_kv") else None
-        yield request.key, operation(observed, request.value)
-    elif record.kind == "get" and certain:
-        yield request.key, operation(response.kvs[0].value if response.kvs else None, ANYTHING)
-    elif record.kind == "list" and certain:
-        for kv in response.kvs:
-            yield kv.key, operation(kv.value, ANYTHING)
-    elif record.kind == "delete":
-        observed = ANYTHING
-        if certain:
-            observed = response.prev_kvs[0].value if response.deleted else None
-        yield request.key, operation(observed, None)
-    elif record.kind == "set":
-        key = request.compare[0].key
-        if not certain or response.succeeded:
-            yield key, operation(record.expected, request.success[0].request_put.value)
-        else:
-            kvs = response.responses[0].response_range.kvs
-            yield key, operation(kvs[0].value if kvs else None, ANYTHING)
-    elif record.kind == "pair":
-        for each in request.success[:-1]:
-            yield each.request_put.key, operation(ANYTHING, each.request_put.value)
+    """Require that all operations could have happened one after the other."""
+    contradiction = find_contradiction(reduce_history(history))
+    if contradiction is not None:
+        raise Violation(
+            "linearizable",
+            f"no order explains #{contradiction.invoked}, which saw {contradiction.observed} "
+            f"and wrote {contradiction.written}",
+        )
 
 
 def check_once(history: History) -> None:
@@ -273,14 +133,14 @@ def check_once(history: History) -> None:
         put.value: record
         for record in history.records
         if isinstance(record.response, Status)
-        for put in _puts_of(record)
+        for put in puts_of(record.request)
     }
     written: dict[bytes, int] = {}
     for main in sorted(history.effects):
         for revision, kv in history.effects[main]:
-            if revision & 1:
+            if revision & 1 or not is_clients_key(key_of(kv)):
                 continue
-            value = _value(kv)
+            value = KeyValue.FromString(kv).value
             if value in written:
                 raise Violation(
                     "applied once", f"{value!r} was written at {written[value]} and at {main}"
@@ -295,49 +155,13 @@ def check_once(history: History) -> None:
             written[value] = main
 
 
-def _puts_of(record: Record) -> list[Any]:
-    if record.kind == "put":
-        return [record.request]
-    if record.kind in ("set", "pair"):
-        return [each.request_put for each in record.request.success if each.HasField("request_put")]
-    return []
-
-
-def check_leases(history: History) -> None:
-    """Require that no lease ended before its time, counted from its last renewal.
-
-    A client that got an answer knows that the lease lives that long from when it asked.
-    """
-    revoked = {record.request.ID for record in history.records if record.kind == "revoke"}
-    renewals: dict[int, list[Record]] = {}
-    for record in history.records:
-        if record.kind in ("grant", "keep") and record.returned is not None:
-            response = record.response
-            if not isinstance(response, Status) and response.TTL > 0:
-                renewals.setdefault(response.ID, []).append(record)
-    claimed = _claimed_deletions(history)
-    # Whoever never got an answer may have deleted them as well.
-    unknown = {
-        record.request.key
-        for record in history.records
-        if record.kind == "delete" and record.response is None
-    }
-    for main, rows in history.effects.items():
-        for revision, kv in rows:
-            if not revision & 1 or main in claimed or key_of(kv) in unknown:
-                continue
-            before = history.at(key_of(kv), main - 1)
-            lease = 0 if before is None else KeyValue.FromString(before).lease
-            if lease and lease not in revoked:
-                _check_lease(lease, renewals.get(lease, []), history.first_seen[main])
-
-
-def _check_lease(lease: int, renewals: list[Record], ended: float) -> None:
-    for record in renewals:
-        until = record.started + record.response.TTL
-        if record.finished <= ended < until:
-            raise Violation(
-                "leases do not end early",
-                f"{lease:x} was to live until {until:.3f} by {record.kind} #{record.invoked}, and "
-                f"its keys were gone at {ended:.3f}",
-            )
+def puts_of(request: Any) -> Iterator[PutRequest]:
+    """Return the puts of a request, nested ones too."""
+    if isinstance(request, PutRequest):
+        yield request
+    elif isinstance(request, TxnRequest):
+        for each in request.success:
+            if each.HasField("request_put"):
+                yield each.request_put
+            elif each.HasField("request_txn"):
+                yield from puts_of(each.request_txn)

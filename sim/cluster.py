@@ -1,31 +1,36 @@
-"""A cluster of machines, the network between them, and what goes wrong.
+"""A cluster of machines, the network between them, and how clients reach them.
 
 This is also where members are looked at: after every turn, from outside, for what no member may
 ever show.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
-from kvorum.member.outbox import SnapshotTransfer
+from kvorum.membership.bootstrap import initial_members
+from kvorum.membership.documents import Member as Peer
 from kvorum.raft.messages import Message, MessageType
-from kvorum.raft.wire import encode_message
 from kvorum.rpc.services import Services
 from sim.edge import CLIENT_DELAY, SimulatedEdge
 from sim.faults import Faults, without_faults
 from sim.history import History
-from sim.machine import Front, Machine
+from sim.links import Links
+from sim.machine import REFUSED, Front, Machine
+from sim.nemesis import Nemesis
 from sim.network import Network
+from sim.operators import Operator
+from sim.peers import FramedPeers, PlainPeers, receive
+from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World
 
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
-SNAPSHOT_SECONDS = (0.01, 0.3)
 
 
 def services(member: Member, edge: SimulatedEdge) -> Front:
@@ -39,18 +44,23 @@ class Cluster:
     __slots__ = (
         "_calls",
         "_clients",
+        "_directory",
+        "_is_strict",
+        "_make_front",
         "_numbers",
+        "_options",
+        "_quota_bytes",
         "_random",
         "_world",
         "faults",
         "history",
         "leaders",
+        "links",
         "machines",
         "members",
+        "nemesis",
         "network",
-        "partitions",
-        "pauses",
-        "snapshots",
+        "operator",
     )
 
     def __init__(
@@ -66,194 +76,129 @@ class Cluster:
         self._random: Random = world.stream("cluster")
         self._clients: Random = world.stream("connections")
         self._calls = 0
+        self._quota_bytes = faults.quota_bytes
+        self._is_strict = faults.strict_changes
         self.faults = faults
         self.history = History()
         self.network = Network(world, faults, self._deliver)
-        self.members: Sequence[int] = range(1, size + 1)
+        self.links = Links(world, faults, self.network.is_cut) if faults.frames else None
+        # Those that clients go to: voters that have a machine.
+        self.members = list(range(1, size + 1))
         # Who led each term, by raft's own ids.
         self.leaders: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        self.partitions = self.pauses = self.snapshots = 0
-        initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
+        self._directory = directory
+        self._options = options
+        self._make_front = make_front
         self.machines: dict[int, Machine] = {}
+        initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         for number in self.members:
-            config = MemberConfig(
-                name=f"m{number}",
-                directory="/data/member",
-                initial_cluster=initial,
-                client_urls=(f"http://m{number}:2379",),
-                **options,  # type: ignore[arg-type]
-            )
-            databases = Path(directory, f"m{number}")
-            databases.mkdir()
-            self.machines[number] = Machine(
-                world, self, number, config, faults, str(databases), make_front
-            )
+            self._set_up(number, initial_cluster=initial)
+        self.nemesis = Nemesis(world, faults, self.machines, self.network, self.links, self.leaders)
+        token = self.machines[1].config.initial_cluster_token
+        founders = {
+            each.id: int(each.name.removeprefix("m")) for each in initial_members(initial, token)
+        }
+        self.operator = Operator(world, self, faults, founders)
+
+    def _set_up(self, number: int, **options: Any) -> Machine:
+        """Make a machine with an empty disk."""
+        world, faults = self._world, self.faults
+        config = MemberConfig(
+            name=f"m{number}",
+            directory="/data/member",
+            client_urls=(f"http://m{number}:2379",),
+            quota_bytes=self._quota_bytes,
+            strict_reconfig=self._is_strict,
+            **self._options,  # type: ignore[arg-type]
+            **options,
+        )
+        databases = Path(self._directory, f"m{number}")
+        databases.mkdir()
+        machine = Machine(world, self, number, config, faults, str(databases), self._make_front)
+        if self.links is not None:
+            machine.peers = FramedPeers(world, machine, self.links)
+        else:
+            machine.peers = PlainPeers(world, machine, self.network, self._find)
+        machine.files.make_directory("/data")
+        machine.files.sync_directory("/")
+        self.machines[number] = machine
+        return machine
+
+    def add_machine(self, number: int, joins: tuple[int, int], known: list[Peer]) -> Machine:
+        """Set up an empty machine for a member that was added."""
+        machine = self._set_up(number, joins=joins)
+        machine.joined = known
+        return machine
+
+    def remove_machine(self, machine: Machine) -> None:
+        """Give up a machine for good."""
+        if self.links is not None:
+            self.links.close(machine.peer_urls[0])
+        machine.end()
+        del self.machines[machine.number]
 
     def start(self) -> None:
-        """Start all members, and what goes wrong."""
-        for machine in self.machines.values():
-            machine.files.make_directory("/data")
-            machine.files.sync_directory("/")
+        """Start all members, and let things go wrong."""
+        for machine in list(self.machines.values()):
             machine.start()
-        faults, random = self.faults, self._random
-        if faults.partition_gap and len(self.members) > 1:
-            self._world.after(random.expovariate(1 / faults.partition_gap), self._partition)
-        if faults.crash_gap:
-            self._world.after(random.expovariate(1 / faults.crash_gap), self._crash)
-        if faults.pause_gap:
-            self._world.after(random.expovariate(1 / faults.pause_gap), self._pause)
+        self.nemesis.start()
+        self.operator.start()
 
-    # What goes wrong.
-
-    def _partition(self) -> None:
-        faults, random = self.faults, self._random
-        if not faults.partition_gap:
-            return
-        self.partitions += 1
-        self.network.heal()
-        self.network.partition(list(self.members), self._victim(), random)
-        lasts = random.uniform(*faults.partition_time)
-        self._world.after(lasts, self.network.heal)
-        self._world.after(lasts + random.expovariate(1 / faults.partition_gap), self._partition)
-
-    def _crash(self) -> None:
-        faults, random = self.faults, self._random
-        if not faults.crash_gap:
-            return
-        chosen = [self._victim()]
-        if random.random() < faults.all_crash_chance:
-            chosen = list(self.members)
-        for number in chosen:
-            machine = self.machines[number]
-            if random.random() < faults.amid_chance:
-                machine.crash_amid()
-            else:
-                machine.crash(power_cut=random.random() < faults.power_cut_chance)
-            self._world.after(random.uniform(*faults.down_time), self._restart, number)
-        self._world.after(random.expovariate(1 / faults.crash_gap), self._crash)
-
-    def _victim(self) -> int:
-        """Return who is to suffer: the newest leader, or anyone."""
-        if self.leaders and self._random.random() < self.faults.leader_chance:
-            return self.leaders[max(self.leaders)]
-        return self._random.choice(self.members)
-
-    def _crash_voter(self, number: int) -> None:
-        self.machines[number].crash(power_cut=True)
-        self._world.after(self._random.uniform(0.0, 0.01), self._restart, number)
-
-    def _restart(self, number: int) -> None:
-        machine = self.machines[number]
-        if machine.is_dead:
-            machine.start()
-        elif self.faults.crash_gap:
-            # It has not come to the point where it is to crash.
-            self._world.after(self._random.uniform(*self.faults.down_time), self._restart, number)
-
-    def _pause(self) -> None:
-        faults, random = self.faults, self._random
-        if not faults.pause_gap:
-            return
-        self.pauses += 1
-        machine = self.machines[self._victim()]
-        machine.pause(random.uniform(*faults.pause_time))
-        self._world.after(random.expovariate(1 / faults.pause_gap), self._pause)
+    def stopped(self, machine: Machine) -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+        self.nemesis.stopped(machine)
 
     def stop_faults(self) -> None:
         """Let nothing go wrong any more, and start whoever is down."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, "---", "faults end")
         self.faults = self.network.faults = without_faults()
-        self.network.heal()
+        if self.links is not None:
+            self.links.faults = self.faults
         for machine in self.machines.values():
             machine.faults = machine.edge.faults = self.faults
-            machine.disarm()
-            if machine.is_dead:
-                machine.start()
+        self.nemesis.stop(self.faults)
+        self.operator.stop(self.faults)
+
+    @property
+    def snapshots(self) -> int:
+        """How many were sent to other members."""
+        return sum(machine.snapshots_sent for machine in self.machines.values())
 
     # What passes between members.
 
-    def _number_of(self, raft_id: int) -> int | None:
+    def _find(self, raft_id: int) -> Machine | None:
         number = self._numbers.get(raft_id)
         if number is None:
             for machine in self.machines.values():
                 if machine.member is not None:
                     self._numbers[machine.member.id] = machine.number
             number = self._numbers.get(raft_id)
-        return number
+        return None if number is None else self.machines.get(number)
 
-    def carry(self, sender: int, message: Message) -> None:
-        """Bring a raft message to the member it is for, if it can be."""
-        to = self._number_of(message.to)
-        if to is not None:
-            self.network.send(sender, to, message)
+    def said(self, sender: int, message: Message) -> None:
+        """Look at a raft message that leaves a member."""
+        if self.links is not None:
+            self.network.sent += 1
+            if self._world.trace is not None:
+                to = self._find(message.to)
+                name = "?" if to is None else to.name
+                self._world.trace.line(
+                    self._world.now, f"m{sender}", f"> {name} {describe(message)}"
+                )
         if (
             message.type == MessageType.VOTE_RESP
             and not message.reject
             and self._random.random() < self.faults.vote_crash_chance
         ):
-            self._world.after(self._random.uniform(0.0, 0.01), self._crash_voter, sender)
+            machine = self.machines[sender]
+            delay = self._random.uniform(0.0, 0.01)
+            self._world.after(delay, self.nemesis.crash_voter, machine)
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:
-        self.machines[to].receive(sender, frame)
-
-    def carry_snapshot(self, sender: int, transfer: SnapshotTransfer, image: bytes) -> None:
-        """Bring a snapshot and its file to the member it is for, if it can be."""
-        to = self._number_of(transfer.message.to)
-        frame = encode_message(transfer.message)
-        incarnation = self.machines[sender].incarnation
-        self._world.after(
-            self._random.uniform(*SNAPSHOT_SECONDS),
-            self._deliver_snapshot,
-            sender,
-            incarnation,
-            to,
-            frame,
-            image,
-            transfer,
-        )
-
-    def _deliver_snapshot(
-        self,
-        sender: int,
-        incarnation: int,
-        to: int | None,
-        frame: bytes,
-        image: bytes,
-        transfer: SnapshotTransfer,
-    ) -> None:
-        self.snapshots += 1
-        arrived = (
-            to is not None
-            and not self.network.is_cut(sender, to)
-            and self._random.random() >= self.faults.drop_chance
-            and self.machines[to].receive_snapshot(sender, frame, image)
-        )
-        self.machines[sender].snapshot_sent(incarnation, transfer, failed=not arrived)
-
-    def ask(self, sender: int, number: int, peer: int, path: str, body: bytes) -> None:
-        """Ask another member something that is no raft message."""
-        to = self._number_of(peer)
-        delay = self._random.uniform(*self.faults.link_delay)
-        incarnation = self.machines[sender].incarnation
-        self._world.after(delay, self._asked, sender, incarnation, number, to, path, body)
-
-    def _asked(
-        self, sender: int, incarnation: int, number: int, to: int | None, path: str, body: bytes
-    ) -> None:
-        machine = self.machines[sender]
-        if (
-            to is None
-            or self.network.is_cut(sender, to)
-            or self.network.is_cut(to, sender)
-            or self._random.random() < self.faults.drop_chance
-        ):
-            machine.told(incarnation, number, None)
-            return
-        self.machines[to].asked(
-            path, body, lambda answer: machine.told(incarnation, number, answer)
-        )
+        if to in self.machines:
+            receive(self.machines[to], sender, frame, self._world)
 
     # How clients reach members.
 
@@ -270,6 +215,8 @@ class Cluster:
         delay = random.uniform(*CLIENT_DELAY)
         if random.random() < self.faults.connection_chance:
             self._world.after(delay, answered, None)
+        elif member not in self.machines:
+            self._world.after(delay, answered, REFUSED)
         else:
             self._world.after(
                 delay,
@@ -283,7 +230,8 @@ class Cluster:
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer, or break a stream off."""
-        self.machines[member].hang_up(call)
+        if member in self.machines:
+            self.machines[member].hang_up(call)
 
     def open_stream(
         self,
@@ -294,27 +242,29 @@ class Cluster:
     ) -> int:
         """Open a stream; its end is told, None if the connection broke."""
         self._calls += 1
+        machine = self.machines.get(member)
+        if machine is None:
+            self._world.after(CLIENT_DELAY[1], answered, REFUSED)
+            return self._calls
         self._world.after(
-            0.0,
-            self.machines[member].open_stream,
-            self._calls,
-            METHOD_NUMBERS[path],
-            answered,
-            message,
+            0.0, machine.open_stream, self._calls, METHOD_NUMBERS[path], answered, message
         )
         return self._calls
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""
-        self._world.after(
-            CLIENT_DELAY[1], self.machines[member].stream_event, EventKind.MESSAGE, call, payload
-        )
+        machine = self.machines.get(member)
+        if machine is not None:
+            self._world.after(
+                CLIENT_DELAY[1], machine.stream_event, EventKind.MESSAGE, call, payload
+            )
 
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Take nothing from a stream for a while."""
-        machine = self.machines[member]
-        machine.edge.stall(call)
-        self._world.after(seconds, machine.unstall, call)
+        machine = self.machines.get(member)
+        if machine is not None:
+            machine.edge.stall(call)
+            self._world.after(seconds, machine.unstall, call)
 
     # What no member may ever show.
 
@@ -361,3 +311,4 @@ class Cluster:
                 raise Violation(
                     "one leader per term", f"m{known} and {machine.name} lead term {term}"
                 )
+            self.nemesis.leads(machine, term, member.committed)

@@ -16,6 +16,8 @@ from sim.world import World
 
 CLIENT_DELAY = (0.0001, 0.002)
 STREAM_TAKEN_BYTES = 64 * 1024
+STALLED_FACTOR = 64
+"""Bytes that a client does not take count as this many: runs are short, and streams seldom full."""
 
 Lost = None
 """What a client is told in place of an answer when its connection broke."""
@@ -33,7 +35,17 @@ class _Call(NamedTuple):
 class SimulatedEdge:
     """The calls that clients have open with one member."""
 
-    __slots__ = ("_broken", "_calls", "_last", "_random", "_stalled", "_world", "faults", "pending")
+    __slots__ = (
+        "_broken",
+        "_calls",
+        "_last",
+        "_random",
+        "_stalled",
+        "_waiting",
+        "_world",
+        "faults",
+        "pending",
+    )
 
     def __init__(self, world: World, name: str, faults: Faults) -> None:
         self._world = world
@@ -46,6 +58,8 @@ class SimulatedEdge:
         self._stalled: dict[int, list[bytes]] = {}
         self.pending: dict[int, int] = {}
         self._broken = 0
+        # Unary calls whose end is to be told.
+        self._waiting: set[int] = set()
 
     def register(self, call: int, answered: Answered) -> None:
         """Note a unary call whose request has arrived."""
@@ -66,9 +80,14 @@ class SimulatedEdge:
         """Return whether a call is an open stream."""
         return call in self._calls and self._calls[call].message is not None
 
+    def is_told(self, call: int) -> bool:
+        """Return whether the end of an open call is told: a stream's, or one marked to wait."""
+        return call in self._calls and (self.is_stream(call) or call in self._waiting)
+
     def forget(self, call: int) -> bool:
         """Forget a call whose client is gone; return whether it was open."""
         self._last.pop(call, None)
+        self._waiting.discard(call)
         self._stalled.pop(call, None)
         self.pending.pop(call, None)
         return self._calls.pop(call, None) is not None
@@ -77,6 +96,7 @@ class SimulatedEdge:
         """Break all connections."""
         calls, self._calls = self._calls, {}
         self._last.clear()
+        self._waiting.clear()
         self._stalled.clear()
         self.pending.clear()
         for call in calls.values():
@@ -103,6 +123,7 @@ class SimulatedEdge:
         """End unary calls."""
         for call, result in batch:
             known = self._calls.pop(call, None)
+            self._waiting.discard(call)
             if known is None:
                 continue
             random = self._random
@@ -123,7 +144,7 @@ class SimulatedEdge:
                 self._carry(call, known, data)
             else:
                 waiting.append(data)
-                self.pending[call] += len(data)
+                self.pending[call] += STALLED_FACTOR * len(data)
 
     def _carry(self, call: int, known: _Call, data: bytes) -> None:
         assert known.message is not None, f"a message on call {call}, which is no stream"
@@ -148,4 +169,6 @@ class SimulatedEdge:
         return self.pending.get(call, 0)
 
     def mark_waiting(self, call: int) -> None:
-        """Ask to be told if a unary call ends before its reply: clients here only give up."""
+        """Ask to be told if a unary call ends before its reply."""
+        if call in self._calls:
+            self._waiting.add(call)

@@ -6,8 +6,14 @@ power cut as all names are. A commit shows itself before it takes effect; if the
 there it is under way, and a coin decides whether it happened.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import NamedTuple
 
+import lmdb
+
+from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, Sizes, WriteTransaction
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.real import LmdbEnvironment, LmdbEnvironments, LmdbRead, LmdbWrite
@@ -29,9 +35,13 @@ class SimulatedWrite(LmdbWrite):
         owner.writing = self
 
     def commit(self) -> None:
-        """Commit, unless the machine crashes now."""
+        """Commit, unless the machine crashes now or its disk fails."""
         self._owner.committing = True
-        self._owner.ask("commit")
+        try:
+            self._owner.ask("commit")
+        except OSError as error:
+            # Whether it happened all the same is decided when the process ends, as in a crash.
+            raise BackendError(f"{self._owner.path}: committing failed: {error}") from error
         self._owner.committing = False
         self._owner.writing = None
         super().commit()
@@ -118,12 +128,18 @@ class SimulatedEnvironments:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
         if not self.files.exists(path):
-            descriptor = self.files.open(path, Opening.CREATE)
-            self.files.pwrite(descriptor, 0, b"%d." % self._next_number())
-            self.files.fdatasync(descriptor)
-            self.files.close(descriptor)
+            try:
+                self._create(path)
+            except OSError as error:
+                raise BackendError(f"{path}: opening failed: {error}") from error
         inner = self._lmdb.open(self._real_path(path), MAP_BYTES)
         return self._opened(path, inner)
+
+    def _create(self, path: str) -> None:
+        descriptor = self.files.open(path, Opening.CREATE)
+        self.files.pwrite(descriptor, 0, b"%d." % self._next_number())
+        self.files.fdatasync(descriptor)
+        self.files.close(descriptor)
 
     def open_reader(self, path: str) -> Environment:
         """Open an existing file to read; if it is open already, share that."""
@@ -138,7 +154,10 @@ class SimulatedEnvironments:
         number = self._next_number()
         with open(f"{self._directory}/{number}", "xb") as target:  # noqa: PTH123
             self._lmdb.copy(source.inner, path, target.fileno())
-        self.files.pwrite(descriptor, 0, b"%d." % number)
+        try:
+            self.files.pwrite(descriptor, 0, b"%d." % number)
+        except OSError as error:
+            raise BackendError(f"{path}: copying {source.path} failed: {error}") from error
 
     def forget(self, path: str) -> None:
         """Note that a file was closed."""
@@ -154,3 +173,96 @@ class SimulatedEnvironments:
         if not content.endswith(b"."):
             raise CorruptionError(path, "opening", "not a database")
         return f"{self._directory}/{int(content[:-1])}"
+
+    # Decay.
+
+    def flip(self, directory: str, random: Random) -> "DamagedEntry | None":
+        """Flip a bit of one entry of the database in a directory, if there is any.
+
+        Not while a transaction writes: LMDB has room for one.
+        """
+        paths = [path for path in self._paths(directory) if self._is_at_rest(path)]
+        if not paths:
+            return None
+        with self._raw(random.choice(paths)) as (environment, databases):
+            if not databases:
+                return None
+            bucket = random.choice([each for each in BUCKETS if each in databases])
+            with environment.begin(databases[bucket], write=True) as transaction:
+                entries = list(transaction.cursor())
+                if not entries:
+                    return None
+                key, value = random.choice(entries)
+                # The keys of rows and names decay as well, if not as often: they are short.
+                is_key = random.random() < 0.2
+                flipped = _flipped(key if is_key else value, random)
+                damage = DamagedEntry(
+                    bucket, key, value, flipped if is_key else key, value if is_key else flipped
+                )
+                if is_key and transaction.get(flipped) is not None:
+                    return None
+                transaction.delete(key)
+                transaction.put(damage.now_key, damage.now_value)
+        return damage
+
+    def restore(self, directory: str, damage: "DamagedEntry") -> None:
+        """Put an entry back as it was, wherever it still is."""
+        assert not self._open, "a process uses the databases"
+        for path in self._paths(directory):
+            with self._raw(path) as (environment, databases):
+                if damage.bucket not in databases:
+                    continue
+                with environment.begin(databases[damage.bucket], write=True) as transaction:
+                    if transaction.get(damage.now_key) == damage.now_value:
+                        transaction.delete(damage.now_key)
+                        transaction.put(damage.key, damage.value)
+
+    def _paths(self, directory: str) -> list[str]:
+        if not self.files.exists(directory):
+            return []
+        names = [name for name in self.files.list(directory) if name.startswith("backend.")]
+        paths = [f"{directory}/{name}" for name in names]
+        return [path for path in paths if read_file(self.files, path).endswith(b".")]
+
+    def _is_at_rest(self, path: str) -> bool:
+        environment = self._open.get(path)
+        return environment is None or environment.writing is None
+
+    @contextmanager
+    def _raw(self, path: str) -> "Iterator[tuple[lmdb.Environment, dict[bytes, lmdb._Database]]]":
+        """Give the file of a database and its buckets, whether or not it is open."""
+        known = self._open.get(path)
+        if known is not None:
+            yield known.inner.lmdb, known.inner.databases
+            return
+        environment = lmdb.Environment(
+            self._real_path(path), map_size=MAP_BYTES, subdir=False, max_dbs=len(BUCKETS)
+        )
+        try:
+            databases = {}
+            for bucket in BUCKETS:
+                # A process that crashed while it made the file may have made none of them.
+                with suppress(lmdb.NotFoundError):
+                    databases[bucket] = environment.open_db(bucket, create=False)
+            yield environment, databases
+        finally:
+            environment.close()
+
+
+class DamagedEntry(NamedTuple):
+    """An entry of a database that is not what was written: as it was, and as it is now."""
+
+    bucket: bytes
+    key: bytes
+    value: bytes
+    now_key: bytes
+    now_value: bytes
+
+    def __str__(self) -> str:
+        return f"{self.bucket!r} {self.key!r}={self.value!r} is {self.now_key!r}={self.now_value!r}"
+
+
+def _flipped(data: bytes, random: Random) -> bytes:
+    changed = bytearray(data)
+    changed[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    return bytes(changed)

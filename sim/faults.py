@@ -16,6 +16,18 @@ Span = tuple[float, float]
 class Faults:
     """The rates of one run."""
 
+    frames: bool
+    """Members speak production's peer protocol over connections, and not by plain messages.
+
+    Only plain messages are lost one by one, doubled and out of order; only connections break,
+    are slow, and fill queues.
+    """
+    link_bytes_per_second: float
+    """How much a connection between members carries; 0: any amount."""
+    link_queue_bytes: int
+    """With more on its way than this a stream between members counts as full; 0: it never does."""
+    reset_gap: float
+    """About the time between two connections of members that break; 0: they do not."""
     link_delay: Span
     """How long a message between members takes."""
     delay_chance: float
@@ -42,12 +54,36 @@ class Faults:
     """That a crash takes every member at once."""
     vote_crash_chance: float
     """That a member loses power right after it gave its vote, and is back at once."""
+    leader_crash_chance: float
+    """That a new leader loses its power: soon, or when it first commits, before it tells anyone."""
     leader_chance: float
     """That a crash, a pause or a partition is for the leader, and not for anyone."""
     pause_gap: float
     """About the time between two pauses of a process; 0: there is none."""
     pause_time: Span
-    """How long a process stands still."""
+    """How long a process stands still: a moment, or longer than elections take and leases live."""
+    disk_error_gap: float
+    """About the time between two failing calls to a disk, a write or a sync; 0: none fails.
+
+    Of a write that fails a part is there; what a failed sync was for is read by everybody, and
+    never durable unless it is written again.
+    """
+    disk_full_gap: float
+    """About the time between two moments at which a disk fills up; 0: there is room."""
+    disk_full_time: Span
+    """How long a disk is full."""
+    flip_gap: float
+    """About the time between two flips of a bit of what is durable; 0: there is none.
+
+    It is one of a file of the log, of a `.snap` file, or of an entry of the database. The
+    disk is restored once the member has found it.
+    """
+    flip_crash_chance: float
+    """That a machine crashes right after a bit of its disk has flipped."""
+    disk_stall_gap: float
+    """About the time between two stalls of a disk; 0: there is none."""
+    disk_stall_time: Span
+    """How long a stalled disk takes for whatever is begun on it."""
     log_time: Span
     """How long a write to the log takes, with its sync."""
     flush_time: Span
@@ -62,6 +98,27 @@ class Faults:
     """About what the member's clock advances whenever it is asked within a turn."""
     tick_drift: float
     """How far a member's ticks may be off, as a part of their distance."""
+    clock_drift: float
+    """How much slower than the clients' clock a member's may be, as a part."""
+    clock_jump_chance: float
+    """That the time of day at a start is off by up to two hours, or that of the last start."""
+    change_gap: float
+    """About the time between two changes of the membership; 0: there is none.
+
+    A voter or a learner is added, which joins with an empty disk; learners are promoted; a
+    member is removed, and its machine given up. Answers may be lost as those of any request.
+    """
+    strict_changes: bool
+    """Members refuse changes that endanger the quorum."""
+    move_leader_gap: float
+    """About the time between two transfers of the leadership that are asked for; 0: none."""
+    defragment_gap: float
+    """About the time between two defragmentations of a member; 0: there is none."""
+    snapshot_gap: float
+    """About the time between two snapshots that are wanted early; 0: there is none."""
+    quota_bytes: int
+    """The quota of the members; once the alarm is raised, it is compacted, defragmented and
+    cleared. 0: as by default."""
     connection_chance: float
     """That a client's connection breaks before its request arrives, or before its answer does."""
 
@@ -74,6 +131,10 @@ def draw(random: Random) -> Faults:
 
     slow_disk = random.random() < 0.25
     return Faults(
+        frames=random.random() < 0.5,
+        link_bytes_per_second=sometimes(0.3, 5_000, 200_000),
+        link_queue_bytes=random.choice([0, 0, 300, 3000]),
+        reset_gap=sometimes(0.5, 0.1, 2.0),
         link_delay=random.choice([(0.0002, 0.001), (0.001, 0.02), (0.001, 0.08)]),
         delay_chance=sometimes(0.4, 0.001, 0.05),
         drop_chance=sometimes(0.5, 0.005, 0.15),
@@ -87,9 +148,10 @@ def draw(random: Random) -> Faults:
         amid_chance=sometimes(0.8, 0.3, 0.9),
         all_crash_chance=sometimes(0.3, 0.1, 0.5),
         vote_crash_chance=sometimes(0.5, 0.2, 0.8),
+        leader_crash_chance=sometimes(0.35, 0.3, 0.9),
         leader_chance=random.choice([0.2, 0.6, 0.9]),
         pause_gap=sometimes(0.5, 0.5, 3.0),
-        pause_time=random.choice([(0.1, 1.0), (0.5, 3.0)]),
+        pause_time=random.choice([(0.1, 1.0), (0.5, 3.0), (2.0, 12.0)]),
         log_time=(0.005, 0.2) if slow_disk else random.choice([(0.0001, 0.001), (0.001, 0.01)]),
         flush_time=(0.05, 0.6) if slow_disk else random.choice([(0.0005, 0.005), (0.01, 0.1)]),
         helper_time=random.choice([(0.001, 0.01), (0.05, 0.5)]),
@@ -98,12 +160,31 @@ def draw(random: Random) -> Faults:
         clock_step=random.choice([0.00001, 0.0001, 0.001]),
         tick_drift=sometimes(0.4, 0.01, 0.2),
         connection_chance=sometimes(0.6, 0.005, 0.05),
+        clock_drift=sometimes(0.4, 0.0001, 0.05),
+        clock_jump_chance=sometimes(0.4, 0.2, 0.8),
+        change_gap=sometimes(0.3, 0.5, 3.0),
+        strict_changes=random.random() < 0.5,
+        move_leader_gap=sometimes(0.3, 0.3, 2.0),
+        defragment_gap=sometimes(0.3, 0.3, 3.0),
+        snapshot_gap=sometimes(0.3, 0.3, 2.0),
+        quota_bytes=random.choice([0, 0, 0, 150_000, 250_000]),
+        disk_error_gap=sometimes(0.2, 0.7, 4.0),
+        disk_full_gap=sometimes(0.15, 0.7, 4.0),
+        disk_full_time=random.choice([(0.1, 1.0), (0.5, 4.0)]),
+        flip_gap=sometimes(0.2, 0.5, 3.0),
+        flip_crash_chance=random.choice([0.2, 0.7]),
+        disk_stall_gap=sometimes(0.25, 0.7, 4.0),
+        disk_stall_time=random.choice([(0.05, 0.5), (0.5, 4.0)]),
     )
 
 
 def without_faults() -> Faults:
     """Return a world in which nothing goes wrong: what a run ends with."""
     return Faults(
+        frames=False,
+        link_bytes_per_second=0.0,
+        link_queue_bytes=0,
+        reset_gap=0.0,
         link_delay=(0.0005, 0.002),
         delay_chance=0.0,
         drop_chance=0.0,
@@ -117,6 +198,7 @@ def without_faults() -> Faults:
         amid_chance=0.0,
         all_crash_chance=0.0,
         vote_crash_chance=0.0,
+        leader_crash_chance=0.0,
         leader_chance=0.0,
         pause_gap=0.0,
         pause_time=(0.0, 0.0),
@@ -128,4 +210,19 @@ def without_faults() -> Faults:
         clock_step=0.00001,
         tick_drift=0.0,
         connection_chance=0.0,
+        clock_drift=0.0,
+        clock_jump_chance=0.0,
+        change_gap=0.0,
+        strict_changes=False,
+        move_leader_gap=0.0,
+        defragment_gap=0.0,
+        snapshot_gap=0.0,
+        quota_bytes=0,
+        disk_error_gap=0.0,
+        disk_full_gap=0.0,
+        disk_full_time=(0.0, 0.0),
+        flip_gap=0.0,
+        flip_crash_chance=0.0,
+        disk_stall_gap=0.0,
+        disk_stall_time=(0.0, 0.0),
     )

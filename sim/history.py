@@ -6,10 +6,12 @@ there is one history of effects, and at the end it explains every answer and eve
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvorum.api.errors import Status
 from kvorum.mvcc.keyvalue import key_of
+from sim.operations import Pairs
 from sim.violation import Violation
 
 Row = tuple[int, bytes]
@@ -31,6 +33,7 @@ class Record:
         "response",
         "returned",
         "started",
+        "wrote",
     )
 
     def __init__(
@@ -43,25 +46,45 @@ class Record:
         self.invoked = invoked
         self.started = started
         self.linearizable = True
-        # What a compare-and-set expects to find.
-        self.expected: bytes | None = None
+        # What a transaction's compares let it find, if they all hold.
+        self.expected: Pairs = ()
         # None: it is not known whether it happened. A Status: it did not, unless it may have.
         self.response: Any = None
         self.returned: int | None = None
+        # Whether the revision of the answer is its own; known once it was checked.
+        self.wrote = False
         # When the answer came, in virtual seconds.
         self.finished = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is an answer, and no refusal."""
+        return self.response is not None and not isinstance(self.response, Status)
 
 
 class History:
     """The effects of every revision, and every request."""
 
-    __slots__ = ("_moment", "_versions", "effects", "first_seen", "records", "revision")
+    __slots__ = (
+        "_moment",
+        "_versions",
+        "compacted",
+        "effects",
+        "first_seen",
+        "records",
+        "revision",
+        "seen_moments",
+    )
 
     def __init__(self) -> None:
         self.effects: dict[int, tuple[Row, ...]] = {}
-        # When each revision was first applied anywhere, in virtual seconds.
+        # When each revision was first applied anywhere: in virtual seconds, and by the moments
+        # of invocations and returns.
         self.first_seen: dict[int, float] = {}
+        self.seen_moments: dict[int, int] = {}
         self.revision = 1
+        # The highest revision at which any member was compacted.
+        self.compacted = -1
         self.records: list[Record] = []
         self._moment = 0
         self._versions: dict[bytes, tuple[list[int], list[Row]]] = {}
@@ -75,6 +98,7 @@ class History:
         self, now: float, who: str, first: int, last: int, compacted: int, rows: Sequence[Row]
     ) -> None:
         """Take the rows with main revisions from first to last that a member has added."""
+        self.compacted = max(self.compacted, compacted)
         by_main: dict[int, list[Row]] = {}
         for row in rows:
             by_main.setdefault(row[0] >> 32, []).append(row)
@@ -86,6 +110,7 @@ class History:
                     raise Violation("effects", f"{who} is at revision {last}, {main} has no rows")
                 self.effects[main] = found
                 self.first_seen[main] = now
+                self.seen_moments[main] = self._moment
                 if main > self.revision:
                     self.revision = main
             elif known is None or found == known:
@@ -95,6 +120,19 @@ class History:
                     "one history",
                     f"{who} has revision {main} as {_shown(found)}, known is {_shown(known)}",
                 )
+
+    def needed(self, compacted: int) -> list[Row]:
+        """Return the rows that a compaction must leave: of every key the newest up to it.
+
+        A tombstone below it goes too. Nothing is known if a revision was never seen.
+        """
+        newest: dict[bytes, Row] = {}
+        for main in range(2, compacted + 1):
+            if main not in self.effects:
+                return []
+            for row in self.effects[main]:
+                newest[key_of(row[1])] = row
+        return [row for row in newest.values() if not row[0] & 1 or row[0] >> 32 == compacted]
 
     # Replayed, once the run is over.
 
@@ -109,7 +147,11 @@ class History:
                 else:
                     mains.append(main)
                     rows.append((revision, kv))
-        self._versions = versions
+        self._versions = {key: versions[key] for key in sorted(versions)}
+
+    def all_keys(self) -> Iterable[bytes]:
+        """Return every key that ever was, in order."""
+        return self._versions
 
     def at(self, key: bytes, main: int) -> bytes | None:
         """Return the encoded key-value of a key at a revision, None if it does not exist."""
@@ -122,7 +164,7 @@ class History:
     def range_at(self, key: bytes, end: bytes, main: int) -> list[bytes]:
         """Return the encoded key-values of a range at a revision, in the order of keys."""
         found = []
-        for each in sorted(self._versions):
+        for each in self._versions:
             if is_in_range(each, key, end):
                 kv = self.at(each, main)
                 if kv is not None:

@@ -1,121 +1,249 @@
-"""Whether the operations on one key could have happened one after the other.
+"""Whether the operations of clients could have happened one after the other.
 
-A history is linearizable if there is an order of its operations that a single register explains
-and that agrees with real time: what returned before another was invoked comes first. The search
-is that of Wing and Gong with Lowe's cache: depth first over the operations that may come next,
-never twice from the same set of done operations and the same value.
+A history is linearizable if there is an order of its operations that a single store explains
+and that agrees with real time: what returned before another was invoked comes first. An
+operation is reduced to what it saw of some keys and what it wrote to some. One whose answer never
+came is uncertain: it may take effect at any time after its invocation, or never.
 
-An operation is reduced to what it saw and what it wrote. One whose answer never came is
-uncertain: it may take effect at any time after its invocation, or never.
+Keys that no operation connects are decided one by one. What remains is searched as Wing and Gong
+do, with Lowe's cache: depth first over what may come next, never twice from the same set of done
+operations and the same state. Three things keep that short:
+
+- A value that only one operation writes ties those who saw it to it (`sim.bounds`): moments are
+  narrowed before the search begins, which settles nearly every history that is wrong.
+- A value nobody will look at any more is as good as any other, so orders that differ in such values
+  only are one. An operation that changes nothing else is taken at once.
+- A value may not be overwritten while someone has yet to see it and nobody will write it again.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
 
-NEVER: Final = 1 << 62
-"""The return of an operation whose answer never came."""
+from sim.bounds import narrow
+from sim.operations import NEVER, Operation, Prepared, components, prepare
 
-
-class Anything:
-    """Stands for a value nobody looked at, or nobody wrote."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "ANYTHING"
+STATES_MAX = 1_000_000
+"""States that are visited before a history is given up as undecided."""
+_NOBODY_LOOKS = -1
 
 
-ANYTHING: Final = Anything()
-Value = bytes | None
-"""What a register holds; None is a key that does not exist."""
+class Undecided(Exception):  # noqa: N818 (neither the history nor the checker is wrong)
+    """The search was given up."""
 
 
-class Operation(NamedTuple):
-    """One operation on one key.
+def find_contradiction(operations: Sequence[Operation]) -> Operation | None:
+    """Return an operation that no order explains together with those before it; None if all fit.
 
-    It needs the value `observed` to be there, unless that is ANYTHING, and leaves `written`,
-    unless that is ANYTHING. `invoked` and `returned` are moments of one counter; an operation
-    that is not certain has `returned` NEVER.
+    Raises Undecided where that would take too long.
     """
+    for part in components(operations):
+        prepared = prepare(part)
+        if isinstance(prepared, Operation):
+            return prepared
+        impossible = narrow(prepared)
+        if impossible is None:
+            impossible = _Search(prepared).run()
+        if impossible is not None:
+            return prepared.operations[impossible]
+    return None
 
-    invoked: int
-    returned: int
-    observed: Value | Anything
-    written: Value | Anything
-    certain: bool = True
 
-
-def is_linearizable(operations: Sequence[Operation], initial: Value = None) -> bool:
+def is_linearizable(operations: Sequence[Operation]) -> bool:
     """Tell whether some order explains all certain operations, and any of the others."""
-    ordered = sorted(_relevant(operations), key=lambda operation: operation.invoked)
-    remaining = sum(operation.certain for operation in ordered)
-    seen: set[tuple[int, Value]] = set()
-    # The way so far: what is done (a bit each), all before which place is done, the value, how
-    # many certain ones remain, and which of those that may come next were not tried.
-    path = [(0, 0, initial, remaining, _candidates(ordered, 0, 0, initial))]
-    while path:
-        done, first, state, remaining, candidates = path[-1]
-        if not remaining:
-            return True
-        if not candidates:
-            path.pop()
-            continue
-        chosen = candidates.pop()
-        operation = ordered[chosen]
-        done |= 1 << chosen
-        if not isinstance(operation.written, Anything):
-            state = operation.written
-        if (done, state) in seen:
-            continue
-        seen.add((done, state))
-        while done >> first & 1:
-            first += 1
-        remaining -= operation.certain
-        path.append((done, first, state, remaining, _candidates(ordered, done, first, state)))
-    return False
+    return find_contradiction(operations) is None
 
 
-def _relevant(operations: Sequence[Operation]) -> list[Operation]:
-    """Leave out what no certain operation can have noticed.
+class _Search:
+    """The way so far, and what may come next.
 
-    An uncertain write whose value nobody saw explains nothing: without it, whatever saw the
-    value before it sees it still.
+    Operations that are not done form a linked list in the order of invocation, so that taking
+    one out and putting it back is cheap.
     """
-    observed = {operation.observed for operation in operations}
-    return [
-        operation
-        for operation in operations
-        if operation.certain
-        or (not isinstance(operation.written, Anything) and operation.written in observed)
-    ]
 
+    __slots__ = (
+        "_after",
+        "_before",
+        "_certain",
+        "_done",
+        "_interest",
+        "_invoked",
+        "_observed",
+        "_precede",
+        "_readers",
+        "_remaining",
+        "_returned",
+        "_seen",
+        "_state",
+        "_writers",
+        "_written",
+    )
 
-def _candidates(ordered: Sequence[Operation], done: int, first: int, state: Value) -> list[int]:
-    """Return the places of those worth to come next, the best one last."""
-    deadline = NEVER
-    possible: list[int] = []
-    # An operation may come now unless one that is not done returned before its invocation.
-    for place in range(first, len(ordered)):
-        operation = ordered[place]
-        if operation.invoked > deadline:
-            break
-        if not done >> place & 1:
+    def __init__(self, prepared: Prepared) -> None:
+        count = len(prepared.invoked)
+        self._invoked = prepared.invoked
+        self._returned = prepared.returned
+        self._observed = prepared.observed
+        self._written = prepared.written
+        self._certain = prepared.certain
+        self._precede = prepared.precede
+        self._state = list(prepared.initial)
+        # Of every value: certain operations that have yet to see it, all that may, and writers.
+        values = prepared.values
+        self._readers = [0] * values
+        self._interest = [0] * values
+        self._writers = [0] * values
+        for place in range(count):
+            for _, value in self._observed[place]:
+                self._readers[value] += self._certain[place]
+                self._interest[value] += 1
+            for _, value in self._written[place]:
+                self._writers[value] += 1
+        self._remaining = sum(self._certain)
+        self._done = 0
+        self._seen: set[tuple[int, tuple[int, ...]]] = set()
+        # Place 0 of the list is its head; an operation stands at its place and one.
+        order = sorted(range(count), key=self._invoked.__getitem__)
+        self._after = [0] * (count + 1)
+        self._before = [0] * (count + 1)
+        last = 0
+        for place in order:
+            self._after[last] = place + 1
+            self._before[place + 1] = last
+            last = place + 1
+        self._after[last] = 0
+        self._before[0] = last
+
+    def run(self) -> int | None:
+        """Return None if an order is found, else whom the longest one could not do in time."""
+        path: list[tuple[int, list[int], list[int]]] = []
+        fewest, stuck = self._remaining + 1, 0
+        candidates, urgent = self._candidates()
+        while self._remaining:
+            if self._remaining < fewest:
+                fewest, stuck = self._remaining, urgent
+            if candidates:
+                place = candidates.pop()
+                overwritten = self._do(place)
+                if overwritten is not None:
+                    path.append((place, overwritten, candidates))
+                    candidates, urgent = self._candidates()
+            elif path:
+                place, overwritten, candidates = path.pop()
+                self._undo(place, overwritten)
+            else:
+                return stuck
+        return None
+
+    def _do(self, place: int) -> list[int] | None:
+        """Do an operation; return what it overwrote, or None if that leads nowhere new."""
+        readers, interest, writers, state = (
+            self._readers,
+            self._interest,
+            self._writers,
+            self._state,
+        )
+        certain = self._certain[place]
+        for _, value in self._observed[place]:
+            readers[value] -= certain
+            interest[value] -= 1
+        overwritten = []
+        is_wrong = False
+        for key, value in self._written[place]:
+            writers[value] -= 1
+            old = state[key]
+            overwritten.append(old)
+            state[key] = value
+            if old != value and readers[old] and not writers[old]:
+                is_wrong = True
+        self._done |= 1 << place
+        self._remaining -= certain
+        after, before = self._after, self._before
+        entry = place + 1
+        after[before[entry]] = after[entry]
+        before[after[entry]] = before[entry]
+        if not is_wrong:
+            known = (
+                self._done,
+                tuple([value if interest[value] else _NOBODY_LOOKS for value in state]),
+            )
+            if known not in self._seen:
+                if len(self._seen) >= STATES_MAX:
+                    raise Undecided(f"{len(self._seen)} states visited")
+                self._seen.add(known)
+                return overwritten
+        self._undo(place, overwritten)
+        return None
+
+    def _undo(self, place: int, overwritten: list[int]) -> None:
+        certain = self._certain[place]
+        for _, value in self._observed[place]:
+            self._readers[value] += certain
+            self._interest[value] += 1
+        for (key, value), old in zip(self._written[place], overwritten, strict=True):
+            self._writers[value] += 1
+            self._state[key] = old
+        self._done &= ~(1 << place)
+        self._remaining += certain
+        entry = place + 1
+        self._after[self._before[entry]] = entry
+        self._before[self._after[entry]] = entry
+
+    def _candidates(self) -> tuple[list[int], int]:
+        """Return the places of those worth to come next, the best one last; and who is urgent."""
+        invoked, returned, state = self._invoked, self._returned, self._state
+        deadline, urgent = NEVER + 1, 0
+        possible: list[int] = []
+        entry = self._after[0]
+        # An operation may come now unless one that is not done returned before its invocation.
+        while entry:
+            place = entry - 1
+            if invoked[place] > deadline:
+                break
             possible.append(place)
-            if operation.returned < deadline:
-                deadline = operation.returned
-    wanted = {ordered[place].observed for place in possible}
-    certain: list[int] = []
-    uncertain: dict[tuple[Value | Anything, Value | Anything], int] = {}
-    for place in possible:
-        operation = ordered[place]
-        if not isinstance(operation.observed, Anything) and operation.observed != state:
-            continue
-        if operation.certain:
-            if isinstance(operation.written, Anything):
-                # It fits and changes nothing: whatever comes can as well come after it.
-                return [place]
-            certain.append(place)
-        elif operation.written in wanted and operation.written != state:
-            # Only for the sake of one that sees it right afterwards; and of equal ones any.
-            uncertain.setdefault((operation.observed, operation.written), place)
-    return [*uncertain.values(), *reversed(certain)]
+            if returned[place] < deadline and self._certain[place]:
+                deadline, urgent = returned[place], place
+            entry = self._after[entry]
+        missing = ~self._done
+        certain: list[int] = []
+        uncertain: dict[tuple[object, object], int] = {}
+        wanted: set[int] | None = None
+        for place in possible:
+            if any(state[key] != value for key, value in self._observed[place]):
+                continue
+            if self._precede[place] & missing:
+                continue
+            if self._certain[place]:
+                if self._changes_nothing(place):
+                    return [place], urgent
+                certain.append(place)
+                continue
+            if wanted is None:
+                wanted = {pair[1] for each in possible for pair in self._observed[each]}
+            if self._is_worth(place, wanted):
+                # Of equal ones any.
+                uncertain.setdefault((self._observed[place], self._written[place]), place)
+        certain.sort(key=returned.__getitem__, reverse=True)
+        return [*uncertain.values(), *certain], urgent
+
+    def _is_worth(self, place: int, wanted: set[int]) -> bool:
+        """Return whether an uncertain operation can help: someone sees what it writes.
+
+        Where it touches one key only, it can wait until right before that.
+        """
+        observed, written = self._observed[place], self._written[place]
+        is_simple = len({key for key, _ in (*observed, *written)}) == 1
+        return any(
+            self._state[key] != value and (value in wanted if is_simple else self._interest[value])
+            for key, value in written
+        )
+
+    def _changes_nothing(self, place: int) -> bool:
+        """Return whether nobody can tell if this operation, which fits, comes now or later."""
+        observed = self._observed[place]
+        interest = self._interest
+        for key, value in self._written[place]:
+            old = self._state[key]
+            own_old = sum(pair == (key, old) for pair in observed)
+            own_new = sum(pair == (key, value) for pair in observed)
+            if interest[old] > own_old or interest[value] > own_new:
+                return False
+        return True

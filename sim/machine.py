@@ -13,38 +13,32 @@ from random import Random
 from typing import Protocol
 
 from kvorum.api.errors import Code, Status
+from kvorum.backend.errors import BackendError
 from kvorum.edge.interface import Event, EventKind, Request
-from kvorum.files.interface import read_file
-from kvorum.files.memory import Call, MemoryFiles
-from kvorum.member import questions
+from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
-from kvorum.member.outbox import SnapshotTransfer
 from kvorum.member.recovery import open_member
-from kvorum.member.waits import Steps
+from kvorum.membership.bootstrap import initial_members
+from kvorum.membership.documents import Member as Peer
 from kvorum.mvcc.hashes import HashKV
 from kvorum.raft.messages import Message
-from kvorum.raft.wire import decode_message
-from kvorum.snap import ReceivedDatabase
+from kvorum.wal import exists as log_exists
+from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
-from sim.environments import SimulatedEnvironments
 from sim.faults import Faults
 from sim.logs import CollectedLogs
-from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World
 
 UNIX_SECONDS = 1_700_000_000.0
+CLOCK_JUMP = (-7200.0, 7200.0)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
-
-
-class PowerCut(BaseException):
-    """The process ends here. No production code may catch it."""
 
 
 class Front(Protocol):
@@ -57,59 +51,78 @@ class Front(Protocol):
         """Give the edge what there is to say, after a turn."""
 
 
+class Peers(Protocol):
+    """How the member of a machine speaks to the others."""
+
+    def begin(self, member: Member) -> None:
+        """Take a process that has started."""
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Note that the process has ended."""
+
+    def hear(self, now: float) -> float:
+        """Give the member what others said, before a turn; return when there is more to do."""
+
+    def deliver(self, now: float) -> None:
+        """Send what the member has to say, after a turn."""
+
+
 class Cluster(Protocol):
     """What a machine asks of the world around it."""
 
-    def carry(self, sender: int, message: Message) -> None:
-        """Bring a raft message to the member it is for, if it can be."""
-
-    def carry_snapshot(self, sender: int, transfer: SnapshotTransfer, image: bytes) -> None:
-        """Bring a snapshot and its file to the member it is for, if it can be."""
-
-    def ask(self, sender: int, number: int, peer: int, path: str, body: bytes) -> None:
-        """Ask another member something that is no raft message."""
+    def said(self, sender: int, message: Message) -> None:
+        """Look at a raft message that leaves a member."""
 
     def turned(self, machine: "Machine") -> None:
         """Look at a member after its turn."""
+
+    def stopped(self, machine: "Machine") -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
 
 
 class Machine:
     """A disk that stays, and a process that comes and goes."""
 
     __slots__ = (
+        "_abandoned",
         "_busy_until",
-        "_calls_left",
         "_clock_now",
         "_cluster",
-        "_cut_off_until",
-        "_directory",
         "_in_turn",
         "_incarnation",
         "_jobs",
         "_last_turn",
         "_make_front",
-        "_numbers",
         "_outputs_left",
+        "_pace",
         "_random",
+        "_stalled_until",
+        "_started_at",
         "_turn_at",
         "_turns_now",
         "_world",
         "config",
         "crashes",
+        "deaf_until",
+        "disk",
         "edge",
-        "environments",
         "faults",
-        "files",
         "front",
         "is_dead",
+        "is_retired",
+        "joined",
+        "known",
         "logs",
         "member",
         "name",
         "number",
         "paused_until",
+        "peers",
         "seen_revision",
         "seen_term",
+        "snapshots_sent",
         "starts",
+        "stops",
         "tick_seconds",
     )
 
@@ -127,26 +140,32 @@ class Machine:
         self.name = f"m{number}"
         self.config = config
         self.faults = faults
-        self.files = MemoryFiles()
-        self.environments = SimulatedEnvironments(self.files, directory, self._next_number)
         self.edge = SimulatedEdge(world, self.name, faults)
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
         self.front: Front | None = None
+        self.peers: Peers
+        # The members that a joining one was told of.
+        self.joined: Sequence[Peer] = ()
+        self.known: Sequence[Peer] = ()
         self.is_dead = True
+        # Given up for good.
+        self.is_retired = False
         self.paused_until = 0.0
-        self._cut_off_until = 0.0
+        self.deaf_until = 0.0
         self.seen_revision = 0
         self.seen_term = 0
         self.crashes = 0
         self.starts = 0
+        self.stops = 0
+        self.snapshots_sent = 0
         self._world = world
         self._cluster = cluster
-        self._directory = directory
         self._make_front = make_front
         self._random: Random = world.stream(self.name)
+        self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
+        self._stalled_until = 0.0
         self.tick_seconds = config.heartbeat_seconds
-        self._numbers = 0
         self._incarnation = 0
         self._jobs: dict[Place, deque[Job]] = {}
         self._turn_at: float | None = None
@@ -155,15 +174,21 @@ class Machine:
         self._clock_now = 0.0
         self._in_turn = False
         self._busy_until = 0.0
-        # How many calls or outputs until the process ends amid something; None: it does not.
-        self._calls_left: int | None = None
+        self._started_at = UNIX_SECONDS
+        # Calls that were given up before they arrived, among others that ended.
+        self._abandoned: set[int] = set()
+        # What the process's clock advances in a second.
+        self._pace = 1.0
+        # How many outputs until the process ends amid them; None: it does not.
         self._outputs_left: int | None = None
 
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
+    @property
+    def files(self) -> MemoryFiles:
+        """The files on its disk, as they are now."""
+        return self.disk.files
 
-    def _line(self, what: str) -> None:
+    def line(self, what: str) -> None:
+        """Add a line to the trace."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, self.name, what)
 
@@ -177,31 +202,60 @@ class Machine:
         self.starts += 1
         self._jobs = {place: deque() for place in Place}
         self._turn_at = None
-        self.files.before = self._before
-        self._line("start")
+        self.disk.power_on()
+        self.line("start")
         drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
         self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
-        self._guarded(self._open)
+        # Its clock is never faster than that of clients, who judge when leases end.
+        self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
+        self.guarded(self._open)
 
     def _open(self) -> None:
         seams = Seams(
             files=self.files,
-            environments=self.environments,
+            environments=self.disk.environments,
             logger=self.logs,
             clock=self._clock,
             random_below=self._random.randrange,
-            unix_seconds=UNIX_SECONDS + self._world.now,
+            unix_seconds=self._time_of_day(),
         )
+        self.known = self._known()
         member = open_member(self.config, seams)
         self.member = member
+        self.peers.begin(member)
         self.front = self._make_front(member, self.edge)
         self.seen_revision = 0
         self.seen_term = 0
-        self._line(f"up applied {member.applied} revision {member.store.revision}")
+        self.line(f"up applied {member.applied} revision {member.store.revision}")
         world = self._world
         world.after(self._random.uniform(0.0, self.tick_seconds), self._tick, self._incarnation)
         self._cluster.turned(self)
-        self._request_turn()
+        self.request_turn()
+
+    def _time_of_day(self) -> float:
+        """Return what the clock on the wall says at a start; it may have jumped."""
+        random = self._random
+        if random.random() < self.faults.clock_jump_chance:
+            # Or it stands where it stood at the last start: what is made of it must differ anyway.
+            now = UNIX_SECONDS + self._world.now + random.uniform(*CLOCK_JUMP)
+            self._started_at = random.choice([now, self._started_at])
+        else:
+            self._started_at = UNIX_SECONDS + self._world.now
+        return self._started_at
+
+    @property
+    def peer_urls(self) -> tuple[str, ...]:
+        """Where others reach it."""
+        return (f"http://{self.name}:2380",)
+
+    def _known(self) -> Sequence[Peer]:
+        """Return whom the process knows of before its log tells it."""
+        config = self.config
+        if log_exists(self.files, f"{config.directory}/wal"):
+            return ()
+        if config.joins is not None:
+            return self.joined
+        return initial_members(config.initial_cluster, config.initial_cluster_token)
 
     def crash(self, *, power_cut: bool) -> None:
         """End the process now; jobs on their way are done, not done, or half done."""
@@ -211,80 +265,78 @@ class Machine:
         for jobs in self._jobs.values():
             if jobs and random.random() < 0.67:
                 # Half of these end somewhere on the way, at a call of the seed's choice.
-                self._calls_left = random.randint(0, 3) if random.random() < 0.5 else None
+                self.disk.cut_off_after(random.randint(0, 3) if random.random() < 0.5 else None)
                 try:
-                    jobs[0].run(self.files, self.environments)
-                except PowerCut:
-                    power_cut = True
+                    jobs[0].run(self.files, self.disk.environments)
+                except ProcessEnd:
                     break
+                except (OSError, BackendError):
+                    # The disk fails as well; nobody is left to be told.
+                    continue
         self._die(power_cut=power_cut)
-
-    def cut_off_after(self, calls: int) -> None:
-        """Let the power fail after so many further calls that change the disk."""
-        self._calls_left = calls
 
     def crash_amid(self) -> None:
         """Let the process end between two calls to the disk, or two outputs, soon."""
         if self.is_dead:
             return
         if self._random.random() < 0.6:
-            self.cut_off_after(self._random.randint(0, _AMID_CALLS_MAX))
+            self.disk.cut_off_after(self._random.randint(0, _AMID_CALLS_MAX))
         else:
             self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
+
+    def cut_off_outputs(self) -> None:
+        """Let the process end before the next thing it has to say."""
+        self._outputs_left = 0
 
     def _die(self, *, power_cut: bool) -> None:
         self.is_dead = True
         self.crashes += 1
         self._incarnation += 1
-        self._calls_left = self._outputs_left = None
-        self._line("power cut" if power_cut else "killed")
+        self._outputs_left = None
+        self.line("power cut" if power_cut else "killed")
         self.member = None
         self.front = None
         self._jobs = {}
-        self.paused_until = self._cut_off_until = 0.0
-        self.environments.crash(self._survives)
-        self.files.before = None
-        if power_cut:
-            self.files = self.files.after_power_cut(self._survives)
-        else:
-            self.files.kill()
-        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.paused_until = self.deaf_until = 0.0
+        self.disk.power_off(power_cut=power_cut)
         self.edge.crash()
+        self.peers.crash(power_cut=power_cut)
 
-    def _survives(self) -> bool:
-        return self._random.random() < 0.5
+    def _loses_power(self) -> bool:
+        return self._random.random() < self.faults.power_cut_chance
 
-    def _before(self, call: Call) -> None:
-        """Stand before every call that changes the disk."""
-        if self._calls_left is not None:
-            self._calls_left -= 1
-            if self._calls_left < 0:
-                # Whatever the code does while it is being ended does not reach the disk.
-                self.files = self.files.after_power_cut(self._survives)
-                self._line(f"cut off before {call.name} of {call.path}")
-                raise PowerCut
-
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def guarded(self, call: Callable[[], None]) -> None:
         """Run code of the member; a crash ends the process, anything else is a finding."""
         try:
             call()
-        except PowerCut:
-            self._die(power_cut=True)
+        except ProcessEnd:
+            self._die(power_cut=self._loses_power())
         except Violation:
             raise
-        except MemberStopped as error:
-            raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
         except Exception as error:
-            if self._calls_left is not None and self._calls_left < 0:
-                self._die(power_cut=True)
-                return
-            raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+            if self.disk.is_cut_off:
+                self._die(power_cut=self._loses_power())
+            elif self.disk.explains(error):
+                self._stop(error)
+            elif isinstance(error, MemberStopped):
+                raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
+            else:
+                raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+
+    def _stop(self, error: Exception) -> None:
+        """Let a member end that could not go on; its machine is started anew or goes on."""
+        self.stops += 1
+        self.line(f"stopped: {error}")
+        self._die(power_cut=self._random.random() < 0.5)
+        self._cluster.stopped(self)
 
     def end(self) -> None:
         """End the process for good, and give its files back."""
+        self.is_dead = self.is_retired = True
         self._incarnation += 1
         self.member = self.front = None
-        self.environments.crash(lambda: False)
+        self.edge.crash()
+        self.disk.close()
 
     def hash_kv(self) -> tuple[int, int, int]:
         """Return the member's own hash of its keys: value, revision, compacted revision."""
@@ -294,22 +346,31 @@ class Machine:
         if isinstance(job, HashKV):
             return job
         try:
-            return job.run(self.files, self.environments), job.revision, job.compact_revision
+            return job.run(self.files, self.disk.environments), job.revision, job.compact_revision
         finally:
             member.store.hash_ended(job)
 
     def disarm(self) -> None:
         """Let the process live and run."""
-        self._calls_left = self._outputs_left = None
-        self.paused_until = self._cut_off_until = 0.0
+        self._outputs_left = None
+        self.disk.relieve()
+        self._stalled_until = 0.0
+        self.paused_until = self.deaf_until = 0.0
 
     def pause(self, seconds: float) -> None:
         """Let the process stand still for a while."""
         if not self.is_dead:
-            self._line(f"paused for {seconds:.3f}")
-            self.paused_until = self._world.now + seconds
+            self.line(f"paused for {seconds:.3f}")
+            # What was put off until the end of an earlier pause comes at that time, not before.
+            self.paused_until = max(self.paused_until, self._world.now + seconds)
             # Peers have given up its connections meanwhile: clients are heard first.
-            self._cut_off_until = self.paused_until + self._random.uniform(0.0, 0.5)
+            self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
+
+    def stall(self, seconds: float) -> None:
+        """Let whatever is begun on the disk take at least until then."""
+        if not self.is_dead:
+            self.line(f"disk stalls for {seconds:.3f}")
+        self._stalled_until = self._world.now + seconds
 
     def _later(self, call: Callable[..., None], *arguments: object) -> bool:
         """Put something off while the process stands still; return whether it was."""
@@ -324,9 +385,27 @@ class Machine:
         if self._in_turn:
             self._clock_now += self._random.expovariate(1.0) * self.faults.clock_step
             return self._clock_now
-        return max(self._world.now, self._clock_now)
+        return max(self.now, self._clock_now)
 
-    def _request_turn(self, moment: float | None = None) -> None:
+    @property
+    def now(self) -> float:
+        """The time by the clock of the process."""
+        return self._world.now * self._pace
+
+    def tell(self, call: Callable[[Member], object]) -> bool:
+        """Hand something in to the member, if it runs, and let a turn follow."""
+        member = self.member
+        if member is None:
+            return False
+
+        def hand_in() -> None:
+            call(member)
+            self.request_turn()
+
+        self.guarded(hand_in)
+        return True
+
+    def request_turn(self, moment: float | None = None) -> None:
         """Let a turn be run soon, or at a moment."""
         world = self._world
         if moment is None:
@@ -346,64 +425,63 @@ class Machine:
         self._last_turn = moment
         if self._turns_now > _TURNS_AT_ONCE_MAX:
             raise Violation("turns get somewhere", f"{self.name} is woken at {moment} for nothing")
-        self._guarded(self._run_turn)
+        self.guarded(self._run_turn)
 
     def _run_turn(self) -> None:
-        member, now = self.member, self._world.now
+        member, now = self.member, self.now
         assert member is not None and self.front is not None
         self._clock_now = max(now, self._clock_now)
+        peers_at = self.peers.hear(now)
         self._in_turn = True
         more = member.turn(now, now + self._random.uniform(*self.faults.turn_budget))
         self._in_turn = False
         # What the clock said is what the turn took.
-        self._busy_until = self._clock_now
+        self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
         self._take(member)
         if more:
-            self._request_turn(self._busy_until)
+            self.request_turn(self._busy_until)
         else:
-            self._request_turn(max(member.wake_at(now), now))
+            moment = min(member.wake_at(now), peers_at)
+            # By the clock of the process; and not before it says so, however it is rounded.
+            self.request_turn(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
 
-    def _output(self) -> None:
+    def output(self) -> None:
+        """Let one more output leave the process, unless it ends here."""
         if self._outputs_left is not None:
             self._outputs_left -= 1
             if self._outputs_left < 0:
-                self._line("cut off between outputs")
-                raise PowerCut
+                self.line("cut off between outputs")
+                raise ProcessEnd
+
+    def peers_spoke(self) -> None:
+        """Take a turn soon: something arrived from another member."""
+        if not self.is_dead:
+            self.request_turn()
 
     def _take(self, member: Member) -> None:
         """Take what the member has to say, in an order of the seed's choice."""
         assert self.front is not None
-        out = member.out
         parts = [self._take_messages, self._take_jobs, self._take_answers]
         if self._random.random() < 0.5:
             self._random.shuffle(parts)
         for part in parts:
             part(member)
-        for transfer in out.take_snapshots():
-            self._output()
-            image = read_file(self.files, transfer.path)
-            self._cluster.carry_snapshot(self.number, transfer, image)
-        for question in out.take_questions():
-            self._output()
-            self._cluster.ask(
-                self.number, question.number, question.peer, question.path, question.body
-            )
 
     def _take_messages(self, member: Member) -> None:
-        for message in member.out.take_messages():
-            self._output()
-            self._cluster.carry(self.number, message)
+        for message in member.out.messages:
+            self._cluster.said(self.number, message)
+        self.peers.deliver(self.now)
 
     def _take_answers(self, member: Member) -> None:
         assert self.front is not None
         if member.out.replies or member.out.sends:
-            self._output()
-        self.front.deliver(self._world.now)
+            self.output()
+        self.front.deliver(self.now)
 
     def _take_jobs(self, member: Member) -> None:
         for job in member.out.take_jobs():
-            self._output()
+            self.output()
             if job.is_awaited:
                 self._finish_job(job)
                 continue
@@ -419,7 +497,8 @@ class Machine:
         span = {Place.LOG: faults.log_time, Place.FLUSHER: faults.flush_time}.get(
             place, faults.helper_time
         )
-        self._world.after(self._random.uniform(*span), self._end_job, self._incarnation, place)
+        seconds = self._random.uniform(*span) + max(0.0, self._stalled_until - self._world.now)
+        self._world.after(seconds, self._end_job, self._incarnation, place)
 
     def _end_job(self, incarnation: int, place: Place) -> None:
         if incarnation != self._incarnation or self._later(self._end_job, incarnation, place):
@@ -431,21 +510,21 @@ class Machine:
             jobs.popleft()
             if jobs:
                 self._begin_job(place)
-            self._request_turn()
+            self.request_turn()
 
-        self._guarded(end)
+        self.guarded(end)
 
     def _finish_job(self, job: Job) -> None:
         member = self.member
         assert member is not None
         try:
-            result = job.run(self.files, self.environments)
+            result = job.run(self.files, self.disk.environments)
         except Exception as error:
-            self._line(f"{type(job.work).__name__} failed: {error}")
+            self.line(f"{type(job.work).__name__} failed: {error}")
             member.failed(job, error)
             return
         if self._world.trace is not None:
-            self._line(f"did {type(job.work).__name__}")
+            self.line(f"did {type(job.work).__name__}")
         member.completed(job, result)
 
     # What arrives.
@@ -457,52 +536,7 @@ class Machine:
         assert member is not None
         self._world.after(self.tick_seconds, self._tick, incarnation)
 
-        def tick() -> None:
-            member.tick(self._world.now)
-            self._request_turn()
-
-        self._guarded(tick)
-
-    def receive(self, sender: int, frame: bytes) -> None:
-        """Take a frame from another member."""
-        if self.is_dead:
-            return
-        if self._cut_off_until > self._world.now:
-            delay = self._cut_off_until - self._world.now
-            self._world.after(delay, self.receive, sender, frame)
-            return
-        message = decode_message(frame)
-        if self._world.trace is not None:
-            self._line(f"< m{sender} {describe(message)}")
-        member = self.member
-        assert member is not None
-
-        def receive() -> None:
-            member.receive(message)
-            self._request_turn()
-
-        self._guarded(receive)
-
-    def receive_snapshot(self, sender: int, frame: bytes, image: bytes) -> bool:
-        """Take a snapshot and its file; return whether it arrived."""
-        if self.is_dead:
-            return False
-        message = decode_message(frame)
-        snapshot = message.snapshot
-        assert snapshot is not None
-        self._line(f"< m{sender} {describe(message)} with {len(image)} bytes")
-        member = self.member
-        assert member is not None
-
-        def receive() -> None:
-            received = ReceivedDatabase(self.files, f"{self.config.directory}/snap", snapshot.index)
-            received.write(image)
-            received.finish()
-            member.receive(message)
-            self._request_turn()
-
-        self._guarded(receive)
-        return not self.is_dead
+        self.tell(lambda member: member.tick(self.now))
 
     def serve(
         self,
@@ -517,15 +551,17 @@ class Machine:
             return
         if self._later(self.serve, call, method, payload, answered):
             return
+        if call in self._abandoned:
+            return
         self.edge.register(call, answered)
         front = self.front
         assert front is not None
 
         def serve() -> None:
             front.serve([(call, method, payload, None)], [])
-            self._request_turn()
+            self.request_turn()
 
-        self._guarded(serve)
+        self.guarded(serve)
 
     def open_stream(
         self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
@@ -533,6 +569,8 @@ class Machine:
         """Open a stream; a machine that is down refuses the connection."""
         if self.is_dead:
             answered(REFUSED)
+            return
+        if call in self._abandoned:
             return
         self.edge.register_stream(call, answered, message)
         self.stream_event(EventKind.OPENED, call, (method, None))
@@ -550,61 +588,22 @@ class Machine:
 
         def serve() -> None:
             front.serve([], [(kind, call, detail)])
-            self._request_turn()
+            self.request_turn()
 
-        self._guarded(serve)
+        self.guarded(serve)
 
     def hang_up(self, call: int) -> None:
         """Note that a client is gone: the end of a stream is told, an answer is not taken."""
-        if self.edge.is_stream(call):
+        if self.edge.is_told(call):
             self.stream_event(EventKind.ENDED, call, None)
-        else:
-            self.edge.forget(call)
+        elif not self.edge.forget(call):
+            # It may not have arrived yet.
+            self._abandoned.add(call)
 
     def unstall(self, call: int) -> None:
         """Let the client of a stream take what waits for it."""
         if self.edge.unstall(call):
             self.stream_event(EventKind.WRITABLE, call, None)
-
-    def snapshot_sent(self, incarnation: int, transfer: SnapshotTransfer, *, failed: bool) -> None:
-        """Tell the member what became of a snapshot it sent."""
-        member = self.member
-        if incarnation == self._incarnation and member is not None:
-
-            def tell() -> None:
-                member.snapshot_sent(transfer, failed=failed)
-                self._request_turn()
-
-            self._guarded(tell)
-
-    def asked(self, path: str, body: bytes, answer: Callable[[object], None]) -> None:
-        """Take a question from another member, and answer as its transport does."""
-        member = self.member
-        if member is None or self.paused_until > self._world.now:
-            answer(None)
-            return
-
-        def steps() -> Steps:
-            answered = yield from questions.answer(member, path, body)
-            answer(questions.meaning(path, answered.status, answered.body))
-            return None
-
-        def serve() -> None:
-            member.start(None, steps())
-            self._request_turn()
-
-        self._guarded(serve)
-
-    def told(self, incarnation: int, number: int, answer: object) -> None:
-        """Tell the member the answer to a question of its own."""
-        member = self.member
-        if incarnation == self._incarnation and member is not None:
-
-            def tell() -> None:
-                member.told(number, answer)  # type: ignore[arg-type]
-                self._request_turn()
-
-            self._guarded(tell)
 
     @property
     def incarnation(self) -> int:

@@ -1,4 +1,4 @@
-"""One run: a cluster, clients and faults drawn from a seed; then peace, and the reckoning.
+"""One run: a cluster, clients and faults as its plan says; then peace, and the reckoning.
 
 First everything goes wrong that the seed has drawn, while clients work. Then the faults end, and
 within bounded time every member must serve, have what the others have, and every watcher must
@@ -8,21 +8,25 @@ have everything. Then the power is cut everywhere once more, and all of that mus
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
-from typing import Any
 
-from kvorum.api.errors import Status
-from kvorum.api.pb.etcdserverpb import PutRequest, PutResponse, RangeRequest, RangeResponse
 from sim import checks
-from sim.clients import METHODS, Client, draw_workload
+from sim.clients import Client
 from sim.cluster import Cluster
-from sim.faults import draw
+from sim.lease_checks import check_leases
+from sim.linearizability import Undecided
+from sim.lock_checks import check_locks
 from sim.machine import Machine
+from sim.marks import counted
+from sim.memory import check_bounds, leftovers
+from sim.plan import Plan, draw_plan
+from sim.probes import Probe
+from sim.reflectors import Reflector
+from sim.sessions import Session
 from sim.trace import Trace
 from sim.violation import Violation
+from sim.watch_checks import check_watcher
 from sim.watchers import Watcher
 from sim.world import World
 
@@ -32,7 +36,9 @@ WATCH_SECONDS_MAX = 20.0
 """And every watcher has everything that was committed within this time."""
 LEASE_SECONDS_MAX = 6.0
 """And every lease that nobody renews ends within its time and this."""
-PROBE_SECONDS = 0.5
+LEAVE_SECONDS_MAX = 30.0
+"""And nothing is kept for clients this long after they left."""
+BOUNDS_SECONDS = 0.5
 MEMORY_DIRECTORY = "/dev/shm"  # noqa: S108 (a directory of its own is made in it)
 
 
@@ -47,32 +53,27 @@ class Outcome:
     seconds: float = 0.0
     """Virtual ones."""
     counts: dict[str, int] = field(default_factory=dict)
-
-
-def draw_options(random: Random) -> dict[str, object]:
-    """Return options of the members; small limits, so that a short run reaches them."""
-    return {
-        "election_ticks": random.choice([2, 4, 4, 10]),
-        "pre_vote": random.random() < 0.6,
-        "message_bytes_max": random.choice([1, 2000, 1 << 20]),
-        "inflight_messages_max": random.choice([2, 16, 512]),
-        "segment_bytes": random.choice([4096, 16384, 65536]),
-        "snapshot_entries": random.choice([5, 30, 10_000]),
-        "catch_up_entries": random.choice([2, 20, 5000]),
-        "flush_seconds": random.choice([0.02, 0.1, 0.5]),
-        "flush_writes_max": random.choice([3, 50, 10_000]),
-        "compaction_batch": random.choice([1, 5, 1000]),
-        "compaction_pause_seconds": random.choice([0.01, 0.3]),
-    }
+    faults: dict[str, int] = field(default_factory=dict)
+    """What went wrong, by kind."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """Rare paths that were taken, by name."""
 
 
 def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
     """Run a seed with so many members; tell what it came to."""
+    return simulate_plan(draw_plan(seed, members), trace)
+
+
+def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
+    """Run a plan; tell what it came to."""
     directory = tempfile.mkdtemp(
         prefix="kvorum-sim-", dir=MEMORY_DIRECTORY if Path(MEMORY_DIRECTORY).is_dir() else None
     )
     try:
-        return Run(seed, members, directory, trace).outcome()
+        with counted() as reached:
+            outcome = Run(plan, directory, trace).outcome()
+        outcome.marks = {name: reached[name] for name in sorted(reached)}
+        return outcome
     finally:
         shutil.rmtree(directory)
 
@@ -80,34 +81,35 @@ def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
 class Run:
     """A run and everything in it."""
 
-    def __init__(self, seed: int, members: int, directory: str, trace: Trace | None) -> None:
-        self.world = world = World(seed, trace)
-        random = world.stream("run")
-        self.seed = seed
-        self.faults = draw(random)
-        self.fault_seconds = random.uniform(2.0, 8.0)
-        self.workload = draw_workload(random, self.fault_seconds)
-        options = draw_options(random)
-        self.waits_for_leases = random.random() < 0.2
+    def __init__(self, plan: Plan, directory: str, trace: Trace | None) -> None:
+        self.plan = plan
+        self.world = world = World(plan.seed, trace)
         if trace is not None:
-            trace.line(0.0, "---", f"seed {seed} members {members}")
-            trace.line(0.0, "---", f"{self.faults}")
-            trace.line(0.0, "---", f"{self.workload}")
-            trace.line(0.0, "---", f"{options}")
-        self.cluster = Cluster(world, members, self.faults, directory, options)
-        history = self.cluster.history
+            for line in plan.lines():
+                trace.line(0.0, "---", line)
+        self.cluster = cluster = Cluster(world, plan.members, plan.faults, directory, plan.options)
+        history, workload = cluster.history, plan.workload
         self.clients = [
-            Client(world, self.cluster, history, self.workload, number)
-            for number in range(1, self.workload.clients + 1)
+            Client(world, cluster, history, workload, number)
+            for number in range(1, len(workload.shapes) + 1)
+        ]
+        self.sessions = [
+            Session(world, cluster, history, workload, number)
+            for number in range(1, workload.sessions + 1)
+        ]
+        self.reflectors = [
+            Reflector(world, cluster, history, workload, number)
+            for number in range(1, workload.reflectors + 1)
         ]
         self.watchers = [
-            Watcher(world, self.cluster, history, self.workload, number)
-            for number in range(1, self.workload.watchers + 1)
+            Watcher(world, cluster, history, workload, number)
+            for number in range(1, workload.watchers + 1)
         ]
+        self.undecided = 0
 
     def outcome(self) -> Outcome:
         """Do it, and tell what it came to."""
-        outcome = Outcome(self.seed, len(self.cluster.members))
+        outcome = Outcome(self.plan.seed, self.plan.members)
         try:
             self.go()
         except Violation as violation:
@@ -118,10 +120,15 @@ class Run:
                 outcome.violation += "\n" + "".join(traceback.format_exception(cause))
             if self.world.trace is not None:
                 self.world.trace.line(self.world.now, "!!!", f"{violation}")
+        except Exception as error:
+            # Whatever it is, it belongs to this seed, and the campaign goes on.
+            outcome.guarantee = "nothing raises"
+            outcome.violation = "".join(traceback.format_exception(error))
         finally:
             self.close()
         outcome.seconds = self.world.now
         outcome.counts = self.counts()
+        outcome.faults = self.faults()
         return outcome
 
     def go(self) -> None:
@@ -130,18 +137,24 @@ class Run:
         cluster.start()
         for client in self.clients:
             client.start()
-        for watcher in self.watchers:
+        for session in self.sessions:
+            session.start()
+        for watcher in (*self.watchers, *self.reflectors):
             watcher.start()
-        world.run_until(self.fault_seconds)
+        self._check_bounds()
+        world.run_until(self.plan.fault_seconds)
         cluster.stop_faults()
         world.run_until(world.now + 1.0)
         for client in self.clients:
             client.is_stopped = True
+        for session in self.sessions:
+            session.stop()
         self._expect_service("once faults had stopped")
         self._expect_agreement()
         self._expect_watchers()
-        if self.waits_for_leases:
+        if self.plan.waits_for_leases:
             self._expect_leases_to_end()
+        self._expect_nothing_left()
         for machine in cluster.machines.values():
             machine.crash(power_cut=True)
         for machine in cluster.machines.values():
@@ -155,6 +168,12 @@ class Run:
         self.world.trace = None
         for machine in self.cluster.machines.values():
             machine.end()
+
+    def _check_bounds(self) -> None:
+        """Look at what members keep, again and again."""
+        for machine in self.cluster.machines.values():
+            check_bounds(machine)
+        self.world.after(BOUNDS_SECONDS, self._check_bounds)
 
     # In peace.
 
@@ -204,17 +223,25 @@ class Run:
         store = member.store
         if store.revision < history.revision:
             raise Violation(
-                "acknowledged is durable",
+                checks.DURABLE,
                 f"{machine.name} is at revision {store.revision}, {history.revision} was applied",
             )
         rows = member.backend.scan_rows(0, (store.revision + 1 << 32) - 1, 1 << 30)
         history.observe(
             self.world.now, machine.name, 2, store.revision, store.compacted_revision, rows
         )
+        there = set(rows)
+        for row in history.needed(store.compacted_revision):
+            if row not in there:
+                raise Violation(
+                    "compaction leaves what is needed",
+                    f"{machine.name} is compacted at {store.compacted_revision} and lacks {row!r}",
+                )
 
     def _expect_watchers(self) -> None:
         world = self.world
-        waiting = list(self.watchers)
+        everybody = [*self.watchers, *self.reflectors]
+        waiting = list(everybody)
         deadline = world.now + WATCH_SECONDS_MAX
 
         def incomplete() -> bool:
@@ -224,17 +251,18 @@ class Run:
 
         if not world.run_while(incomplete, deadline):
             watcher = waiting[-1]
-            raise Violation(
-                "watch",
-                f"{watcher.name} waits for {watcher.next} since {WATCH_SECONDS_MAX:.0f} s; the "
-                f"store is at {self.cluster.history.revision}",
+            watcher.violate(
+                "reliable",
+                f"waits for {watcher.next} since {WATCH_SECONDS_MAX:.0f} s; the store is at "
+                f"{self.cluster.history.revision}",
             )
-        for watcher in self.watchers:
+        for watcher in everybody:
             watcher.is_stopped = True
+            watcher.hang_up()
 
     def _expect_leases_to_end(self) -> None:
         """Require that what nobody renews is gone in time, and its keys with it."""
-        seconds = self.workload.lease_seconds[1] + LEASE_SECONDS_MAX
+        seconds = self.plan.workload.lease_seconds[1] + LEASE_SECONDS_MAX
         self.world.run_until(self.world.now + seconds)
         for machine in self.cluster.machines.values():
             assert machine.member is not None
@@ -246,77 +274,58 @@ class Run:
                     f"client stopped",
                 )
 
+    def _expect_nothing_left(self) -> None:
+        """Require that members keep nothing for clients that are gone."""
+        world, machines = self.world, self.cluster.machines.values()
+
+        def is_kept() -> bool:
+            return any(leftovers(machine) for machine in machines)
+
+        if not world.run_while(is_kept, world.now + LEAVE_SECONDS_MAX):
+            kept = {machine.name: leftovers(machine) for machine in machines}
+            raise Violation("memory is bounded", f"after all clients left: {kept}")
+
     def _judge(self) -> None:
         history = self.cluster.history
         history.replay()
         checks.check_once(history)
         checks.check_answers(history)
         checks.check_order(history)
-        checks.check_linearizable(history)
-        checks.check_leases(history)
-        for watcher in self.watchers:
-            watcher.check()
+        try:
+            checks.check_linearizable(history)
+        except Undecided:
+            self.undecided += 1
+        check_leases(history)
+        check_locks(history, [hold for session in self.sessions for hold in session.holds])
+        for watcher in (*self.watchers, *self.reflectors):
+            check_watcher(watcher, history)
+        for reflector in self.reflectors:
+            reflector.check_states()
 
     def counts(self) -> dict[str, int]:
         """Return how much happened, by kind."""
         cluster, history = self.cluster, self.cluster.history
-        machines = cluster.machines.values()
         answered = [each for each in history.records if each.returned is not None]
+        watchers = [*self.watchers, *self.reflectors]
         return {
             "events": self.world.events,
             "messages": cluster.network.sent,
-            "messages lost": cluster.network.dropped,
-            "partitions": cluster.partitions,
-            "pauses": cluster.pauses,
-            "crashes": sum(machine.crashes for machine in machines),
             "terms": len(cluster.leaders),
             "snapshots": cluster.snapshots,
             "requests": len(history.records),
             "answers": len(answered),
             "revisions": history.revision,
-            "watch events": sum(len(watcher.events) for watcher in self.watchers),
+            "watch events": sum(len(got.events) for each in watchers for got in each.got),
+            "holds": sum(len(session.holds) for session in self.sessions),
+            "undecided": self.undecided,
         }
 
-
-class Probe:
-    """Asks one member to put and get a key until it does."""
-
-    def __init__(self, world: World, cluster: Cluster, member: int) -> None:
-        self._world = world
-        self._cluster = cluster
-        self.member = member
-        self.is_done = False
-        self.last = "no answer"
-        self._attempt = 0
-
-    def start(self) -> None:
-        """Ask for the put."""
-        self._attempt += 1
-        key = b"probe/%d" % self.member
-        value = b"%d.%.6f" % (self.member, self._world.now)
-        self._ask("put", PutRequest(key=key, value=value), PutResponse, self._read)
-
-    def _read(self, _response: Any) -> None:
-        key = b"probe/%d" % self.member
-        self._ask("get", RangeRequest(key=key), RangeResponse, self._finish)
-
-    def _finish(self, response: Any) -> None:
-        if response.kvs:
-            self.is_done = True
-        else:
-            self.last = "a key is missing that was just put"
-
-    def _ask(self, kind: str, request: Any, response: Any, then: Callable[[Any], None]) -> None:
-        attempt = self._attempt
-
-        def answered(result: bytes | Status | None) -> None:
-            if attempt != self._attempt or self.is_done:
-                return
-            if isinstance(result, bytes):
-                then(response.FromString(result))
-            else:
-                self.last = "connection lost" if result is None else result.text
-                self._attempt += 1
-                self._world.after(PROBE_SECONDS, self.start)
-
-        self._cluster.call(self.member, METHODS[kind][0], request.SerializeToString(), answered)
+    def faults(self) -> dict[str, int]:
+        """Return what went wrong, by kind."""
+        cluster = self.cluster
+        return {
+            "messages lost": cluster.network.dropped,
+            "crashes": sum(machine.crashes for machine in cluster.machines.values()),
+            **cluster.nemesis.counts,
+            **cluster.operator.counts,
+        }

@@ -17,7 +17,7 @@ from kvorum.member import requests
 from kvorum.member.requests import TOKEN_BYTES, RequestIds, decode, put_body
 
 members = st.integers(0, (1 << 64) - 1)
-moments = st.floats(0.1, 4e9)
+starts = st.integers(0, requests.START_MAX - 1)
 bodies = st.builds(
     PutRequest,
     key=st.binary(min_size=1, max_size=300),
@@ -27,9 +27,9 @@ bodies = st.builds(
 
 
 @settings(deadline=None)
-@given(members, moments, bodies)
-def test_an_entry_is_what_protobuf_writes(member: int, moment: float, put: PutRequest) -> None:
-    ids = RequestIds(member, moment)
+@given(members, starts, bodies)
+def test_an_entry_is_what_protobuf_writes(member: int, start: int, put: PutRequest) -> None:
+    ids = RequestIds(member, start)
     body = put.SerializeToString()
     data, token = ids.encode(requests.PUT, body)
     number = decode(data)[1]
@@ -43,7 +43,7 @@ def test_an_entry_is_what_protobuf_writes(member: int, moment: float, put: PutRe
 @given(members, st.sampled_from(["3.5.0", "3.7.0"]))
 def test_a_request_with_a_high_number_comes_after_its_header(member: int, version: str) -> None:
     request = ClusterVersionSetRequest(ver=version)
-    ids = RequestIds(member, 1.7e9)
+    ids = RequestIds(member, 1_700_000_000_000)
     data, token = ids.encode(requests.CLUSTER_VERSION_SET, request.SerializeToString())
     assert isinstance(token, int)
     expected = InternalRaftRequest(header=RequestHeader(ID=token), cluster_version_set=request)
@@ -51,27 +51,26 @@ def test_a_request_with_a_high_number_comes_after_its_header(member: int, versio
     assert decode(data) == (requests.CLUSTER_VERSION_SET, token, request.SerializeToString())
 
 
-@given(members, moments)
-def test_ids_are_laid_out_as_etcd_lays_them_out(member: int, moment: float) -> None:
-    ids = RequestIds(member, moment)
+@given(members, st.integers(64, requests.START_MAX - 1))
+def test_ids_are_laid_out_as_etcd_lays_them_out(member: int, start: int) -> None:
+    ids = RequestIds(member, start)
     first = ids.next_id()
     assert first >> 48 == member & 0xFFFF
-    milliseconds = int(moment * 1000) & ((1 << 40) - 1)
-    assert first & ((1 << 48) - 1) == milliseconds << 8 | 1
+    assert first & ((1 << 48) - 1) == start << 8 | 1
     assert 0 < ids.next_lease_id() < 1 << 63
 
 
 @settings(deadline=None, max_examples=20)
-@given(members, st.integers(0, (1 << 40) - 1), st.integers(1, 100))
+@given(members, starts, st.integers(1, 100))
 def test_tokens_of_many_ids_differ_also_where_the_number_wraps(
-    member: int, milliseconds: int, count: int
+    member: int, start: int, count: int
 ) -> None:
-    ids = RequestIds(member, milliseconds / 1000)
+    ids = RequestIds(member, start)
     for _ in range((1 << 14) - 50):
         ids.next_id()
     found = {ids.encode(requests.ALARM, b"")[1] for _ in range(count)}
     assert len(found) == count
-    last = RequestIds(member, ((1 << 40) - 1) / 1000)
+    last = RequestIds(member, requests.START_MAX - 1)
     numbers = [last.next_id() for _ in range(600)]
     assert len(set(numbers)) == 600
     assert {number >> 48 for number in numbers} == {member & 0xFFFF}

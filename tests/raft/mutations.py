@@ -610,8 +610,8 @@ MUTATIONS = [
     Mutation(
         "a read is answered before a quorum confirms",
         "reads",
-        "        confirmed = raft.tracker.quorum_index(read_only.acknowledged)\n",
-        "        confirmed = max(read_only.acknowledged.values())\n",
+        "    confirmed = raft.tracker.quorum_index(raft.read_only.acknowledged)\n",
+        "    confirmed = max(raft.read_only.acknowledged.values())\n",
     ),
     Mutation(
         "heartbeats do not carry the newest read",

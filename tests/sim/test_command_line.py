@@ -1,6 +1,7 @@
 """The command line: a summary last, an exit code, and what it says of a seed that fails."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ REPOSITORY = Path(__file__).parents[2]
 WITH_A_BUG = """
 import sys
 from sim.__main__ import main
-from tests.sim.planted import index_ahead_of_effects
+from sim.planted import index_ahead_of_effects
 sys.argv = ["sim", *sys.argv[1:]]
 with index_ahead_of_effects():
     sys.exit(main())
@@ -33,17 +34,23 @@ def test_the_summary_is_the_last_line() -> None:
     ended = run("-m", "sim", "--seeds", "3", "--first-seed", "4", "--members", "1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     last = ended.stdout.splitlines()[-1]
-    assert last.startswith("3 seeds from 4 in ") and last.endswith(" 0 violations")
+    assert last.startswith("3 seeds from 4 in ") and last.endswith("; 0 violations")
+    assert " virtual hours; faults: " in last and " operations, " in last
     assert ended.stderr == "", "a bar is for terminals"
 
 
 def test_a_failing_seed_says_what_and_how_to_see_it_again() -> None:
-    ended = run("-c", WITH_A_BUG, "--seeds", "3", "--members", "3")
+    ended = run("-c", WITH_A_BUG, "--seeds", "8", "--members", "1")
     assert ended.returncode == 1
     lines = ended.stdout.splitlines()
-    assert "seed 0 with 3 members violates: one history" in lines
-    assert "replay: python -m sim --replay 0 --members 3" in lines
-    assert any(" !!! one history: " in line for line in lines), "the trace ends with it"
+    failed = [line for line in lines if line.startswith("failed: seed ")]
+    assert failed
+    found = re.fullmatch(r"failed: seed (\d+), 1 members: (.+)", failed[0])
+    assert found
+    seed, guarantee = found.groups()
+    told = re.compile(rf"seed {seed} with 1 members at commit \S+ violates: {guarantee}")
+    assert any(told.fullmatch(line) for line in lines)
+    assert f"replay: python -m sim --replay {seed} --members 1" in lines
+    assert any(f" !!! {guarantee}: " in line for line in lines), "the trace ends with it"
     assert not any("depends on more than the seed" in line for line in lines)
-    assert "failed: seed 0, 3 members: one history" in lines
-    assert lines[-1].endswith(" violations") and not lines[-1].endswith(" 0 violations")
+    assert lines[-1].endswith(f" {len(failed)} violations")

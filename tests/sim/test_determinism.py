@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sim.plan import draw_plan
+from sim.workloads import ETCD, KUBERNETES, READER
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -23,8 +26,23 @@ def trace_of(seed: int, members: int, hash_seed: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize(("seed", "members"), [(0, 1), (4, 3), (7, 5)])
-def test_a_seed_gives_one_trace_under_two_hash_seeds(seed: int, members: int) -> None:
+def seed_with_everything(members: int, *, frames: bool) -> int:
+    """Return a seed whose run has clients of all shapes, caches, watchers and sessions."""
+    for seed in range(1000):
+        plan = draw_plan(seed, members)
+        workload = plan.workload
+        if (
+            plan.faults.frames == frames
+            and set(workload.shapes) == {ETCD, KUBERNETES, READER}
+            and min(workload.watchers, workload.reflectors, workload.sessions) > 0
+        ):
+            return seed
+    raise AssertionError("no seed has everything")
+
+
+@pytest.mark.parametrize(("members", "frames"), [(1, False), (3, False), (3, True), (5, True)])
+def test_a_seed_gives_one_trace_under_two_hash_seeds(members: int, frames: bool) -> None:
+    seed = seed_with_everything(members, frames=frames)
     first = trace_of(seed, members, "1")
     assert len(first.splitlines()) > 300
     assert trace_of(seed, members, "2") == first

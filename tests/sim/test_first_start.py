@@ -10,7 +10,7 @@ import pytest
 
 from sim.cluster import Cluster
 from sim.faults import without_faults
-from sim.run import Probe
+from sim.probes import Probe
 from sim.world import World
 
 CALLS_MAX = 60
@@ -38,7 +38,7 @@ def test_the_power_may_fail_before_any_call(tmp_path: Path, is_first: bool) -> N
             cluster.start()
             serve(world, cluster)
             machine.crash(power_cut=True)
-        machine.cut_off_after(calls)
+        machine.disk.cut_off_after(calls)
         machine.start()
         world.run_until(world.now + 1.0)
         machine.disarm()

@@ -87,9 +87,15 @@ def remove_database(files: Files, path: str) -> None:
 def remove_leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
     """Remove what a crash left, and return its names."""
     keep = None if current is None else f"backend.{current.number}"
-    removed = []
-    for name in files.list(directory):
-        if _REMOVABLE.fullmatch(name) and name.removesuffix(LOCK_ENDING) != keep:
-            files.unlink(f"{directory}/{name}")
-            removed.append(name)
+    removed = [
+        name
+        for name in files.list(directory)
+        if _REMOVABLE.fullmatch(name) and name.removesuffix(LOCK_ENDING) != keep
+    ]
+    if removed:
+        # A process that was killed may have replaced CURRENT and not synced that: without this, a
+        # power cut may take back the new name and keep the removal of what the old one names.
+        files.sync_directory(directory)
+    for name in removed:
+        files.unlink(f"{directory}/{name}")
     return removed

@@ -45,12 +45,35 @@ class _File:
         self.durable = durable
         self.pending: list[_Write | _Length] = []
         self.locked = 0  # the descriptor that holds the lock
-        # After a failed sync the system forgets what it should have written.
+        # After a failed sync the system forgets what it should have written: everybody reads it,
+        # and it never becomes durable unless it is written again.
         self.sync_failed = False
 
     def change(self, change: _Write | _Length) -> None:
         self.pending.append(change)
         _apply(self.content, change)
+
+    def sync(self) -> None:
+        if self.sync_failed:
+            durable = bytearray(self.durable)
+            for change in self.pending:
+                _apply(durable, change)
+            self.durable = bytes(durable)
+        else:
+            self.durable = bytes(self.content)
+        self.pending.clear()
+
+    def fail_sync(self) -> None:
+        self.sync_failed = True
+        self.pending.clear()
+
+    def flip(self, offset: int, mask: int) -> None:
+        self.content[offset] ^= mask
+        self.durable = _flipped(self.durable, offset, mask)
+        for place, change in enumerate(self.pending):
+            if isinstance(change, _Write):
+                data = _flipped(change.data, offset - change.offset, mask)
+                self.pending[place] = _Write(change.offset, data)
 
     def after_power_cut(self, survives: Survives) -> "_File":
         content = bytearray(self.durable)
@@ -78,6 +101,12 @@ def _apply(content: bytearray, change: _Write | _Length) -> None:
     content.extend(bytes(max(0, length - len(content))))
     if isinstance(change, _Write):
         content[change.offset : change.offset + len(change.data)] = change.data
+
+
+def _flipped(data: bytes, offset: int, mask: int) -> bytes:
+    if not 0 <= offset < len(data):
+        return data
+    return data[:offset] + bytes((data[offset] ^ mask,)) + data[offset + 1 :]
 
 
 class _Directory:
@@ -161,6 +190,17 @@ class MemoryFiles:
         """Return how many descriptors were not given back."""
         return len(self._opened)
 
+    def is_durable(self, path: str) -> bool:
+        """Return whether all that was written to a file was synced."""
+        file = self._find(path)
+        return isinstance(file, _File) and not file.pending and not file.sync_failed
+
+    def flip(self, path: str, offset: int, mask: int) -> None:
+        """Change bits of a file behind everybody's back, as a disk that decays."""
+        file = self._find(path)
+        assert isinstance(file, _File), f"{path} is no file"
+        file.flip(offset, mask)
+
     def _ask(self, name: str, path: str, offset: int = 0, length: int = 0) -> None:
         if self.before is not None:
             self.before(Call(name, path, offset, length))
@@ -182,7 +222,9 @@ class MemoryFiles:
         head, _, name = path.rstrip("/").rpartition("/")
         return self._directory(head), name
 
-    def _used(self) -> int:
+    def used_bytes(self) -> int:
+        """Return how much of the disk is in use."""
+
         def size(node: "_File | _Directory") -> int:
             if isinstance(node, _File):
                 return len(node.content)
@@ -192,7 +234,11 @@ class MemoryFiles:
 
     def _grow(self, opened: _Opened, length: int) -> None:
         growth = length - len(opened.file.content)
-        if self.bytes_max is not None and growth > 0 and self._used() + growth > self.bytes_max:
+        if (
+            self.bytes_max is not None
+            and growth > 0
+            and self.used_bytes() + growth > self.bytes_max
+        ):
             raise _error(errno.ENOSPC, opened.path)
 
     def open(self, path: str, opening: Opening) -> int:
@@ -270,11 +316,9 @@ class MemoryFiles:
         try:
             self._ask("fdatasync", opened.path)
         except OSError:
-            opened.file.sync_failed = True
+            opened.file.fail_sync()
             raise
-        if not opened.file.sync_failed:
-            opened.file.durable = bytes(opened.file.content)
-            opened.file.pending.clear()
+        opened.file.sync()
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""

@@ -22,7 +22,7 @@ class Seams:
     """Monotonic seconds. Within a turn it only decides where the turn ends."""
     random_below: Callable[[int], int]
     unix_seconds: float
-    """The time of day at the start; ids are made from it."""
+    """The time of day at the start; ids of members that are added are made from it."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

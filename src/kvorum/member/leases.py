@@ -19,6 +19,7 @@ from kvorum.api.errors import (
     Code,
     Status,
 )
+from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import (
     LeaseCheckpoint,
     LeaseCheckpointRequest,
@@ -149,12 +150,14 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
         return TIMEOUT_WAIT_APPLIED_INDEX
     renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.CHECKPOINTED:
+        mark("lease checkpoint cleared")
         cleared = LeaseCheckpointRequest(checkpoints=[LeaseCheckpoint(ID=lease_id)])
         answer = yield Propose(requests.LEASE_CHECKPOINT, cleared.SerializeToString())
         if isinstance(answer, Status):
             return answer
         renewed = member.lessor.renew(lease_id, member.now)
     if renewed is NotRenewed.EXPIRED:
+        mark("lease renewed too late")
         # It cannot be brought back: wait until it is gone, or until another leads.
         while lease_id in member.lessor and member.is_leader:
             yield Until(member.now + RETRY_SECONDS)

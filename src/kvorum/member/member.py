@@ -27,6 +27,7 @@ from kvorum.api.errors import (
     Status,
     StatusError,
 )
+from kvorum.api.marks import mark
 from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, leases, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
@@ -105,7 +106,7 @@ class Member:
         self.wal_directory = config.wal_directory or f"{config.directory}/wal"
         self.backend_directory = f"{config.directory}/backend"
 
-        self.ids = RequestIds(self.id, seams.unix_seconds)
+        self.ids = RequestIds(self.id, seams.random_below(requests.START_MAX))
         self.proposals = Proposals()
         self.reads = Reads(self.ids.next_id)
         self.procedures = Procedures()
@@ -202,6 +203,8 @@ class Member:
         self._check()
         if now - self._last_tick > leases.STALLED_TICKS * self.config.heartbeat_seconds:
             self._stalled_at = now
+            if self.lessor.is_primary and self.lessor.next_deadline <= now:
+                mark("leader paused past lease")
         self._last_tick = self.now = now
         try:
             self.node.tick()

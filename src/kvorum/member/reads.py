@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from kvorum.api.marks import mark
 from kvorum.raft.states import ReadState, Role
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Reads:
             self.waiting = []
         elif now < current.retry_at:
             return
+        else:
+            mark("read index retried")
         raft = node.raft
         if raft.role == Role.LEADER and raft.log.term_or_zero(raft.log.committed) != raft.term:
             # A leader does not know what is committed before it has committed something itself;
@@ -84,6 +87,8 @@ class Reads:
                 self.confirmed.append((state.index, current.reads))
                 started = current.started
                 self._round = None
+            else:
+                mark("late read index answer")
         return started
 
     def fail_round(self) -> list[Read]:
@@ -91,6 +96,7 @@ class Reads:
         current, self._round = self._round, None
         if current is None:
             return []
+        mark("read round given up")
         self.failed_rounds += 1
         return current.reads
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import HeaderEncoder
+from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.files.interface import parent
 from kvorum.member.corruption import initial_check
@@ -136,6 +137,7 @@ def _restart(
             f"from the cluster and add it anew with an empty directory"
         )
     if not (start or applied or content.state.term):
+        mark("first batch lost")
         # The power failed before the first batch was whole: nothing was promised to anyone.
         return _bootstrapped(config, seams, member_id, log, state)
     storage = _Storage(state.conf_state())
@@ -201,6 +203,7 @@ def _open_log(
     log, content = open_log(seams.files, wal_directory, record, config.segment_bytes)
     if content.tear is not None:
         seams.logger.warning(f"cut off the torn end of the log: {content.tear}")
+        mark("torn tail repaired")
     return snapshot, log, content
 
 
@@ -218,6 +221,7 @@ def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -
             f"what was applied up to {applied}, and {path} is missing. Remove the member from "
             f"the cluster and add it anew with an empty directory"
         )
+    mark("snapshot installed by a start")
     seams.logger.info(f"installing {path}")
     job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes)
     job.run(seams.files, seams.environments)

@@ -4,8 +4,9 @@ A request's bytes go into the entry as they came; only an id is added, which is 
 finds who waits for the result. Fields are in the order of their numbers, so the header with the
 id comes behind requests of a number below 100 and before the others.
 
-Ids are made as etcd makes them: 16 bits of the member, then a number that grows by one from
-the milliseconds of the start, so that members, and starts of one member, do not meet.
+Ids look as etcd's: 16 bits of the member, then a number that grows by one. Where it begins is drawn
+at every start, and not taken from the time of day: a clock that was set back would make the ids
+of an earlier life again, and an entry of that life would be taken for a request of this one.
 """
 
 from typing import Final
@@ -38,6 +39,9 @@ _LOW_BYTES: Final = tuple(
     bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)
 )
 
+START_MAX: Final = 1 << 40
+"""Ids begin at a drawn number below this."""
+
 TOKEN_BYTES: Final = 11
 """The end of an entry whose header comes last: no two that wait at once share it."""
 
@@ -49,11 +53,11 @@ class RequestIds:
 
     __slots__ = ("_last", "_prefix", "_tail_end", "_tail_start")
 
-    def __init__(self, member_id: int, unix_seconds: float) -> None:
+    def __init__(self, member_id: int, start: int) -> None:
         # Never so small that an id would be shorter than the part that is encoded anew.
-        milliseconds = max(int(unix_seconds * 1000) & ((1 << 40) - 1), 1 << _LOW_BITS - 8)
+        start = max(start & (START_MAX - 1), 1 << _LOW_BITS - 8)
         self._prefix = (member_id & 0xFFFF) << 48
-        self._last = self._prefix | milliseconds << 8
+        self._last = self._prefix | start << 8
         self._keep_high(self._last)
 
     def next_id(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvorum.api.marks import mark
 from kvorum.member.images import BuildImage, ImageFacts, InstallImage, Nothing, RemoveImage
 from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import SnapshotTransfer
@@ -188,6 +189,7 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
             snapshot=snapshot,
         )
         member.out.snapshots.append(SnapshotTransfer(sent, path))
+        mark("snapshot sent")
     member.logger.info(
         f"made an image of {facts.length} bytes at index {facts.index} for "
         + ", ".join(f"{message.to:x}" for message in messages)
@@ -209,6 +211,8 @@ def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
     if not snapshots.transfers[path]:
         del snapshots.transfers[path]
         member.out.jobs.append(Job(Place.POOL, RemoveImage(path), _nothing, _ignore))
+    if failed:
+        mark("snapshot not delivered")
     if not failed:
         snapshots.held_until = member.now + HELD_AFTER_SENDING_SECONDS
     member.node.report_snapshot(transfer.message.to, failed=failed)
@@ -279,6 +283,7 @@ def _installed(member: Member, state: State) -> None:
     assert snapshot is not None
     # Whoever follows the membership sees that it changed.
     state.cluster.generation = member.cluster.generation + 1
+    mark("snapshot installed")
     member.snapshots.installing = None
     member.snapshots.index = snapshot.index
     member.conf_state = snapshot.conf_state

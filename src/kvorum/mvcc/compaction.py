@@ -15,6 +15,7 @@ The rules of this module:
 from collections import deque
 from typing import NamedTuple
 
+from kvorum.api.marks import mark
 from kvorum.backend import Backend
 from kvorum.backend.buckets import (
     FINISHED_COMPACT_REVISION,
@@ -101,6 +102,7 @@ class Compactor:
         self.finished_revision = finished
         if scheduled > finished:
             self._queue.append(Compaction(scheduled, finished, is_hashed=False))
+            mark("compaction resumed")
 
     def step(self) -> HashRows | None:
         """Do a bounded piece of the work; return a job if the rows are to be hashed first."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from kvorum.api.marks import mark
 from kvorum.raft import reads
 from kvorum.raft.describe import conf_change_text
 from kvorum.raft.entries import Entry, EntryType
@@ -132,6 +133,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
 
 
 def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
+    mark("append rejected")
     node, hint = message.sender, message.reject_hint
     if node == raft.id:
         return  # no leader rejects itself
@@ -228,6 +230,7 @@ def _on_beat(raft: Raft, _message: Message) -> None:
 def _on_check_quorum(raft: Raft, _message: Message) -> None:
     if not raft.tracker.quorum_active():
         raft.logger.warning(f"{raft.id:x} stepped down to follower since quorum is not active")
+        mark("leader stepped down without a quorum")
         raft.become_follower(raft.term, NONE)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:

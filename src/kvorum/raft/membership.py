@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvorum.api.marks import mark
 from kvorum.raft.changer import Changer, Result, restore
 from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.describe import conf_state_text
 from kvorum.raft.errors import ConfChangeError
 from kvorum.raft.messages import NONE, ConfState, Snapshot
+from kvorum.raft.reads import answer_confirmed
 from kvorum.raft.replication import broadcast_append, maybe_commit, maybe_send_append
 from kvorum.raft.states import Role
 from kvorum.raft.tracker import Tracker
@@ -44,6 +46,7 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
         changer = Changer(raft.tracker, raft.log.last_index())
         if change.leaves_joint():
             result = changer.leave_joint()
+            mark("joint configuration left")
         elif change.enters_joint():
             result = changer.enter_joint(change.auto_leave(), change.changes)
         else:
@@ -75,6 +78,8 @@ def _switch(raft: Raft, result: Result) -> ConfState:
         for node, peer in raft.tracker.progress.items():
             if node != raft.id:
                 maybe_send_append(raft, node, peer, send_if_empty=False)
+    # Where nobody else is left, no answer to a heartbeat will come.
+    answer_confirmed(raft)
     if raft.lead_transferee not in config.incoming | config.outgoing:
         raft.lead_transferee = NONE
     return state
@@ -105,9 +110,11 @@ def restore_snapshot(raft: Raft, snapshot: Snapshot) -> bool:
             f"lastterm: {last_term}] fast-forwarded commit to snapshot "
             f"[index: {index}, term: {term}]"
         )
+        mark("snapshot not needed")
         log.commit_to(index)
         return False
     log.restore(snapshot)
+    mark("log replaced by a snapshot")
     restore_config(raft, state)
     last_term, last_index = log.last_entry_id()
     raft.logger.info(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvorum.api.marks import mark
 from kvorum.raft.config import ReadOnlyOption
 from kvorum.raft.messages import NONE, Message, MessageType
 from kvorum.raft.replication import broadcast_heartbeat
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def on_read_index(raft: Raft, message: Message) -> None:
     """Answer a read, or let it wait."""
     if not _committed_in_term(raft):
+        mark("read waits for the first commit of a term")
         raft.pending_read_index_messages.append(message)
     elif raft.tracker.is_singleton():
         _answer(raft, message, raft.log.committed)
@@ -40,9 +42,14 @@ def on_heartbeat_response(raft: Raft, message: Message) -> None:
     if raft.config.read_only_option is ReadOnlyOption.SAFE and len(message.context) == 8:
         read_only = raft.read_only
         read_only.acknowledge(message.sender, int.from_bytes(message.context, "little"))
-        confirmed = raft.tracker.quorum_index(read_only.acknowledged)
-        for request, commit in read_only.confirm_up_to(confirmed):
-            _answer(raft, request, commit)
+        answer_confirmed(raft)
+
+
+def answer_confirmed(raft: Raft) -> None:
+    """Answer the reads that a quorum has confirmed; another configuration has another quorum."""
+    confirmed = raft.tracker.quorum_index(raft.read_only.acknowledged)
+    for request, commit in raft.read_only.confirm_up_to(confirmed):
+        _answer(raft, request, commit)
 
 
 def _committed_in_term(raft: Raft) -> bool:

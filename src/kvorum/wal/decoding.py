@@ -76,6 +76,23 @@ def _parse_body(segment: bytes, start: int, end: int) -> _Body | None:
     return _Body(kind, crc, segment[offset:end])
 
 
+def _whole_length(segment: bytes, start: int, crc: int) -> int | None:
+    """Return the length of a record by what it says itself; None if it is not whole."""
+    try:
+        if segment[start] != 0x08 or segment[start + 2] != 0x10:
+            return None
+        stored, offset = read_varint(segment, start + 3)
+        if segment[offset] != 0x1A:
+            return None
+        length, offset = read_varint(segment, offset + 1)
+    except (IndexError, ValueError):
+        return None
+    end = offset + length
+    if end > len(segment) or extend(crc, segment[offset:end]) != stored:
+        return None
+    return end - start
+
+
 def _has_empty_sector(segment: bytes, start: int, end: int) -> bool:
     while start < end:
         stop = min(end, start - start % SECTOR_BYTES + SECTOR_BYTES)
@@ -112,12 +129,14 @@ class SegmentScanner:
             end = start + length
             stop = end + -length % 8
             if stop > size:
+                self._check_length(crc, start, length)
                 self._damage(f"{length} bytes long, but the file has {size - start} more")
                 return
             if word >> 56 != (0x80 | stop - end if stop > end else 0):
                 raise self._corrupt(f"the length word is {word:#018x}")
             body = _parse_body(segment, start, end)
             if body is None:
+                self._check_length(crc, start, length)
                 self._damage("not a record", start, stop)
                 return
             kind, stored, data = body
@@ -145,7 +164,18 @@ class SegmentScanner:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
         if not is_zero_from(self._segment, self.end):
-            self._damage("no record, but data behind it", self.end, self.end + 8)
+            # A sector that was lost has nothing from here on, not just no length.
+            sector_end = self.end - self.end % SECTOR_BYTES + SECTOR_BYTES
+            self._damage("no record, but data behind it", self.end, sector_end)
+
+    def _check_length(self, crc: int, start: int, length: int) -> None:
+        """Refuse a length that is wrong though the record itself is whole: no power cut does that.
+
+        The length word is not covered by the checksum, but the record says its length, too.
+        """
+        whole = _whole_length(self._segment, start, crc)
+        if whole is not None and whole != length:
+            raise self._corrupt(f"{length} bytes long, but the record there has {whole}")
 
     def _damage(self, problem: str, start: int = 0, stop: int = 0) -> None:
         """Make it a tear if it can be one: a record cut short, or with an empty sector."""

@@ -3,7 +3,8 @@
 A new log is made beside its place and moved there when it is durable, so that a directory of
 that name always holds a whole one. Taking it up again locks the segments, cuts off a tear after
 a copy was made, and wipes what is behind the end, all of it durable before the first append:
-a batch that is torn later must find zeros where it was not written.
+a batch that is torn later must find zeros where it was not written. The last segment is written
+once more as it was read, because what its last sync came to is not known.
 """
 
 from kvorum.files import Files, Opening
@@ -20,7 +21,6 @@ from kvorum.wal.segments import (
     SPARE_NAME,
     Segment,
     exists,
-    is_zero_from,
     segments_from,
 )
 
@@ -75,7 +75,7 @@ def open_log(
         content = read_log(files, directory, snapshot)
         if content.tear is not None:
             _keep_copy(files, content.tear)
-        _wipe_after(files, held[-1].descriptor, content.end, segment_bytes)
+        _write_again(files, held[-1].descriptor, content.end, segment_bytes)
         spare = f"{directory}/{SPARE_NAME}"
         if files.exists(spare):
             files.unlink(spare)
@@ -117,10 +117,14 @@ def _keep_copy(files: Files, tear: Tear) -> None:
     write_file(files, f"{tear.path}.broken", read_file(files, tear.path).rstrip(b"\0"))
 
 
-def _wipe_after(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
-    rest = files.pread(descriptor, end, files.size(descriptor))
-    if len(rest) + end < segment_bytes or not is_zero_from(rest, 0):
-        files.truncate(descriptor, end)
-        files.allocate(descriptor, max(end, segment_bytes))
-    # What a killed process left unsynced was read, and will be acted upon.
+def _write_again(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
+    """Make durable what was read, and zeros what is behind it.
+
+    A killed process may have left it unsynced; and where a sync failed, the system has it for
+    everybody to read, but writes it no more, and calls the next sync a success.
+    """
+    content = files.pread(descriptor, 0, end)
+    files.truncate(descriptor, end)
+    files.allocate(descriptor, max(end, segment_bytes))
+    files.pwrite(descriptor, 0, content)
     files.fdatasync(descriptor)

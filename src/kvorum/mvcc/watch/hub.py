@@ -24,6 +24,7 @@ from math import inf
 from typing import Protocol
 
 from kvorum.api.codec import HeaderEncoder
+from kvorum.api.marks import mark
 from kvorum.mvcc.watch.batch import Batch, Match
 from kvorum.mvcc.watch.catchup import CatchUp
 from kvorum.mvcc.watch.history import MAIN_SHIFT, Change, History
@@ -176,6 +177,7 @@ class WatchHub:
 
         What of the last transaction had not been published is read from the new store.
         """
+        mark("watchers resynced")
         self._publication = None
         self._abandon_catch_up()
         for entry in self._synced.entries():
@@ -310,6 +312,7 @@ class WatchHub:
     def _hold(self, watcher: Watcher) -> None:
         stream = watcher.stream
         watcher.place = Place.HELD
+        mark("victim watcher")
         stream.held[watcher] = None
         if not stream.is_paused:
             self._full[stream] = None
@@ -427,6 +430,7 @@ class WatchHub:
     def _abandon_catch_up(self) -> None:
         catch_up, self._catch_up = self._catch_up, None
         if catch_up is not None:
+            mark("catch-up abandoned")
             self._behind.extendleft(reversed(catch_up.unserved()))
 
     def _send_progress(self, stream: WatchStream) -> None:

@@ -1,0 +1,190 @@
+"""How those who ask reach members: one request at a time, recorded with what became of it.
+
+A caller has patience for some time. What it asked and what it was told goes into the history;
+judging is done there. It looks for another member when one does not answer, sooner or later.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as etcd
+from kvorum.api.pb import v3electionpb as election
+from kvorum.api.pb import v3lockpb as lock
+from sim.describe import describe_request, describe_result
+from sim.history import History, Record
+from sim.machine import REFUSED
+from sim.operations import Pairs
+from sim.world import World
+
+METHODS: dict[type, tuple[str, Any]] = {
+    etcd.PutRequest: ("/etcdserverpb.KV/Put", etcd.PutResponse),
+    etcd.RangeRequest: ("/etcdserverpb.KV/Range", etcd.RangeResponse),
+    etcd.DeleteRangeRequest: ("/etcdserverpb.KV/DeleteRange", etcd.DeleteRangeResponse),
+    etcd.TxnRequest: ("/etcdserverpb.KV/Txn", etcd.TxnResponse),
+    etcd.CompactionRequest: ("/etcdserverpb.KV/Compact", etcd.CompactionResponse),
+    etcd.LeaseGrantRequest: ("/etcdserverpb.Lease/LeaseGrant", etcd.LeaseGrantResponse),
+    etcd.LeaseRevokeRequest: ("/etcdserverpb.Lease/LeaseRevoke", etcd.LeaseRevokeResponse),
+    etcd.LeaseKeepAliveRequest: (
+        "/etcdserverpb.Lease/LeaseKeepAlive",
+        etcd.LeaseKeepAliveResponse,
+    ),
+    lock.LockRequest: ("/v3lockpb.Lock/Lock", lock.LockResponse),
+    lock.UnlockRequest: ("/v3lockpb.Lock/Unlock", lock.UnlockResponse),
+    election.CampaignRequest: ("/v3electionpb.Election/Campaign", election.CampaignResponse),
+    election.ProclaimRequest: ("/v3electionpb.Election/Proclaim", election.ProclaimResponse),
+    election.LeaderRequest: ("/v3electionpb.Election/Leader", election.LeaderResponse),
+    election.ResignRequest: ("/v3electionpb.Election/Resign", election.ResignResponse),
+}
+"""What is asked for, by the request's type: its path, and what it is answered with."""
+
+# These codes say nothing about whether a request has happened.
+_UNKNOWN = {
+    Code.UNAVAILABLE,
+    Code.DEADLINE_EXCEEDED,
+    Code.UNKNOWN,
+    Code.CANCELLED,
+    # A put that finds the quota exceeded when it is applied takes effect, and is told so.
+    Code.RESOURCE_EXHAUSTED,
+}
+
+
+class Calls(Protocol):
+    """What carries requests to members."""
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Those whom one can ask."""
+
+    def call(
+        self,
+        member: int,
+        path: str,
+        payload: bytes,
+        answered: Callable[[bytes | Status | None], None],
+    ) -> int:
+        """Send a request; the answer, or None if the connection broke, is told later."""
+
+    def open_stream(
+        self,
+        member: int,
+        path: str,
+        answered: Callable[[bytes | Status | None], None],
+        message: Callable[[bytes], None],
+    ) -> int:
+        """Open a stream; its end is told, None if the connection broke."""
+
+    def send(self, member: int, call: int, payload: bytes) -> None:
+        """Send a message on a stream."""
+
+    def hang_up(self, member: int, call: int) -> None:
+        """Wait no longer for an answer, or break a stream off."""
+
+    def stall(self, member: int, call: int, seconds: float) -> None:
+        """Take nothing from a stream for a while."""
+
+
+class Asked(NamedTuple):
+    """A request, and what is known about it before it is sent."""
+
+    kind: str
+    request: Any
+    expected: Pairs = ()
+    """What it finds of keys, if its compares hold."""
+    linearizable: bool = True
+    """Whether the answer must be current."""
+
+
+class Caller:
+    """One that asks, under a name, and waits for each answer before it asks again."""
+
+    __slots__ = (
+        "_calls",
+        "_history",
+        "_number",
+        "_random",
+        "_waiting",
+        "_world",
+        "member",
+        "name",
+        "roams",
+    )
+
+    def __init__(
+        self, world: World, calls: Calls, history: History, number: int, name: str
+    ) -> None:
+        self._world = world
+        self._calls = calls
+        self._history = history
+        self._number = number
+        self.name = name
+        self._random: Random = world.stream(f"caller {name}")
+        self.member = self._random.choice(calls.members)
+        # How soon it looks for another member when this one does not answer.
+        self.roams = self._random.choice([0.05, 1.0])
+        # The call that is waited for, its record, and who wants to know.
+        self._waiting: tuple[int, Record, Callable[[Record], None]] | None = None
+
+    def ask(self, asked: Asked, patience: float, then: Callable[[Record], None]) -> Record:
+        """Send a request; its record is given to `then` once it was answered, or given up."""
+        assert self._waiting is None, f"{self.name} waits for an answer"
+        world, history, member = self._world, self._history, self.member
+        record = Record(
+            self._number, asked.kind, member, asked.request, history.moment(), world.now
+        )
+        record.expected = asked.expected
+        record.linearizable = asked.linearizable
+        history.records.append(record)
+        if world.trace is not None:
+            world.trace.line(
+                world.now,
+                self.name,
+                f"{asked.kind} #{record.invoked} at m{member} {describe_request(asked.request)}",
+            )
+        path, payload = METHODS[type(asked.request)][0], asked.request.SerializeToString()
+
+        def answered(result: bytes | Status | None) -> None:
+            self._answered(record, result)
+
+        if isinstance(asked.request, etcd.LeaseKeepAliveRequest):
+            call = self._calls.open_stream(member, path, answered, answered)
+            self._calls.send(member, call, payload)
+        else:
+            call = self._calls.call(member, path, payload, answered)
+        self._waiting = (call, record, then)
+        world.after(patience, self._lose_patience, record)
+        return record
+
+    def give_up(self) -> None:
+        """Wait no longer, if there is something to wait for."""
+        if self._waiting is not None:
+            self._lose_patience(self._waiting[1])
+
+    def _lose_patience(self, record: Record) -> None:
+        if self._waiting is not None and self._waiting[1] is record:
+            self._calls.hang_up(record.member, self._waiting[0])
+            self._answered(record, None)
+
+    def _answered(self, record: Record, result: bytes | Status | None) -> None:
+        if self._waiting is None or self._waiting[1] is not record:
+            return
+        call, _, then = self._waiting
+        self._waiting = None
+        if isinstance(record.request, etcd.LeaseKeepAliveRequest):
+            self._calls.hang_up(record.member, call)
+        world = self._world
+        record.finished = world.now
+        failed = not isinstance(result, bytes)
+        if isinstance(result, bytes):
+            record.response = METHODS[type(record.request)][1].FromString(result)
+            record.returned = self._history.moment()
+        elif isinstance(result, Status) and (result is REFUSED or result.code not in _UNKNOWN):
+            record.response = result
+            record.returned = self._history.moment()
+        if world.trace is not None:
+            text = describe_result(result, record.response)
+            world.trace.line(world.now, self.name, f"= #{record.invoked} {text}")
+        if self._random.random() < (self.roams if failed else 0.1 * self.roams):
+            self.member = self._random.choice(self._calls.members)
+        then(record)

@@ -1,0 +1,225 @@
+"""The disk of one machine: it outlives processes, loses power, fails, fills up and decays.
+
+Every call that changes it passes here before it takes effect. The process may end at any of them,
+or the call may fail. What was durable may decay: a bit of a file of the log, of a `.snap` file or
+of an entry of the database flips, and nobody is told. Whoever finds that out must say so and stop;
+then the disk is restored, that is, the bit flips back, and what was written since stays.
+"""
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from kvorum.backend.errors import BackendError
+from kvorum.files.interface import parent, read_file
+from kvorum.files.memory import Call, MemoryFiles
+from kvorum.member.errors import StartRefused
+from kvorum.snap import SnapError
+from kvorum.wal.errors import WalError
+from sim.environments import DamagedEntry, SimulatedEnvironments
+
+# What production says about files that do not hold what was written into them, or that things
+# are there which never should be.
+_DAMAGE = (BackendError, WalError, SnapError, StartRefused, AssertionError)
+_FAILURES = (errno.EIO, errno.ENOSPC)
+_FILE_ENDINGS = {"log": ("wal", ".wal"), "snapshot": ("snap", ".snap")}
+
+
+class ProcessEnd(BaseException):
+    """The process ends here. No production code may catch it."""
+
+
+class DamagedFile(NamedTuple):
+    """A byte of a file that is not what was written."""
+
+    path: str
+    offset: int
+    mask: int
+    byte: int
+    """As it is now."""
+
+
+class Disk:
+    """Files and databases. `line` takes lines of the trace; `directory` is a real one."""
+
+    __slots__ = (
+        "_calls_left",
+        "_damage",
+        "_directory",
+        "_errors_left",
+        "_line",
+        "_numbers",
+        "_random",
+        "_spare_bytes",
+        "environments",
+        "files",
+        "is_cut_off",
+        "member_directory",
+    )
+
+    def __init__(
+        self, random: Random, directory: str, member_directory: str, line: Callable[[str], None]
+    ) -> None:
+        self._random = random
+        self._directory = directory
+        self._line = line
+        self.member_directory = member_directory
+        self._numbers = 0
+        # How many calls until the process ends, or until one fails; None: it does not.
+        self._calls_left: int | None = None
+        self._errors_left: int | None = None
+        # The room that is left while the disk is full; None: there is enough.
+        self._spare_bytes: int | None = None
+        self._damage: list[DamagedFile | DamagedEntry] = []
+        self.is_cut_off = False
+        self.files = MemoryFiles()
+        self.environments = SimulatedEnvironments(self.files, directory, self._next_number)
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _survives(self) -> bool:
+        return self._random.random() < 0.5
+
+    # The life of a process on it.
+
+    def power_on(self) -> None:
+        """Let a process use it."""
+        self.is_cut_off = False
+        self.files.before = self._before
+        if self._spare_bytes is not None:
+            self.fill_up(self._spare_bytes)
+
+    def power_off(self, *, power_cut: bool) -> None:
+        """End the process that uses it; a power cut takes what was not synced."""
+        self._calls_left = self._errors_left = None
+        self.environments.crash(self._survives)
+        self.files.before = None
+        self.is_cut_off = False
+        if power_cut:
+            self.files = self.files.after_power_cut(self._survives)
+        else:
+            self.files.kill()
+        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+
+    def close(self) -> None:
+        """Give the real files back."""
+        self.environments.crash(lambda: False)
+
+    def _before(self, call: Call) -> None:
+        """Stand before every call that changes the disk."""
+        if self._calls_left is not None:
+            self._calls_left -= 1
+            if self._calls_left < 0:
+                # Whatever the code does while it is being ended does not reach the disk.
+                if not self.is_cut_off:
+                    self.is_cut_off = True
+                    self._line(f"cut off before {call.name} of {call.path}")
+                raise ProcessEnd
+        if self._errors_left is not None:
+            self._errors_left -= 1
+            if self._errors_left < 0:
+                self._errors_left = None
+                self._line(f"{call.name} of {call.path} fails")
+                raise OSError(errno.EIO, "Input/output error", call.path)
+        if self._spare_bytes is not None and call.name == "commit" and self._survives():
+            raise OSError(errno.ENOSPC, "No space left on device", call.path)
+
+    # What goes wrong with it.
+
+    def cut_off_after(self, calls: int | None) -> None:
+        """Let the process end after so many further calls; None: let it go on."""
+        self._calls_left = calls
+
+    def fail_after(self, calls: int) -> None:
+        """Let one call fail after so many further ones."""
+        self._errors_left = calls
+
+    def fill_up(self, spare_bytes: int) -> None:
+        """Leave so little room; files can grow no further."""
+        self._spare_bytes = spare_bytes
+        self.files.bytes_max = self.files.used_bytes() + spare_bytes
+
+    def relieve(self) -> None:
+        """Let there be room, and no call fail any more."""
+        self._calls_left = self._errors_left = self._spare_bytes = None
+        self.files.bytes_max = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a bit has flipped that was not restored."""
+        return bool(self._damage)
+
+    def flip(self, kind: str) -> bool:
+        """Flip a bit of what is durable in the log, a snapshot or the database, if there is any.
+
+        One at a time: no checksum promises to find every two.
+        """
+        if self._damage:
+            return False
+        if kind == "database":
+            damage: DamagedFile | DamagedEntry | None = self.environments.flip(
+                f"{self.member_directory}/backend", self._random
+            )
+        else:
+            damage = self._flip_file(*_FILE_ENDINGS[kind])
+        if damage is None:
+            return False
+        self._damage.append(damage)
+        self._line(f"a bit flips: {damage}")
+        return True
+
+    def _flip_file(self, directory: str, ending: str) -> DamagedFile | None:
+        files, random = self.files, self._random
+        directory = f"{self.member_directory}/{directory}"
+        if not files.exists(directory):
+            return None
+        paths = [f"{directory}/{name}" for name in files.list(directory) if name.endswith(ending)]
+        paths = [path for path in paths if files.is_durable(path)]
+        if not paths:
+            return None
+        # The newest is what a start reads.
+        path = paths[-1] if random.random() < 0.6 else random.choice(paths)
+        content = read_file(files, path)
+        length = len(content.rstrip(b"\0"))
+        if not length:
+            return None
+        offset = random.randrange(length)
+        mask = 1 << random.randrange(8)
+        files.flip(path, offset, mask)
+        return DamagedFile(path, offset, mask, content[offset] ^ mask)
+
+    def restore(self) -> None:
+        """Flip back every bit that flipped, where it still is; no process uses the disk."""
+        damage, self._damage = self._damage, []
+        for each in reversed(damage):
+            if isinstance(each, DamagedEntry):
+                self.environments.restore(f"{self.member_directory}/backend", each)
+                continue
+            if not self.files.exists(each.path) and self.files.exists(f"{each.path}.broken"):
+                # It was put out of the way by a start.
+                self.files.rename(f"{each.path}.broken", each.path)
+                self.files.sync_directory(parent(each.path))
+            if self.files.exists(each.path):
+                content = read_file(self.files, each.path)
+                if each.offset < len(content) and content[each.offset] == each.byte:
+                    self.files.flip(each.path, each.offset, each.mask)
+        if damage:
+            self._line("disk restored")
+
+    def explains(self, error: BaseException) -> bool:
+        """Return whether a process had to stop with such an error: it comes from what went wrong.
+
+        A call that failed is somewhere among its causes, or it says that the data is damaged,
+        and it is.
+        """
+        seen: BaseException | None = error
+        while seen is not None:
+            if isinstance(seen, OSError) and seen.errno in _FAILURES:
+                return True
+            if self._damage and isinstance(seen, _DAMAGE):
+                return True
+            seen = seen.__cause__ or seen.__context__
+        return False

@@ -1,0 +1,109 @@
+"""Leases do not end early: whoever was told that a lease lives for some time can rely on it.
+
+A client that got an answer knows that the lease lives that long from when it asked. Whether it
+ended is told by its keys, which are deleted, by a renewal that finds nothing, and by a put that is
+refused for want of it.
+"""
+
+from kvorum.api.errors import LEASE_NOT_FOUND, Status
+from kvorum.api.pb.etcdserverpb import (
+    DeleteRangeRequest,
+    LeaseGrantRequest,
+    LeaseKeepAliveRequest,
+    LeaseRevokeRequest,
+    PutRequest,
+    TxnRequest,
+)
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.mvcc.keyvalue import key_of
+from sim.history import History, Record, is_in_range
+from sim.violation import Violation
+from sim.workloads import is_clients_key
+
+GUARANTEE = "leases do not end early"
+
+
+def check_leases(history: History) -> None:
+    """Require that no lease ended before its time, counted from its last renewal."""
+    revoked = {
+        record.request.ID
+        for record in history.records
+        if isinstance(record.request, LeaseRevokeRequest)
+    }
+    renewals: dict[int, list[Record]] = {}
+    for record in history.records:
+        if (
+            isinstance(record.request, LeaseGrantRequest | LeaseKeepAliveRequest)
+            and record.is_answered
+            and record.response.TTL > 0
+            and record.response.ID not in revoked
+        ):
+            renewals.setdefault(record.response.ID, []).append(record)
+    for lease, ended, how in (*_deletions(history), *_refusals(history)):
+        for record in renewals.get(lease, ()):
+            until = record.started + record.response.TTL
+            if record.finished <= ended < until:
+                raise Violation(
+                    GUARANTEE,
+                    f"{lease:x} was to live until {until:.3f} by {record.kind} "
+                    f"#{record.invoked}, but at {ended:.3f} {how}",
+                )
+
+
+def _deletions(history: History) -> list[tuple[int, float, str]]:
+    """Return leases whose keys were deleted by nobody else, and when."""
+    claimed = {record.response.header.revision for record in history.records if record.wrote}
+    lost = [
+        deletion
+        for record in history.records
+        if record.response is None
+        for deletion in _deletions_of(record.request)
+    ]
+    found = []
+    for main, rows in history.effects.items():
+        for revision, kv in rows:
+            key = key_of(kv)
+            if not revision & 1 or main in claimed or not is_clients_key(key):
+                continue
+            # Whoever never got an answer may have deleted it as well.
+            if any(is_in_range(key, each.key, each.range_end) for each in lost):
+                continue
+            before = history.at(key, main - 1)
+            lease = 0 if before is None else KeyValue.FromString(before).lease
+            if lease:
+                ended = history.first_seen[main]
+                found.append((lease, ended, f"its key {key!r} was gone at revision {main}"))
+    return found
+
+
+def _deletions_of(request: object) -> list[DeleteRangeRequest]:
+    if isinstance(request, DeleteRangeRequest):
+        return [request]
+    if isinstance(request, TxnRequest):
+        found = [
+            each.request_delete_range
+            for each in request.success
+            if each.HasField("request_delete_range")
+        ]
+        for each in request.success:
+            found += _deletions_of(each.request_txn if each.HasField("request_txn") else None)
+        return found
+    return []
+
+
+def _refusals(history: History) -> list[tuple[int, float, str]]:
+    """Return leases that were said not to exist, when that was asked, and what was said."""
+    found = []
+    for record in history.records:
+        request, response = record.request, record.response
+        text = f"{record.kind} #{record.invoked} did not find it"
+        if isinstance(request, LeaseKeepAliveRequest) and record.is_answered:
+            if not response.TTL:
+                found.append((request.ID, record.finished, text))
+        elif (
+            isinstance(request, PutRequest)
+            and isinstance(response, Status)
+            and response == LEASE_NOT_FOUND
+        ):
+            found.append((request.lease, record.finished, text))
+    return found

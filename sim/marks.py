@@ -1,0 +1,54 @@
+"""Which rare paths of the production code a run has come by; `kvorum.api.marks` is their seam."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kvorum.api import marks
+
+LISTED = (
+    "append rejected",
+    "compaction resumed",
+    "entries of another leader replaced",
+    "late read index answer",
+    "leader paused past lease",
+    "leader stepped down without a quorum",
+    "log replaced by a snapshot",
+    "read index retried",
+    "read round given up",
+    "read waits for the first commit of a term",
+    "snapshot installed",
+    "snapshot not delivered",
+    "snapshot sent",
+    "torn tail repaired",
+    "victim watcher",
+    "watcher ended by a compaction",
+    "watchers resynced",
+)
+"""Every campaign should come by these; the seeds of `make test` must."""
+
+RARE = (
+    "catch-up abandoned",
+    "first batch lost",
+    "joint configuration left",
+    "lease checkpoint cleared",
+    "lease renewed too late",
+    "snapshot installed by a start",
+    "snapshot not needed",
+)
+"""These take a large campaign, or no run comes by them."""
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count the marks that are reached meanwhile, by name."""
+    reached: Counter[str] = Counter()
+
+    def listener(name: str) -> None:
+        reached[name] += 1
+
+    marks.listen(listener)
+    try:
+        yield reached
+    finally:
+        marks.listen(None)

@@ -1,0 +1,50 @@
+"""Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
+
+from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX
+from sim.edge import STALLED_FACTOR
+from sim.machine import Machine
+from sim.violation import Violation
+
+GUARANTEE = "memory is bounded"
+
+# A stream is noticed to be full at the end of a turn, which sends at most this.
+_TURN_BYTES_MAX = 256 << 10
+# Runs have a few dozen callers, each with one request on its way; the member adds a few.
+_WAITING_MAX = 200
+
+
+def check_bounds(machine: Machine) -> None:
+    """Require that a member that works keeps no more than it may."""
+    member = machine.member
+    if member is None:
+        return
+    for name, size in kept(machine).items():
+        if size > _WAITING_MAX:
+            raise Violation(GUARANTEE, f"{machine.name} keeps {size} {name}")
+    for call, size in machine.edge.pending.items():
+        if size > STREAM_PENDING_BYTES_MAX + STALLED_FACTOR * _TURN_BYTES_MAX:
+            raise Violation(GUARANTEE, f"{machine.name} holds {size} bytes for stream {call}")
+
+
+def kept(machine: Machine) -> dict[str, int]:
+    """Return how much a member keeps for clients and peers, by kind."""
+    member = machine.member
+    assert member is not None
+    procedures, reads = member.procedures, member.reads
+    return {
+        "proposals that wait": len(member.proposals.pending),
+        "procedures": len(procedures._calls) + len(procedures._asked) + len(procedures._held),
+        "watches of procedures": len(procedures._watches),
+        "reads that wait": len(reads.waiting) + len(reads.confirmed),
+        "watch streams": member.hub.streams_open,
+        "watchers": member.hub.watchers_open,
+        "pinned revisions": len(member.store._pins._counts),
+        "reads that raft keeps": len(member.node.raft.read_only.unconfirmed),
+    }
+
+
+def leftovers(machine: Machine) -> dict[str, int]:
+    """Return what a member still keeps; once all clients are gone it must come to nothing."""
+    if machine.member is None:
+        return {"processes that run": 0}
+    return {name: size for name, size in kept(machine).items() if size}

@@ -1,0 +1,246 @@
+"""What goes wrong, and when: it draws moments and victims, and lets things happen to them.
+
+Each kind of trouble is a method that lets itself be called again, as often as the seed's faults
+say. When the faults end it does nothing any more, and what it broke is mended: whoever is down is
+started, and a damaged disk is restored.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from sim.faults import Faults
+from sim.links import Links
+from sim.machine import Machine
+from sim.network import Network
+from sim.world import World
+
+_LEADS_SECONDS_MAX = 0.05
+_FAILING_CALLS_MAX = 12
+_SPARE_BYTES_MAX = 20_000
+_DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
+
+
+class Nemesis:
+    """Whoever is after the machines of a cluster."""
+
+    __slots__ = (
+        "_doomed",
+        "_elected",
+        "_links",
+        "_machines",
+        "_network",
+        "_random",
+        "_world",
+        "counts",
+        "faults",
+        "leaders",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        faults: Faults,
+        machines: Mapping[int, Machine],
+        network: Network,
+        links: Links | None,
+        leaders: Mapping[int, int],
+    ) -> None:
+        self._world = world
+        self._random: Random = world.stream("nemesis")
+        self._machines = machines
+        self._network = network
+        self._links = links
+        self.faults = faults
+        # Who led each term.
+        self.leaders = leaders
+        # What leaders had committed when they were elected, and the term of one who is to go.
+        self._elected: dict[int, int] = {}
+        self._doomed = 0
+        # How often each kind of trouble happened.
+        self.counts: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Begin, each kind at a moment of its own."""
+        for trouble in (
+            self._partition,
+            self._reset,
+            self._crash,
+            self._pause,
+            self._fail_disk,
+            self._fill_disk,
+            self._flip_bit,
+            self._stall_disk,
+        ):
+            self._again(trouble)
+
+    def _gap(self, trouble: Callable[[], None]) -> float:
+        faults = self.faults
+        return {
+            self._partition: faults.partition_gap if len(self._machines) > 1 else 0.0,
+            self._reset: faults.reset_gap if self._links is not None else 0.0,
+            self._crash: faults.crash_gap,
+            self._pause: faults.pause_gap,
+            self._fail_disk: faults.disk_error_gap,
+            self._fill_disk: faults.disk_full_gap,
+            self._flip_bit: faults.flip_gap,
+            self._stall_disk: faults.disk_stall_gap,
+        }[trouble]
+
+    def _again(self, trouble: Callable[[], None], after: float = 0.0) -> None:
+        """Let a kind of trouble happen once more, if it does in this run."""
+        gap = self._gap(trouble)
+        if gap:
+            self._world.after(after + self._random.expovariate(1 / gap), self._happen, trouble)
+
+    def _happen(self, trouble: Callable[[], None]) -> None:
+        if self._gap(trouble):
+            trouble()
+
+    def _victim(self) -> Machine:
+        """Return who is to suffer: the newest leader, or anyone."""
+        if self.leaders and self._random.random() < self.faults.leader_chance:
+            leader = self._machines.get(self.leaders[max(self.leaders)])
+            if leader is not None:
+                return leader
+        return self._machines[self._random.choice(self._numbers)]
+
+    @property
+    def _numbers(self) -> Sequence[int]:
+        return list(self._machines)
+
+    # Between machines.
+
+    def _partition(self) -> None:
+        self.counts["partitions"] += 1
+        random = self._random
+        self._network.heal()
+        self._network.partition(list(self._numbers), self._victim().number, random)
+        lasts = random.uniform(*self.faults.partition_time)
+        self._world.after(lasts, self._network.heal)
+        self._again(self._partition, lasts)
+
+    def _reset(self) -> None:
+        assert self._links is not None
+        self.counts["connections reset"] += self._links.reset(self._random)
+        self._again(self._reset)
+
+    # Processes.
+
+    def _crash(self) -> None:
+        faults, random = self.faults, self._random
+        chosen = [self._victim()]
+        if random.random() < faults.all_crash_chance:
+            chosen = list(self._machines.values())
+        for machine in chosen:
+            if random.random() < faults.amid_chance:
+                machine.crash_amid()
+            else:
+                machine.crash(power_cut=random.random() < faults.power_cut_chance)
+            self.restart_later(machine)
+        self._again(self._crash)
+
+    def crash_voter(self, machine: Machine) -> None:
+        """Let a member lose its power right after it voted, and be back at once."""
+        self.counts["voters crashed"] += 1
+        machine.crash(power_cut=True)
+        self._world.after(self._random.uniform(0.0, 0.01), self._restart, machine)
+
+    def leads(self, machine: Machine, term: int, committed: int) -> None:
+        """See to a leader after its turn: some are not to lead for long."""
+        chance, random = self.faults.leader_crash_chance, self._random
+        if not chance:
+            return
+        known = self._elected.get(term)
+        if known is None:
+            self._elected[term] = committed
+            if random.random() >= chance:
+                return
+            if random.random() < 0.5:
+                self._doomed = term
+            else:
+                delay = random.uniform(0.0, _LEADS_SECONDS_MAX)
+                self._world.after(delay, self._crash_leader, machine, machine.incarnation)
+        elif term == self._doomed and committed > known:
+            self._doomed = 0
+            self.counts["leaders crashed"] += 1
+            machine.cut_off_outputs()
+            self.restart_later(machine)
+
+    def _crash_leader(self, machine: Machine, incarnation: int) -> None:
+        if self.faults.leader_crash_chance and machine.incarnation == incarnation:
+            self.counts["leaders crashed"] += 1
+            machine.crash(power_cut=True)
+            self.restart_later(machine)
+
+    def restart_later(self, machine: Machine) -> None:
+        """Start a machine again that is down, or will be soon."""
+        self._world.after(self._random.uniform(*self.faults.down_time), self._restart, machine)
+
+    def _restart(self, machine: Machine) -> None:
+        if machine.is_retired:
+            return
+        if machine.is_dead:
+            machine.start()
+        elif self.faults.crash_gap or self.faults.leader_crash_chance:
+            # It has not come to the point where it is to crash.
+            self.restart_later(machine)
+
+    def _pause(self) -> None:
+        self.counts["pauses"] += 1
+        self._victim().pause(self._random.uniform(*self.faults.pause_time))
+        self._again(self._pause)
+
+    # Disks.
+
+    def _fail_disk(self) -> None:
+        self.counts["disk errors"] += 1
+        self._victim().disk.fail_after(self._random.randint(0, _FAILING_CALLS_MAX))
+        self._again(self._fail_disk)
+
+    def _fill_disk(self) -> None:
+        self.counts["full disks"] += 1
+        machine, random = self._victim(), self._random
+        machine.disk.fill_up(random.randint(0, _SPARE_BYTES_MAX))
+        lasts = random.uniform(*self.faults.disk_full_time)
+        self._world.after(lasts, machine.disk.relieve)
+        self._again(self._fill_disk, lasts)
+
+    def _flip_bit(self) -> None:
+        machine, random = self._victim(), self._random
+        if machine.disk.flip(random.choice(_DAMAGED_KINDS)):
+            self.counts["bits flipped"] += 1
+            if random.random() < self.faults.flip_crash_chance:
+                # Most of what is on a disk is read by a start alone.
+                machine.crash(power_cut=random.random() < self.faults.power_cut_chance)
+                self.restart_later(machine)
+        self._again(self._flip_bit)
+
+    def _stall_disk(self) -> None:
+        self.counts["disk stalls"] += 1
+        self._victim().stall(self._random.uniform(*self.faults.disk_stall_time))
+        self._again(self._stall_disk)
+
+    def stopped(self, machine: Machine) -> None:
+        """See to a machine whose member stopped because of its disk."""
+        self.counts["members stopped"] += 1
+        self._world.after(self._random.uniform(*self.faults.down_time), self._repair, machine)
+
+    def _repair(self, machine: Machine) -> None:
+        if machine.is_dead and not machine.is_retired:
+            machine.disk.restore()
+            machine.start()
+
+    # The end.
+
+    def stop(self, faults: Faults) -> None:
+        """Let nothing go wrong any more, and mend what is broken."""
+        self.faults = faults
+        self._network.heal()
+        for machine in list(self._machines.values()):
+            machine.disarm()
+            if machine.disk.is_damaged:
+                machine.crash(power_cut=False)
+                machine.disk.restore()
+            if machine.is_dead:
+                machine.start()

@@ -1,0 +1,375 @@
+"""Whoever runs the cluster: changes its membership, moves leadership, keeps databases small.
+
+All of it is asked for by real requests to some member, whose answers may get lost. So the operator
+looks at what the cluster has become, not at what it was told: for a member that the cluster knows
+and that has no machine, one is set up, empty, and joins; one that was removed leaves, and its
+machine is given up; a learner is promoted as soon as the leader lets it be; an alarm is answered by
+a compaction, by defragmenting everywhere, and by clearing it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Protocol
+
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as etcd
+from kvorum.member.member import Member
+from kvorum.membership.documents import Member as Peer
+from sim.faults import Faults
+from sim.history import History, Record
+from sim.machine import Machine
+from sim.violation import Violation
+from sim.world import World
+
+LOOK_SECONDS = 0.2
+PATIENCE_SECONDS = 3.0
+LEAVE_SECONDS = (0.5, 3.0)
+"""When the machine of a removed member is given up, if it has not left by itself."""
+LATE_SECONDS_MAX = 11.0
+"""A change whose answer was lost may still come about within this time: messages are that late."""
+SETTLE_SECONDS_MAX = 60.0
+MEMBERS_MAX = 5
+CORRUPT = 2
+
+
+class Cluster(Protocol):
+    """What the operator has to do with."""
+
+    history: History
+    machines: dict[int, Machine]
+    members: list[int]
+
+    def call(
+        self,
+        member: int,
+        path: str,
+        payload: bytes,
+        answered: Callable[[bytes | Status | None], None],
+    ) -> int:
+        """Send a request; the answer, or None if the connection broke, is told later."""
+
+    def hang_up(self, member: int, call: int) -> None:
+        """Wait no longer for an answer."""
+
+    def add_machine(self, number: int, joins: tuple[int, int], known: list[Peer]) -> Machine:
+        """Set up an empty machine for a member that was added."""
+
+    def remove_machine(self, machine: Machine) -> None:
+        """Give up a machine for good."""
+
+
+class Operator:
+    """One operator; what it does is drawn by the seed."""
+
+    __slots__ = (
+        "_alarmed",
+        "_applied",
+        "_cluster",
+        "_ids",
+        "_is_framed",
+        "_is_looking",
+        "_is_peace",
+        "_late_seconds",
+        "_late_until",
+        "_leaving",
+        "_next_number",
+        "_open",
+        "_random",
+        "_size",
+        "_world",
+        "counts",
+        "faults",
+    )
+
+    def __init__(self, world: World, cluster: Cluster, faults: Faults, ids: dict[int, int]) -> None:
+        # Production's protocol tells a removed member, and loses nothing that comes late.
+        self._is_framed = faults.frames
+        self._late_seconds = LATE_SECONDS_MAX if not faults.frames else 3.0
+        self._world = world
+        self._cluster = cluster
+        self._random: Random = world.stream("operator")
+        self.faults = faults
+        self.counts: Counter[str] = Counter()
+        # The number of the machine of each member, by the member's id.
+        self._ids = ids
+        self._size = len(ids)
+        self._next_number = len(ids) + 1
+        # Members that were removed and still have a machine, and when it is given up.
+        self._leaving: dict[int, float] = {}
+        # Requests that are not answered.
+        self._open: set[int] = set()
+        # By then all changes have come about that will.
+        self._late_until = 0.0
+        self._alarmed: Iterator[None] | None = None
+        # The highest index of an entry that was seen applied.
+        self._applied = 0
+        self._is_looking = False
+        self._is_peace = False
+
+    def start(self) -> None:
+        """Begin."""
+        faults = self.faults
+        if faults.change_gap or faults.quota_bytes:
+            self._is_looking = True
+            self._world.after(LOOK_SECONDS, self._look)
+        for task in (self._change, self._move_leader, self._defragment, self._want_snapshot):
+            self._again(task)
+
+    def _again(self, task: Callable[[], None]) -> None:
+        gap = self._gap(task)
+        if gap:
+            self._world.after(self._random.expovariate(1 / gap), self._do, task)
+
+    def _do(self, task: Callable[[], None]) -> None:
+        if self._gap(task):
+            task()
+            self._again(task)
+
+    def _gap(self, task: Callable[[], None]) -> float:
+        faults = self.faults
+        return {
+            self._change: faults.change_gap,
+            self._move_leader: faults.move_leader_gap,
+            self._defragment: faults.defragment_gap,
+            self._want_snapshot: faults.snapshot_gap,
+        }[task]
+
+    def _ask(
+        self,
+        number: int,
+        path: str,
+        request: Any,
+        then: Callable[[bytes | Status | None], None] | None = None,
+    ) -> None:
+        """Send a request to a member, and wait for a while."""
+        cluster, world = self._cluster, self._world
+        call = 0
+
+        def answered(result: bytes | Status | None) -> None:
+            if call in self._open:
+                self._open.discard(call)
+                self._line(f"{path.rpartition('/')[2]} at m{number} {_shown(result)}")
+                if then is not None:
+                    then(result)
+
+        def lose_patience() -> None:
+            if call in self._open:
+                cluster.hang_up(number, call)
+                answered(None)
+
+        call = cluster.call(number, path, request.SerializeToString(), answered)
+        self._open.add(call)
+        world.after(PATIENCE_SECONDS, lose_patience)
+
+    def _line(self, what: str) -> None:
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, "op", what)
+
+    def _anyone(self) -> int:
+        return self._random.choice(self._cluster.members)
+
+    # Membership.
+
+    def _change(self) -> None:
+        random, members = self._random, self._cluster.members
+        smallest, largest = min(2, self._size), max(self._size + 1, min(MEMBERS_MAX, 3))
+        may_grow = len(self._ids) - len(self._leaving) < largest
+        if may_grow and (len(members) <= smallest or random.random() < 0.5):
+            is_learner = random.random() < 0.6
+            number = self._next_number
+            self._next_number += 1
+            self.counts["learners added" if is_learner else "voters added"] += 1
+            request = etcd.MemberAddRequest(peerURLs=[_url(number)], isLearner=is_learner)
+            self._line(f"adds m{number}{' as a learner' if is_learner else ''}")
+            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberAdd", request, self._changed)
+        elif len(members) > smallest:
+            number = random.choice(members)
+            member_id = next(each for each, at in self._ids.items() if at == number)
+            self.counts["members removed"] += 1
+            self._line(f"removes m{number}")
+            removal = etcd.MemberRemoveRequest(ID=member_id)
+            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberRemove", removal, self._changed)
+
+    def _changed(self, result: bytes | Status | None) -> None:
+        """Take the answer to a change; without one it may still come about."""
+        if not isinstance(result, bytes):
+            self._late_until = self._world.now + self._late_seconds
+
+    def _look(self) -> None:
+        """Bring machines and members together, and answer alarms."""
+        self._world.after(LOOK_SECONDS, self._look)
+        member = self._newest()
+        if member is None:
+            return
+        self._follow(member)
+        if any(alarm.type == CORRUPT for alarm in member.alarms.raised()):
+            raise Violation("members are equal by HashKV", f"{member.alarms.raised()}")
+        if self._alarmed is None and member.alarms.raised():
+            self.counts["alarms"] += 1
+            self._alarmed = self._answer_alarm(member)
+            self._go_on()
+
+    def _newest(self) -> Member | None:
+        """Return the member that has applied most, unless another had applied more before."""
+        running = [each.member for each in self._cluster.machines.values()]
+        newest = max((each for each in running if each is not None), key=_applied, default=None)
+        if newest is None or newest.applied < self._applied:
+            return None
+        self._applied = newest.applied
+        return newest
+
+    def _follow(self, member: Member) -> None:
+        cluster, known = self._cluster, member.cluster
+        if not known.voters:
+            return
+        for each in known.members:
+            number = _number(each.peer_urls[0])
+            if each.id not in self._ids:
+                self._ids[each.id] = number
+                self._line(f"sets up m{number}")
+                joins = (each.id, known.cluster_id)
+                cluster.add_machine(number, joins, known.members).start()
+            elif each.is_learner and self._random.random() < 0.5 and not self._open:
+                request = etcd.MemberPromoteRequest(ID=each.id)
+                path = "/etcdserverpb.Cluster/MemberPromote"
+                self._ask(self._anyone(), path, request, self._changed)
+        cluster.members[:] = sorted(self._ids[each.id] for each in known.voters)
+        for member_id in list(self._ids):
+            if known.is_removed(member_id):
+                self._see_off(member_id)
+
+    def _see_off(self, member_id: int) -> None:
+        """Give up the machine of a removed member, when it has left or had the time to."""
+        cluster, now = self._cluster, self._world.now
+        machine = cluster.machines[self._ids[member_id]]
+        if member_id not in self._leaving:
+            self._leaving[member_id] = now + self._random.uniform(*LEAVE_SECONDS)
+        has_left = machine.member is not None and machine.member.was_removed
+        is_given_up = now >= self._leaving[member_id] and not self._must_leave(machine)
+        if has_left or is_given_up:
+            self._line(f"{machine.name} {'has left' if has_left else 'is given up'}")
+            self.counts["members left"] += 1
+            del self._leaving[member_id], self._ids[member_id]
+            cluster.remove_machine(machine)
+
+    def _must_leave(self, machine: Machine) -> bool:
+        """Return whether a removed member must find out by itself: others tell it, in peace."""
+        member = machine.member
+        if self._is_peace and self._is_framed and member is not None:
+            return any(each.id in self._ids for each in member.cluster.members)
+        return False
+
+    # Other tasks.
+
+    def _move_leader(self) -> None:
+        leader = next(
+            (
+                each
+                for each in self._cluster.machines.values()
+                if each.member and each.member.is_leader
+            ),
+            None,
+        )
+        others = [
+            member_id
+            for member_id, number in self._ids.items()
+            if leader is not None and number != leader.number
+        ]
+        if leader is not None and others:
+            self.counts["leaders moved"] += 1
+            request = etcd.MoveLeaderRequest(targetID=self._random.choice(others))
+            self._ask(leader.number, "/etcdserverpb.Maintenance/MoveLeader", request)
+
+    def _defragment(self) -> None:
+        self.counts["defragmentations"] += 1
+        request = etcd.DefragmentRequest()
+        self._ask(self._anyone(), "/etcdserverpb.Maintenance/Defragment", request)
+
+    def _want_snapshot(self) -> None:
+        machine = self._cluster.machines[self._anyone()]
+        if machine.member is not None:
+            self.counts["early snapshots"] += 1
+            machine.member.snapshots.is_wanted = True
+            machine.member.flush_soon()
+
+    def _answer_alarm(self, member: Member) -> Iterator[None]:
+        """Make room and clear the alarm; every step is asked for until it is answered."""
+        compaction = etcd.CompactionRequest(revision=member.store.revision, physical=True)
+        # Whoever judges what watchers got has to know of it.
+        history, now = self._cluster.history, self._world.now
+        history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
+        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, self._go_on)
+        yield
+        for number in list(self._cluster.members):
+            request = etcd.DefragmentRequest()
+            self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._go_on)
+            yield
+        clear = etcd.AlarmRequest(action=etcd.AlarmRequest.DEACTIVATE, alarm=etcd.NOSPACE)
+        for alarm in member.alarms.raised():
+            clear.memberID = alarm.member_id
+            self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._go_on)
+            yield
+
+    def _go_on(self, _result: bytes | Status | None = None) -> None:
+        assert self._alarmed is not None
+        if next(self._alarmed, self) is self:
+            # Looked at again when what it did has come about.
+            self._alarmed = None
+
+    # The end.
+
+    def stop(self, faults: Faults) -> None:
+        """Finish what was begun; raise Violation if that does not come about in time."""
+        self.faults = faults
+        self._is_peace = True
+        if not self._is_looking:
+            return
+        world = self._world
+        deadline = world.now + SETTLE_SECONDS_MAX
+        while self._is_busy() and world.now < deadline:
+            world.run_until(world.now + LOOK_SECONDS)
+        if self._is_busy():
+            raise Violation(
+                "the cluster can be changed in bounded time",
+                f"{SETTLE_SECONDS_MAX:.0f} s after the last fault: {self._describe()}",
+            )
+
+    def _is_busy(self) -> bool:
+        member = self._newest()
+        if member is None or self._open or self._leaving or self._alarmed is not None:
+            return True
+        if self._world.now < self._late_until:
+            return True
+        known = member.cluster
+        ids = sorted(each.id for each in known.voters)
+        return (
+            ids != sorted(self._ids)
+            or bool(member.alarms.raised())
+            or self._cluster.members != sorted(self._ids.values())
+        )
+
+    def _describe(self) -> str:
+        member = self._newest()
+        if member is None:
+            return "nobody runs"
+        known = ", ".join(f"{each.id:x} {each}" for each in member.cluster.members)
+        return f"members {known}; machines {self._ids}; alarms {member.alarms.raised()}"
+
+
+def _applied(member: Member) -> int:
+    return member.applied
+
+
+def _url(number: int) -> str:
+    return f"http://m{number}:2380"
+
+
+def _number(url: str) -> int:
+    return int(url.removeprefix("http://m").removesuffix(":2380"))
+
+
+def _shown(result: bytes | Status | None) -> str:
+    if result is None:
+        return "is not answered"
+    return result.text if isinstance(result, Status) else "is done"

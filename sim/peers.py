@@ -1,0 +1,217 @@
+"""How a machine's member speaks to the others: by plain messages, or by production's protocol.
+
+Plain messages are what raft tolerates at the worst: lost, late, doubled, out of order. Snapshots
+and questions go beside them, whole or not at all. The protocol is production's `Peering` with its
+transport, over connections of `sim.links`.
+"""
+
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+from kvorum.edge.interface import EventKind
+from kvorum.files.interface import read_file
+from kvorum.member import questions
+from kvorum.member.member import Member
+from kvorum.member.outbox import Question, SnapshotTransfer
+from kvorum.member.waits import Steps
+from kvorum.peer.cluster.peering import Peering, Settings
+from kvorum.raft.wire import decode_message, encode_message
+from kvorum.snap import ReceivedDatabase
+from sim.links import Links
+from sim.machine import Machine
+from sim.network import Network
+from sim.trace import describe
+from sim.world import World
+
+SNAPSHOT_SECONDS = (0.01, 0.3)
+
+Find = Callable[[int], Machine | None]
+"""Finds a machine by the id of its member; None if there is none."""
+
+
+class PlainPeers:
+    """Carries messages, snapshots and questions of one machine through the network."""
+
+    __slots__ = ("_find", "_generation", "_machine", "_network", "_random", "_world")
+
+    def __init__(self, world: World, machine: Machine, network: Network, find: Find) -> None:
+        self._world = world
+        self._machine = machine
+        self._network = network
+        self._find = find
+        self._generation = 0
+        self._random: Random = world.stream(f"{machine.name}/peers")
+
+    def begin(self, member: Member) -> None:
+        """Note that everybody can be reached, as far as anybody can tell here."""
+        self._generation = member.cluster.generation
+        for each in member.cluster.members:
+            member.connected(each.id, -inf)
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Forget nothing: there are no connections."""
+
+    def hear(self, _now: float) -> float:
+        """Messages are given to the member as they come."""
+        return inf
+
+    def deliver(self, _now: float) -> None:
+        """Send what the member has to say."""
+        machine = self._machine
+        member = machine.member
+        assert member is not None
+        if member.cluster.generation != self._generation:
+            self.begin(member)
+        for message in member.out.take_messages():
+            machine.output()
+            to = self._find(message.to)
+            if to is not None:
+                self._network.send(machine.number, to.number, message)
+        for transfer in member.out.take_snapshots():
+            machine.output()
+            machine.snapshots_sent += 1
+            self._send_snapshot(transfer, read_file(machine.files, transfer.path))
+        for question in member.out.take_questions():
+            machine.output()
+            delay = self._random.uniform(*machine.faults.link_delay)
+            self._world.after(delay, self._ask, machine.incarnation, question)
+
+    # Snapshots.
+
+    def _send_snapshot(self, transfer: SnapshotTransfer, image: bytes) -> None:
+        machine = self._machine
+        frame = encode_message(transfer.message)
+        seconds = self._random.uniform(*SNAPSHOT_SECONDS)
+
+        def arrive(incarnation: int) -> None:
+            to = self._find(transfer.message.to)
+            is_lost = self._random.random() < machine.faults.drop_chance
+            has_arrived = (
+                to is not None
+                and not is_lost
+                and not self._network.is_cut(machine.number, to.number)
+                and receive_snapshot(to, machine.number, frame, image)
+            )
+            if incarnation == machine.incarnation:
+                machine.tell(lambda member: member.snapshot_sent(transfer, failed=not has_arrived))
+
+        self._world.after(seconds, arrive, machine.incarnation)
+
+    # Questions.
+
+    def _ask(self, incarnation: int, question: Question) -> None:
+        machine, network = self._machine, self._network
+
+        def told(answer: object) -> None:
+            if incarnation == machine.incarnation:
+                machine.tell(lambda member: member.told(question.number, answer))  # type: ignore[arg-type]
+
+        to = self._find(question.peer)
+        is_lost = self._random.random() < machine.faults.drop_chance
+        if (
+            to is None
+            or is_lost
+            or network.is_cut(machine.number, to.number)
+            or network.is_cut(to.number, machine.number)
+            or to.paused_until > self._world.now
+            or not to.tell(lambda member: member.start(None, _answer(member, question, told)))
+        ):
+            told(None)
+        else:
+            # A transport does not wait for ever either; the second answer is none.
+            self._world.after(machine.config.request_seconds_max, told, None)
+
+
+def _answer(member: Member, question: Question, told: Callable[[object], None]) -> Steps:
+    answered = yield from questions.answer(member, question.path, question.body)
+    told(questions.meaning(question.path, answered.status, answered.body))
+    return None
+
+
+def receive(machine: Machine, sender: int, frame: bytes, world: World) -> None:
+    """Let a machine take a message."""
+    if machine.is_dead:
+        return
+    if machine.deaf_until > world.now:
+        world.after(machine.deaf_until - world.now, receive, machine, sender, frame, world)
+        return
+    message = decode_message(frame)
+    if world.trace is not None:
+        machine.line(f"< m{sender} {describe(message)}")
+    machine.tell(lambda member: member.receive(message))
+
+
+def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) -> bool:
+    """Let a machine take a snapshot and its file; return whether it arrived."""
+    if machine.is_dead:
+        return False
+    message = decode_message(frame)
+    snapshot = message.snapshot
+    assert snapshot is not None
+    machine.line(f"< m{sender} {describe(message)} with {len(image)} bytes")
+    is_received = True
+
+    def take(member: Member) -> None:
+        nonlocal is_received
+        try:
+            received = ReceivedDatabase(machine.files, member.snap_directory, snapshot.index)
+            received.write(image)
+            received.finish()
+        except OSError as error:
+            # The sender is told; this member goes on with what it has.
+            machine.line(f"cannot keep the snapshot: {error}")
+            is_received = False
+            return
+        member.receive(message)
+
+    machine.tell(take)
+    return is_received and not machine.is_dead
+
+
+class FramedPeers:
+    """Lets production's peering carry everything over the machine's port."""
+
+    __slots__ = ("_machine", "_peering", "_port", "_random")
+
+    def __init__(self, world: World, machine: Machine, links: Links) -> None:
+        self._machine = machine
+        self._port = links.port(machine, machine.peer_urls[0])
+        self._random: Random = world.stream(f"{machine.name}/peers")
+        self._peering: Peering | None = None
+
+    def begin(self, member: Member) -> None:
+        """Connect a process that has started."""
+        machine, port = self._machine, self._port
+        settings = Settings(peer_urls=machine.peer_urls, known=machine.known)
+        self._peering = Peering(member, port.edge, port.dialer, settings, machine.logs)
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Break the connections of a process that ended."""
+        self._peering = None
+        self._port.crash(self._random, power_cut=power_cut)
+
+    def hear(self, now: float) -> float:
+        """Give the member what others said; return when there is more to do."""
+        peering, port = self._peering, self._port
+        assert peering is not None
+        told = port.dialer.poll()
+        if told:
+            peering.happened(told, now)
+        for kind, call, detail in port.take_events():
+            if kind == EventKind.HTTP_OPENED:
+                method, target, headers = detail
+                peering.opened(call, method, target, headers, now)
+            elif call in peering.open:
+                peering.handle(kind, call, detail, now)
+        return peering.pass_time(now)
+
+    def deliver(self, now: float) -> None:
+        """Send what the member has to say."""
+        machine, peering = self._machine, self._peering
+        assert peering is not None and machine.member is not None
+        out = machine.member.out
+        if out.messages:
+            machine.output()
+        machine.snapshots_sent += len(out.snapshots)
+        peering.deliver(now)

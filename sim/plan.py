@@ -1,0 +1,67 @@
+"""What a run will be like: everything that its seed decides before it begins."""
+
+from dataclasses import dataclass
+from random import Random
+
+from sim.faults import Faults, draw
+from sim.workloads import Workload, draw_workload
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Plan:
+    """A run before it begins. A shrinker makes smaller ones of it."""
+
+    seed: int
+    members: int
+    faults: Faults
+    fault_seconds: float
+    """How long things go wrong."""
+    workload: Workload
+    options: dict[str, object]
+    """Options of the members."""
+    waits_for_leases: bool
+    """Whether the end of all leases is waited for."""
+
+    def lines(self) -> list[str]:
+        """Return the plan as the first lines of a trace."""
+        return [
+            f"seed {self.seed} members {self.members}, faults for {self.fault_seconds:.3f} s",
+            f"{self.faults}",
+            f"{self.workload}",
+            f"{self.options}",
+        ]
+
+
+def draw_plan(seed: int, members: int) -> Plan:
+    """Return the plan of a seed."""
+    random = Random(f"{seed}/run")
+    faults = draw(random)
+    seconds = random.uniform(2.0, 8.0)
+    return Plan(
+        seed=seed,
+        members=members,
+        faults=faults,
+        fault_seconds=seconds,
+        workload=draw_workload(random, seconds),
+        options=draw_options(random),
+        waits_for_leases=random.random() < 0.2,
+    )
+
+
+def draw_options(random: Random) -> dict[str, object]:
+    """Return options of the members; small limits, so that a short run reaches them."""
+    return {
+        "election_ticks": random.choice([2, 4, 4, 10]),
+        "pre_vote": random.random() < 0.6,
+        "message_bytes_max": random.choice([1, 2000, 1 << 20]),
+        "inflight_messages_max": random.choice([2, 16, 512]),
+        "segment_bytes": random.choice([4096, 16384, 65536]),
+        "snapshot_entries": random.choice([5, 30, 10_000]),
+        "catch_up_entries": random.choice([2, 20, 5000]),
+        "flush_seconds": random.choice([0.02, 0.1, 0.5]),
+        "flush_writes_max": random.choice([3, 50, 10_000]),
+        "compaction_batch": random.choice([1, 5, 1000]),
+        "compaction_pause_seconds": random.choice([0.01, 0.3]),
+        "lease_checkpoints": random.random() < 0.3,
+        "watch_progress_seconds": random.choice([0.5, 600.0]),
+    }

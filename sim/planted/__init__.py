@@ -1,0 +1,60 @@
+"""Bugs to be found: each replaces one production function in memory, for as long as a run lasts.
+
+They are the field's classics, and each breaks a promise. `make sim-planted` looks for every one
+from three ranges of seeds, and tells how many it took.
+"""
+
+from sim.planted.consensus import (
+    commit_an_older_term_by_counting,
+    count_votes_of_removed_members,
+    forget_the_vote,
+    match_a_late_read_index_answer,
+    skip_the_read_index_quorum,
+)
+from sim.planted.search import Planted
+from sim.planted.serving import (
+    end_leases_early_after_an_election,
+    keep_a_lease_alive_on_a_deposed_leader,
+    keep_procedures_of_clients_that_left,
+    miss_the_last_compare,
+    serve_a_range_across_two_revisions,
+    skip_the_queue_of_a_lock,
+)
+from sim.planted.storage import (
+    acknowledge_before_fsync,
+    apply_twice_after_restart,
+    compact_away_a_needed_revision,
+    index_ahead_of_effects,
+    lose_the_tail_of_the_log,
+)
+from sim.planted.watching import (
+    deliver_an_event_twice,
+    lose_an_event_at_catch_up,
+    tell_progress_too_soon,
+)
+
+PLANTED: dict[str, Planted] = {
+    each.__name__: each
+    for each in (
+        acknowledge_before_fsync,
+        forget_the_vote,
+        commit_an_older_term_by_counting,
+        skip_the_read_index_quorum,
+        match_a_late_read_index_answer,
+        lose_the_tail_of_the_log,
+        apply_twice_after_restart,
+        index_ahead_of_effects,
+        lose_an_event_at_catch_up,
+        deliver_an_event_twice,
+        compact_away_a_needed_revision,
+        keep_a_lease_alive_on_a_deposed_leader,
+        miss_the_last_compare,
+        count_votes_of_removed_members,
+        serve_a_range_across_two_revisions,
+        tell_progress_too_soon,
+        skip_the_queue_of_a_lock,
+        end_leases_early_after_an_election,
+        keep_procedures_of_clients_that_left,
+    )
+}
+"""By name; the first fifteen are those the simulator is measured by."""

@@ -1,0 +1,113 @@
+"""Bugs of consensus: votes, commits, and reads."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from unittest.mock import patch
+
+from kvorum.member.reads import Reads
+from kvorum.raft import election, reads
+from kvorum.raft.core import Raft
+from kvorum.raft.entries import Entry
+from kvorum.raft.log import RaftLog
+from kvorum.raft.messages import HardState, Message, MessageType
+from kvorum.raft.progress import Progress
+from kvorum.raft.quorum import VoteResult
+from kvorum.raft.states import ReadState
+from kvorum.raft.tracker import Configuration, Tracker
+from kvorum.wal.jobs import AppendLog
+from kvorum.wal.log import Log
+
+
+@contextmanager
+def forget_the_vote() -> Iterator[None]:
+    """Write the term without whom the vote went to."""
+    original = Log.save
+
+    def save(log: Log, state: HardState | None, entries: list[Entry]) -> AppendLog | None:
+        return original(log, None if state is None else state._replace(vote=0), entries)
+
+    with patch.object(Log, "save", save):
+        yield
+
+
+@contextmanager
+def commit_an_older_term_by_counting() -> Iterator[None]:
+    """Take whatever is on a quorum for committed, of whatever term."""
+
+    def maybe_commit(log: RaftLog, term: int, index: int) -> bool:
+        if term and index > log.committed:
+            log.commit_to(index)
+            return True
+        return False
+
+    with patch.object(RaftLog, "maybe_commit", maybe_commit):
+        yield
+
+
+@contextmanager
+def skip_the_read_index_quorum() -> Iterator[None]:
+    """Let a leader answer reads without asking whether it still leads."""
+
+    def read(raft: Raft, message: Message) -> None:
+        reads._answer(raft, message, raft.log.committed)
+
+    with patch.object(reads, "_read", read):
+        yield
+
+
+@contextmanager
+def match_a_late_read_index_answer() -> Iterator[None]:
+    """Take any answer for that to the round that runs."""
+
+    def answered(waiting: Reads, states: Sequence[ReadState]) -> float:
+        started = -inf
+        for state in states:
+            current = waiting._round
+            if current is not None:
+                waiting.confirmed.append((state.index, current.reads))
+                started = current.started
+                waiting._round = None
+        return started
+
+    with patch.object(Reads, "answered", answered):
+        yield
+
+
+@contextmanager
+def count_votes_of_removed_members() -> Iterator[None]:
+    """Ask those for their votes, too, who were removed, and count what they answer."""
+    removed: dict[int, set[int]] = {}
+    install, campaign, tally = Tracker.install, election.campaign, Tracker.tally_votes
+
+    def install_and_remember(
+        tracker: Tracker, config: Configuration, progress: dict[int, Progress]
+    ) -> None:
+        if hasattr(tracker, "config"):
+            removed[id(tracker)] |= tracker.config.incoming - config.incoming
+        else:
+            removed[id(tracker)] = set()
+        install(tracker, config, progress)
+
+    def campaign_everywhere(raft: Raft, kind: election.Campaign) -> None:
+        campaign(raft, kind)
+        is_first = kind is election.Campaign.PRE_ELECTION
+        last_term, last_index = raft.log.last_entry_id()
+        for node in sorted(removed.get(id(raft.tracker), ())):
+            request = MessageType.PRE_VOTE if is_first else MessageType.VOTE
+            term = raft.term + 1 if is_first else raft.term
+            raft.send(Message(request, to=node, term=term, log_term=last_term, index=last_index))
+
+    def tally_votes(tracker: Tracker) -> tuple[int, int, VoteResult]:
+        granted, rejected, result = tally(tracker)
+        needed = len(tracker.config.incoming) // 2 + 1
+        if list(tracker.votes.values()).count(True) >= needed:
+            result = VoteResult.WON
+        return granted, rejected, result
+
+    with (
+        patch.object(Tracker, "install", install_and_remember),
+        patch.object(election, "campaign", campaign_everywhere),
+        patch.object(Tracker, "tally_votes", tally_votes),
+    ):
+        yield

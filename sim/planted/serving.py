@@ -1,0 +1,105 @@
+"""Bugs of answers: transactions, ranges, leases, locks."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from kvorum.lease.lessor import Lessor
+from kvorum.member import transactions
+from kvorum.member.member import Member
+from kvorum.member.procedures import Procedures
+from kvorum.mvcc.ranges import RangeOptions, RangeResult
+from kvorum.mvcc.store import Store
+from kvorum.rpc import sessions
+
+
+@contextmanager
+def miss_the_last_compare() -> Iterator[None]:
+    """Look at all compares of a transaction but the last, if there are several."""
+    original = transactions.txn
+
+    def txn(member: Member, request: Any, wanted: bool) -> Any:
+        compares, success, failure = request
+        return original(member, (compares[:-1] or compares, success, failure), wanted)
+
+    with patch.object(transactions, "txn", txn):
+        yield
+
+
+@contextmanager
+def serve_a_range_across_two_revisions() -> Iterator[None]:
+    """Read the second half of a range at whatever revision the store has by then."""
+    original = Store.range_slices
+
+    def is_long(store: Store, options: RangeOptions) -> bool:
+        store.readable(options.revision)
+        return bool(options.range_end)
+
+    def range_slices(store: Store, options: RangeOptions) -> Generator[None, None, RangeResult]:
+        first = yield from original(store, options)
+        if options.revision or not options.range_end or len(first.kvs) < 2:
+            return first
+        for _ in range(4):
+            yield
+        second = yield from original(store, options)
+        half = len(first.kvs) // 2
+        kvs = first.kvs[:half] + second.kvs[half : len(first.kvs)]
+        return RangeResult(kvs, first.count, first.more, first.revision)
+
+    with (
+        patch.object(Store, "is_long", is_long),
+        patch.object(Store, "range_slices", range_slices),
+    ):
+        yield
+
+
+@contextmanager
+def keep_a_lease_alive_on_a_deposed_leader() -> Iterator[None]:
+    """Renew without a look at whether the time stood still."""
+    with patch.object(Member, "is_stalled", property(lambda _: False)):
+        yield
+
+
+@contextmanager
+def end_leases_early_after_an_election() -> Iterator[None]:
+    """Let a new leader count from the grant, as if nobody had renewed since."""
+    original = Lessor.promote
+
+    def promote(lessor: Lessor, now: float, extension: float) -> None:
+        original(lessor, now - 3.0, extension)
+
+    with patch.object(Lessor, "promote", promote):
+        yield
+
+
+@contextmanager
+def skip_the_queue_of_a_lock() -> Iterator[None]:
+    """Wait for the oldest of the queue only, not for all who are before."""
+    original = sessions.wait_for_older
+
+    def wait_for_older(member: Member, name: bytes, own_revision: int) -> Any:
+        waiting = original(member, name, own_revision)
+        try:
+            waited = next(waiting)
+            while True:
+                answer = yield waited
+                if type(waited).__name__ == "KeyDeleted":
+                    return
+                waited = waiting.send(answer)
+        except StopIteration:
+            return
+
+    with patch.object(sessions, "wait_for_older", wait_for_older):
+        yield
+
+
+@contextmanager
+def keep_procedures_of_clients_that_left() -> Iterator[None]:
+    """Let calls go on whose clients are gone."""
+
+    def cancel(_procedures: Procedures, _call: int) -> None:
+        pass
+
+    with patch.object(Procedures, "cancel", cancel):
+        yield

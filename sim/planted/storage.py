@@ -1,0 +1,96 @@
+"""Bugs of what is on the disk, and of when."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from kvorum.backend.backend import Backend
+from kvorum.backend.flush import StageFlush
+from kvorum.backend.view import View
+from kvorum.member.logwriter import LogWriter
+from kvorum.mvcc import history
+from kvorum.wal import opening, reading
+from kvorum.wal.reading import LogContent
+
+
+@contextmanager
+def acknowledge_before_fsync() -> Iterator[None]:
+    """Let go what waits for a batch as soon as the batch is on its way."""
+    original = LogWriter._write_batch
+
+    def write_batch(writer: LogWriter) -> None:
+        before = len(writer._writing)
+        original(writer)
+        if len(writer._writing) > before:
+            messages = writer._writing[-1]
+            writer._writing[-1] = []
+            writer._deliver(messages)
+
+    with patch.object(LogWriter, "_write_batch", write_batch):
+        yield
+
+
+@contextmanager
+def lose_the_tail_of_the_log() -> Iterator[None]:
+    """Leave out the last entry when the log is read, and say nothing."""
+    original = reading.read_log
+
+    def read_log(*arguments: Any) -> LogContent:
+        content = original(*arguments)
+        entries = content.entries[:-1]
+        if not entries:
+            return content
+        state = content.state
+        commit = min(state.commit, entries[-1].index)
+        return content._replace(entries=entries, state=state._replace(commit=commit))
+
+    with patch.object(opening, "read_log", read_log):
+        yield
+
+
+@contextmanager
+def apply_twice_after_restart() -> Iterator[None]:
+    """Take the last applied entry for one that is not applied yet."""
+    original = View.applied
+
+    def applied(view: View) -> tuple[int, int]:
+        index, term = original(view)
+        return max(0, index - 1), term
+
+    with patch.object(View, "applied", applied):
+        yield
+
+
+@contextmanager
+def index_ahead_of_effects() -> Iterator[None]:
+    """Flush the index of the last entry, and its rows only with the next batch."""
+    original = Backend.seal
+
+    def seal(backend: Backend, *arguments: Any) -> StageFlush | None:
+        job = original(backend, *arguments)
+        sealed = backend._sealed
+        if job is not None and sealed is not None and len(sealed.rows) > 1:
+            last = next(reversed(sealed.rows))
+            backend._active.rows[last] = sealed.rows.pop(last)
+        return job
+
+    with patch.object(Backend, "seal", seal):
+        yield
+
+
+@contextmanager
+def compact_away_a_needed_revision() -> Iterator[None]:
+    """Forget, too, what a reader at the compacted revision itself sees."""
+    original = history.compacted
+
+    def compacted(entry: history.Entry, main: int) -> tuple[history.Entry | None, bytes]:
+        left, dropped = original(entry, main)
+        if left is None or isinstance(left, int):
+            return left, dropped
+        records = history.unpacked(bytes(left[history._HEAD_BYTES :]))
+        newer = [revision >> 32 for revision in records if revision >> 32 > main]
+        return original(entry, newer[0]) if newer else (left, dropped)
+
+    with patch.object(history, "compacted", compacted):
+        yield

@@ -1,0 +1,50 @@
+"""Bugs of watching."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from kvorum.mvcc.watch.catchup import CatchUp
+from kvorum.mvcc.watch.hub import WatchHub
+from kvorum.mvcc.watch.watcher import Place, Watcher
+
+
+@contextmanager
+def lose_an_event_at_catch_up() -> Iterator[None]:
+    """Leave out the last row of a piece of history that a watcher catches up with."""
+    original = CatchUp._read
+
+    def read(catch_up: CatchUp, history: Any) -> bool:
+        is_read = original(catch_up, history)
+        if is_read and len(catch_up._rows) > 2:
+            catch_up._rows.pop()
+        return is_read
+
+    with patch.object(CatchUp, "_read", read):
+        yield
+
+
+@contextmanager
+def deliver_an_event_twice() -> Iterator[None]:
+    """Let a watcher that fell behind begin with the last event it got."""
+    original = WatchHub._enqueue
+
+    def enqueue(hub: WatchHub, watcher: Watcher, next_revision: int) -> None:
+        if watcher.place in (Place.HELD, Place.SYNCED) and next_revision > 2:
+            next_revision -= 1
+        original(hub, watcher, next_revision)
+
+    with patch.object(WatchHub, "_enqueue", enqueue):
+        yield
+
+
+@contextmanager
+def tell_progress_too_soon() -> Iterator[None]:
+    """Take a watcher that is still catching up for one that was told everything."""
+
+    def is_current(hub: WatchHub, watcher: Watcher) -> bool:
+        return watcher.start_revision <= hub.history.revision
+
+    with patch.object(WatchHub, "is_current", is_current):
+        yield

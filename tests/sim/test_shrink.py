@@ -1,0 +1,26 @@
+"""The shrinker: what is left fails in the same way, and is less than there was."""
+
+from sim.plan import draw_plan
+from sim.planted.search import find
+from sim.planted.storage import index_ahead_of_effects
+from sim.run import simulate_plan
+from sim.shrink import describe, requests_of, shrink
+
+RUNS = 25
+
+
+def test_a_failing_seed_gets_smaller_and_fails_as_before() -> None:
+    found = find(index_ahead_of_effects)
+    assert found is not None
+    plan = draw_plan(found.seed, found.members)
+    with index_ahead_of_effects():
+        shrunk = shrink(plan, RUNS)
+        assert shrunk is not None
+        assert simulate_plan(shrunk.plan).guarantee == found.guarantee == shrunk.guarantee
+    assert shrunk.runs <= RUNS
+    assert len(requests_of(shrunk.plan.workload)) < len(requests_of(plan.workload))
+    assert "requests" in "\n".join(describe(shrunk.plan))
+
+
+def test_a_seed_that_violates_nothing_is_left_alone() -> None:
+    assert shrink(draw_plan(1, 1)) is None
