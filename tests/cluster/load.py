@@ -15,7 +15,8 @@ from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from sim.linearizability import ANYTHING, NEVER, Operation, is_linearizable
+from sim.linearizability import find_contradiction
+from sim.operations import NEVER, Operation
 from tests.cluster.client import Client
 from tests.cluster.members import Cluster, Member, until
 
@@ -41,7 +42,7 @@ class Clerk(threading.Thread):
         self._header = (0, 0)
         self.acknowledged = 0
         self.written: dict[bytes, bytes] = {}
-        self.operations: list[list[Operation]] = [[] for _ in range(REGISTERS)]
+        self.operations: list[Operation] = []
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -78,30 +79,29 @@ class Clerk(threading.Thread):
         if self._ask("KV/Put", pb.PutRequest(key=key, value=value)):
             self.written[key] = value
 
-    def _register(self) -> tuple[list[Operation], bytes]:
-        number = self._random.randrange(REGISTERS)
-        return self.operations[number], b"register/%d" % number
+    def _register(self) -> bytes:
+        return b"register/%d" % self._random.randrange(REGISTERS)
 
     def _put(self) -> None:
-        history, key = self._register()
+        history, key = self.operations, self._register()
         value = self._fresh()
         invoked = next(self._moments)
         if self._ask("KV/Put", pb.PutRequest(key=key, value=value)):
-            history.append(Operation(invoked, next(self._moments), ANYTHING, value))
+            history.append(Operation(invoked, next(self._moments), (), ((key, value),)))
         else:
-            history.append(Operation(invoked, NEVER, ANYTHING, value, certain=False))
+            history.append(Operation(invoked, NEVER, (), ((key, value),), certain=False))
 
     def _read(self) -> None:
-        history, key = self._register()
+        history, key = self.operations, self._register()
         invoked = next(self._moments)
         answer = self._ask("KV/Range", pb.RangeRequest(key=key))
         if answer:
             found = answer.kvs[0].value if answer.kvs else None
-            history.append(Operation(invoked, next(self._moments), found, ANYTHING))
+            history.append(Operation(invoked, next(self._moments), ((key, found),), ()))
 
     def _compare(self) -> None:
         """Change a register if it has the value it had a moment ago."""
-        history, key = self._register()
+        history, key = self.operations, self._register()
         before = self._ask("KV/Range", pb.RangeRequest(key=key, serializable=False))
         if not before or not before.kvs:
             return
@@ -116,15 +116,16 @@ class Clerk(threading.Thread):
             success=[pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))],
             failure=[read],
         )
+        seen, written = ((key, expected),), ((key, value),)
         invoked = next(self._moments)
         answer = self._ask("KV/Txn", request)
         if not answer:
-            history.append(Operation(invoked, NEVER, expected, value, certain=False))
+            history.append(Operation(invoked, NEVER, seen, written, certain=False))
         elif answer.succeeded:
-            history.append(Operation(invoked, next(self._moments), expected, value))
+            history.append(Operation(invoked, next(self._moments), seen, written))
         else:
             found = answer.responses[0].response_range.kvs[0].value
-            history.append(Operation(invoked, next(self._moments), found, ANYTHING))
+            history.append(Operation(invoked, next(self._moments), ((key, found),), ()))
 
 
 class Load:
@@ -167,12 +168,13 @@ class Load:
         for clerk in self._clerks:
             lost = clerk.written.items() - found.items()
             assert not lost, f"acknowledged and lost: {sorted(lost)}"
-        for number in range(REGISTERS):
-            history = [each for clerk in self._clerks for each in clerk.operations[number]]
+        history = [each for clerk in self._clerks for each in clerk.operations]
+        for key in (b"register/%d" % number for number in range(REGISTERS)):
             invoked = next(self._moments)
-            last = member.get(b"register/%d" % number)
-            history.append(Operation(invoked, next(self._moments), last, ANYTHING))
-            assert is_linearizable(history), f"register {number}: {sorted(history)}"
+            last = ((key, member.get(key)),)
+            history.append(Operation(invoked, next(self._moments), last, ()))
+        contradiction = find_contradiction(history)
+        assert contradiction is None, f"{contradiction} in {sorted(history)}"
 
 
 @contextmanager
