@@ -1,8 +1,9 @@
-//! Lets gRPC's C core, and so every Python client, speak to us over a unix socket.
+//! Lets clients speak to us whose `:authority` is none, as gRPC servers do, which never look at it.
 //!
-//! As `:authority` it sends the socket's path, percent-encoded. No URI has that there, h2 refuses
-//! the call, and a gRPC server does not look at it at all. So percent signs and slashes are replaced
-//! in place, as the bytes pass, where header blocks spell the authority out.
+//! gRPC's C core, and so every Python client, sends a unix socket's path there, or all addresses of
+//! its target; others a list in brackets. h2 refuses such calls. So what no authority has, and behind
+//! it also what has its place in one, is replaced in place, as the bytes pass, where header blocks
+//! spell the authority out.
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -104,6 +105,8 @@ enum Text {
     },
     Value,
     Authority,
+    /// An authority of which something was replaced; it had its colon and brackets before, if any.
+    MendedAuthority,
     /// An authority in Huffman code, which cannot be mended in place and is not sent by C core.
     CodedAuthority,
 }
@@ -140,9 +143,14 @@ impl Block {
                 Block::of_text(Text::Name { matched }, left - 1)
             }
             Block::Text { text, left } => {
-                if matches!(text, Text::Authority) && matches!(byte, b'%' | b'/') {
-                    passed = b'-';
-                }
+                let text = match (text, byte) {
+                    (Text::Authority | Text::MendedAuthority, b'%' | b'/' | b',' | b'#' | b'?')
+                    | (Text::MendedAuthority, b':' | b'[' | b']' | b'@') => {
+                        passed = b'-';
+                        Text::MendedAuthority
+                    }
+                    (text, _) => text,
+                };
                 Block::of_text(text, left - 1)
             }
         };
@@ -190,12 +198,12 @@ mod tests {
     #[test]
     fn only_the_authority_is_mended_however_the_bytes_are_cut() {
         let block = [
-            &b"\x83\x41\x05a%2Fb\x04\x03/%a\x40\x02%x\x03y%z\x3f\xe1\x1f\x7f\x01\x02%%"[..],
+            &b"\x83\x41\x07a:1%2:b\x04\x03/%a\x40\x02%x\x03y%z\x3f\xe1\x1f\x7f\x01\x02%%"[..],
             b"\x40\x0a:authority\x04/%%a\x40\x0b:authorityx\x02%%",
         ]
         .concat();
         let mended = [
-            &b"\x83\x41\x05a-2Fb\x04\x03/%a\x40\x02%x\x03y%z\x3f\xe1\x1f\x7f\x01\x02%%"[..],
+            &b"\x83\x41\x07a:1-2-b\x04\x03/%a\x40\x02%x\x03y%z\x3f\xe1\x1f\x7f\x01\x02%%"[..],
             b"\x40\x0a:authority\x04---a\x40\x0b:authorityx\x02%%",
         ]
         .concat();

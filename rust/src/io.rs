@@ -195,11 +195,11 @@ impl Io {
         self.0.clone()
     }
 
-    /// Prepares for HTTP/2, whose clients say strange things over unix sockets.
+    /// Prepares for HTTP/2, whose clients name strange authorities.
     pub fn expect_http2(&mut self) {
         let link = &mut *self.0.borrow_mut();
         link.traffic = Some(Box::default());
-        link.filter = link.socket.transport().is_unix().then(Box::default);
+        link.filter = Some(Box::default());
     }
 
     /// Puts bytes back that were read.

@@ -37,10 +37,6 @@ impl From<UnixStream> for Transport {
 }
 
 impl Transport {
-    pub fn is_unix(&self) -> bool {
-        matches!(self.stream, Stream::Unix(_))
-    }
-
     pub fn descriptor(&self) -> RawFd {
         match &self.stream {
             Stream::Tcp(stream) => stream.as_raw_fd(),

@@ -7,12 +7,13 @@ import socket
 import stat
 from pathlib import Path
 
+import grpc
 import pytest
 
 from kvorum.edge import EventKind, Limits, open_edge
 from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
-from tests.edge.service import ECHO, HELD, METHODS
+from tests.edge.service import ECHO, HELD, METHODS, WAIT_SECONDS, Service
 from tests.edge.wire import Wire, connect, message
 
 
@@ -56,6 +57,19 @@ def test_ipv6(open_service: OpenService) -> None:
         assert service.remote.peer(call) == f"[::1]:{port}"
     with connect_client(f"ipv6:{service.address}") as client:
         assert client.unary(ECHO, b"x") == b"x"
+
+
+def test_several_addresses_in_one_target(service: Service) -> None:
+    """gRPC's C core sends all of them as the authority."""
+    with connect_client(f"ipv4:{service.address},{service.address}") as client:
+        assert client.unary(ECHO, b"several") == b"several"
+
+
+@pytest.mark.parametrize("authority", ["#initially=[127.0.0.1:1;[::1]:2]", "a?b@c", "%2Ftmp:1"])
+def test_authorities_that_are_none(service: Service, authority: str) -> None:
+    options = [("grpc.default_authority", authority)]
+    with grpc.insecure_channel(service.address, options) as channel:
+        assert channel.unary_unary(ECHO)(b"any", timeout=WAIT_SECONDS) == b"any"
 
 
 def test_a_unix_socket_with_a_real_client(open_service: OpenService, tmp_path: Path) -> None:
