@@ -31,10 +31,7 @@ def test_the_power_may_fail_before_any_call(tmp_path: Path, is_first: bool) -> N
         directory.mkdir()
         cluster = Cluster(world, 1, without_faults(), str(directory), {"segment_bytes": 4096})
         machine = cluster.machines[1]
-        if is_first:
-            machine.files.make_directory("/data")
-            machine.files.sync_directory("/")
-        else:
+        if not is_first:
             cluster.start()
             serve(world, cluster)
             machine.crash(power_cut=True)
