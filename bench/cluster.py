@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.clusters import Cluster, running_cluster, wait_for_index
-from bench.load import Load, channel, fill
+from bench.load import WARM_UP_SECONDS, Load, channel, fill
 from bench.server import (
     LOAD_PROCESSES,
     PUT,
@@ -34,7 +34,7 @@ from bench.server import (
     txn,
 )
 from bench.servers import Server
-from bench.table import Row, compared, header, keep, show
+from bench.table import Row, compared, header, keep, show, told
 
 SIZE = 3
 STATE = "three members"
@@ -119,17 +119,27 @@ def catch_up_seconds(cluster: Cluster, writes: int) -> float:
 
 
 def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bool) -> list[Row]:
-    """Compare requests per second, or what one client waits."""
+    """Compare requests per second and what they cost, or what one client waits."""
     rows = []
     for scenario, choose in SCENARIOS:
         if scenario.alone != alone:
             continue
+        costs: dict[Cluster, list[float]] = {cluster: [] for cluster in both}
 
         def figure(
-            cluster: Cluster, scenario: Scenario = scenario, choose: Choice = choose
+            cluster: Cluster,
+            scenario: Scenario = scenario,
+            choose: Choice = choose,
+            costs: dict[Cluster, list[float]] = costs,
         ) -> float:
-            value = measure(choose(cluster), scenario, seconds)
-            return value * 1e6 if scenario.alone else value
+            target = choose(cluster)
+            began = cluster.processor_seconds()
+            value = measure(target, scenario, seconds)
+            if scenario.alone:
+                return value * 1e6
+            requests = value * (seconds + WARM_UP_SECONDS)
+            costs[cluster].append((cluster.processor_seconds() - began) / requests * 1e6)
+            return value
 
         rows.append(
             compared(
@@ -143,6 +153,13 @@ def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bo
                 less_is_better=alone,
             )
         )
+        if not alone:
+            # Of all members together; other work on the machine changes it little.
+            name = f"{scenario.name}: cost"
+            theirs, ours = (costs[cluster] for cluster in both)
+            rows.append(
+                told(STATE, name, "us", both, theirs, ours, scenario.goal, less_is_better=True)
+            )
     return rows
 
 

@@ -62,6 +62,10 @@ class Cluster:
         for member in self.members:
             wait_for_index(member, target)
 
+    def processor_seconds(self) -> float:
+        """Return the processor's time that all members together have taken."""
+        return sum(member.processor_seconds() for member in self.members)
+
     def anonymous_bytes(self) -> int:
         """Return the memory of all members together that no file backs."""
         return sum(member.anonymous_bytes() for member in self.members)

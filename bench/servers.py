@@ -6,6 +6,7 @@
 """
 
 import http.client
+import os
 import re
 import socket
 import ssl
@@ -133,6 +134,11 @@ class Server:
         found = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
         assert found is not None, rollup
         return int(found[1]) * 1024
+
+    def processor_seconds(self) -> float:
+        """Return the processor's time that the process has taken, all threads together."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """End the process as an operator would."""

@@ -6,7 +6,7 @@ A ratio above 1 is in our favour: more requests, more events, less time, less me
 import json
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -55,11 +55,36 @@ def compared(
     less_is_better: bool = False,
 ) -> Row:
     """Measure both servers round by round, and print the line."""
-    pairs = [tuple(figure(server) for server in servers) for _ in range(rounds)]
-    ratios = [theirs / ours if less_is_better else ours / theirs for theirs, ours in pairs]
-    theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
+    theirs, ours = zip(
+        *[(figure(servers[0]), figure(servers[1])) for _ in range(rounds)], strict=True
+    )
+    return told(state, name, unit, servers, theirs, ours, goal, less_is_better=less_is_better)
+
+
+def told(
+    state: str,
+    name: str,
+    unit: str,
+    servers: tuple[Named, Named],
+    theirs: Sequence[float],
+    ours: Sequence[float],
+    goal: float,
+    *,
+    less_is_better: bool,
+) -> Row:
+    """Make a line of what both servers did in each round, and print it."""
+    pairs = list(zip(theirs, ours, strict=True))
+    ratios = [their / our if less_is_better else our / their for their, our in pairs]
     row = Row(
-        state, name, unit, servers[0].name, theirs, ours, statistics.median(ratios), ratios, goal
+        state,
+        name,
+        unit,
+        servers[0].name,
+        statistics.median(theirs),
+        statistics.median(ours),
+        statistics.median(ratios),
+        ratios,
+        goal,
     )
     show(row)
     return row
