@@ -39,6 +39,8 @@ LEASE_SECONDS_MAX = 6.0
 LEAVE_SECONDS_MAX = 30.0
 """And nothing is kept for clients this long after they left."""
 BOUNDS_SECONDS = 0.5
+EVENTS_MAX = 20_000
+"""In that time; so much happens only where members answer each other without getting anywhere."""
 MEMORY_DIRECTORY = "/dev/shm"  # noqa: S108 (a directory of its own is made in it)
 
 
@@ -106,6 +108,8 @@ class Run:
             for number in range(1, workload.watchers + 1)
         ]
         self.undecided = 0
+        # What had happened when the bounds were last looked at.
+        self.events = 0
 
     def outcome(self) -> Outcome:
         """Do it, and tell what it came to."""
@@ -170,9 +174,15 @@ class Run:
             machine.end()
 
     def _check_bounds(self) -> None:
-        """Look at what members keep, again and again."""
+        """Look at what members keep, and how busy they are, again and again."""
         for machine in self.cluster.machines.values():
             check_bounds(machine)
+        events, self.events = self.world.events - self.events, self.world.events
+        if events > EVENTS_MAX:
+            raise Violation(
+                "members get somewhere",
+                f"{events} events in {BOUNDS_SECONDS} s, most of them messages",
+            )
         self.world.after(BOUNDS_SECONDS, self._check_bounds)
 
     # In peace.
