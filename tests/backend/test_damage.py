@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.backend import Backend, BackendError, CorruptionError, open_backend
-from kvorum.backend.buckets import LEASE
+from kvorum.backend.buckets import CONSISTENT_INDEX, LEASE, TERM
 from kvorum.backend.encoding import row_key, seal_value
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
@@ -85,6 +85,19 @@ def test_a_flipped_bit_of_a_row_is_never_served(database: Path, tmp_path: Path, 
         with pytest.raises(CorruptionError, match=expected):
             backend.rows(sorted(ROWS))
         backend.close()
+
+
+@pytest.mark.parametrize("name", [CONSISTENT_INDEX, TERM])
+def test_a_name_that_changed_is_not_taken_for_a_row_that_is_not_there(
+    database: Path, tmp_path: Path, name: bytes
+) -> None:
+    """A database that seems to have applied nothing would have everything applied once more."""
+    content = (database / "backend.1").read_bytes()
+    # Of both copies of the page the newer counts.
+    for place in range(len(name)):
+        offset = content.rindex(name) + place
+        with pytest.raises(CorruptionError, match=r"of bucket meta.*remove the member"):
+            damaged(database, tmp_path / "image", offset, place % 8)
 
 
 def test_a_flipped_bit_of_another_bucket_is_never_served(database: Path, tmp_path: Path) -> None:

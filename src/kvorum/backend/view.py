@@ -45,8 +45,9 @@ class View:
 
     def applied(self) -> tuple[int, int]:
         """Return index and term of the last entry whose effects are here; zeros if none is."""
-        index = self.get(META, CONSISTENT_INDEX) or b""
-        term = self.get(META, TERM) or b""
+        # The whole bucket is looked at: an entry whose name is damaged shows only there.
+        entries = dict(self.items(META))
+        index, term = entries.get(CONSISTENT_INDEX, b""), entries.get(TERM, b"")
         return int.from_bytes(index, "big"), int.from_bytes(term, "big")
 
     def get(self, bucket: bytes, name: bytes) -> bytes | None:
