@@ -11,6 +11,7 @@ from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
+from kvorum.member.alarms import AlarmType
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
 from kvorum.membership.bootstrap import initial_members
@@ -305,6 +306,9 @@ class Cluster:
                     f"{machine.name} went from term {machine.seen_term} to {term}",
                 )
             machine.seen_term = term
+        accused = member.alarms.raised(AlarmType.CORRUPT)
+        if accused and not self.nemesis.counts["bits flipped"]:
+            raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
         if member.is_leader:
             known = self.leaders.setdefault(term, machine.number)
             if known != machine.number:
