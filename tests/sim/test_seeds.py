@@ -13,6 +13,7 @@ FOUND = {
     (75, 5): "the clock stood still over a restart: ids came again, entries were mixed up",
     (92, 1): "the power failed before the first batch was whole: the cluster never began",
     (100055, 5): "none in the members: a lease that was granted late was said to end late",
+    (100934, 3): "none in the members: a restored disk got back what was replaced since",
 }
 
 
