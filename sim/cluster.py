@@ -52,6 +52,7 @@ class Cluster:
         "_options",
         "_quota_bytes",
         "_random",
+        "_terms",
         "_world",
         "faults",
         "history",
@@ -87,6 +88,8 @@ class Cluster:
         self.members = list(range(1, size + 1))
         # Who led each term, by raft's own ids.
         self.leaders: dict[int, int] = {}
+        # The term of each committed entry, by its index.
+        self._terms: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._directory = directory
         self._options = options
@@ -309,10 +312,28 @@ class Cluster:
         accused = member.alarms.raised(AlarmType.CORRUPT)
         if accused and not self.nemesis.counts["bits flipped"]:
             raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
+        if member.committed > machine.seen_committed:
+            self._look_at_log(machine, member)
         if member.is_leader:
             known = self.leaders.setdefault(term, machine.number)
             if known != machine.number:
                 raise Violation(
                     "one leader per term", f"m{known} and {machine.name} lead term {term}"
                 )
-            self.nemesis.leads(machine, term, member.committed)
+            appended = member.node.raft.log.last_index()
+            self.nemesis.leads(machine, term, member.committed, appended)
+
+    def _look_at_log(self, machine: Machine, member: Member) -> None:
+        """Compare what a member takes for committed with what others did, entry by entry."""
+        log, terms = member.node.raft.log, self._terms
+        first = max(machine.seen_committed + 1, log.first_index())
+        for index in range(first, member.committed + 1):
+            term = log.term(index)
+            known = terms.setdefault(index, term)
+            if known != term:
+                raise Violation(
+                    "one log",
+                    f"{machine.name} committed entry {index} of term {term}, which was committed "
+                    f"as one of term {known}",
+                )
+        machine.seen_committed = member.committed
