@@ -354,11 +354,10 @@ class Machine:
             member.store.hash_ended(job)
 
     def disarm(self) -> None:
-        """Let the process live and run."""
+        """Let the process live; where it stands still, it does so for the rest of that time."""
         self._outputs_left = None
         self.disk.relieve()
         self._stalled_until = 0.0
-        self.paused_until = self.deaf_until = 0.0
 
     def pause(self, seconds: float) -> None:
         """Let the process stand still for a while."""

@@ -78,6 +78,8 @@ class Operator:
         "_is_looking",
         "_is_peace",
         "_is_replacing",
+        "_last_index",
+        "_last_term",
         "_late_seconds",
         "_late_until",
         "_leaving",
@@ -112,6 +114,8 @@ class Operator:
         self._open: set[int] = set()
         # By then all changes have come about that will.
         self._late_until = 0.0
+        # The end of the leader's log once all logs were of its term.
+        self._last_term = self._last_index = 0
         self._alarmed: Iterator[None] | None = None
         # The highest index of an entry that was seen applied.
         self._applied = 0
@@ -255,6 +259,7 @@ class Operator:
         """Take the answer to a change; without one it may still come about."""
         if not isinstance(result, bytes):
             self._late_until = self._world.now + self._late_seconds
+            self._last_term = 0
 
     def _look(self) -> None:
         """Bring machines and members together, and answer alarms."""
@@ -414,7 +419,7 @@ class Operator:
         member = self._newest()
         if member is None or self._open or self._leaving or self._alarmed is not None:
             return True
-        if self._world.now < self._late_until:
+        if self._late_until and self._is_undecided():
             return True
         known = member.cluster
         ids = sorted(each.id for each in known.voters)
@@ -423,6 +428,25 @@ class Operator:
             or bool(member.alarms.raised())
             or self._cluster.members != sorted(self._ids.values())
         )
+
+    def _is_undecided(self) -> bool:
+        """Return whether a change whose answer was lost may still come about.
+
+        It may be on its way, also to a process that stands still, or in the log of a member. Once
+        all logs end with an entry of one term they are the leader's, or a part of it; and what it
+        has then is decided when all have applied it.
+        """
+        now, machines = self._world.now, self._cluster.machines.values()
+        if any(each.deaf_until > now for each in machines):
+            self._late_until = now + self._late_seconds
+        logs = [each.member.node.raft.log for each in machines if each.member is not None]
+        terms = {log.term(log.last_index()) for log in logs}
+        if now < self._late_until or len(logs) < len(machines) or len(terms) > 1:
+            return True
+        if terms != {self._last_term}:
+            self._last_term = terms.pop()
+            self._last_index = max(log.last_index() for log in logs)
+        return any(log.applied < self._last_index for log in logs)
 
     def _describe(self) -> str:
         member = self._newest()
