@@ -105,6 +105,18 @@ def test_a_damaged_consistent_index_refuses_to_open(database: Path, tmp_path: Pa
         damaged(database, tmp_path / "image", offset, 0)
 
 
+@pytest.mark.parametrize("name", [b"consistent_index", b"term"])
+def test_a_database_without_its_index_refuses_to_open(
+    database: Path, tmp_path: Path, name: bytes
+) -> None:
+    """An entry whose name has changed is not found under it: nothing would seem to be applied."""
+    content = (database / "backend.1").read_bytes()
+    start = content.rindex(name)
+    for bit in range(8 * len(name)):
+        with pytest.raises(CorruptionError, match="of bucket meta"):
+            damaged(database, tmp_path / "image", start + bit // 8, bit % 8)
+
+
 def test_a_file_of_something_else_is_refused(database: Path, tmp_path: Path) -> None:
     shutil.copytree(database, tmp_path / "image")
     (tmp_path / "image" / "backend.1").write_bytes(random.Random(0).randbytes(8192))

@@ -15,6 +15,7 @@ FOUND = {
     (100055, 5): "none in the members: a lease that was granted late was said to end late",
     (100934, 3): "none in the members: a restored disk got back what was replaced since",
     (100960, 3): "none in the members: an operator took a change for lost that was in a log",
+    (101290, 3): "the name of the applied index was damaged: a start applied everything again",
 }
 
 

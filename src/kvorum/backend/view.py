@@ -45,8 +45,9 @@ class View:
 
     def applied(self) -> tuple[int, int]:
         """Return index and term of the last entry whose effects are here; zeros if none is."""
-        index = self.get(META, CONSISTENT_INDEX) or b""
-        term = self.get(META, TERM) or b""
+        # By name, one whose name is damaged would not be found, and count as none.
+        meta = dict(self.items(META))
+        index, term = meta.get(CONSISTENT_INDEX, b""), meta.get(TERM, b"")
         return int.from_bytes(index, "big"), int.from_bytes(term, "big")
 
     def get(self, bucket: bytes, name: bytes) -> bytes | None:
