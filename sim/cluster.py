@@ -11,6 +11,7 @@ from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
+from kvorum.member.alarms import AlarmType
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
 from kvorum.membership.bootstrap import initial_members
@@ -44,6 +45,7 @@ class Cluster:
     __slots__ = (
         "_calls",
         "_clients",
+        "_committed",
         "_directory",
         "_is_strict",
         "_make_front",
@@ -86,6 +88,8 @@ class Cluster:
         self.members = list(range(1, size + 1))
         # Who led each term, by raft's own ids.
         self.leaders: dict[int, int] = {}
+        # Of each committed entry, by its index: its term, and that of who was first to know.
+        self._committed: dict[int, tuple[int, int]] = {}
         self._numbers: dict[int, int] = {}
         self._directory = directory
         self._options = options
@@ -305,10 +309,46 @@ class Cluster:
                     f"{machine.name} went from term {machine.seen_term} to {term}",
                 )
             machine.seen_term = term
+        accused = member.alarms.raised(AlarmType.CORRUPT)
+        if accused and not self.nemesis.counts["bits flipped"]:
+            raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
+        if member.committed > machine.seen_committed:
+            self._look_at_log(machine, member)
         if member.is_leader:
+            if term not in self.leaders:
+                self._look_at_leader(machine, member)
             known = self.leaders.setdefault(term, machine.number)
             if known != machine.number:
                 raise Violation(
                     "one leader per term", f"m{known} and {machine.name} lead term {term}"
                 )
-            self.nemesis.leads(machine, term, member.committed)
+            appended = member.node.raft.log.last_index()
+            self.nemesis.leads(machine, term, member.committed, appended)
+
+    def _look_at_log(self, machine: Machine, member: Member) -> None:
+        """Compare what a member takes for committed with what others did, entry by entry."""
+        log, committed = member.node.raft.log, self._committed
+        first = max(machine.seen_committed + 1, log.first_index())
+        for index in range(first, member.committed + 1):
+            term = log.term(index)
+            known, _ = committed.setdefault(index, (term, member.term))
+            if known != term:
+                raise Violation(
+                    "one log",
+                    f"{machine.name} committed entry {index} of term {term}, which was committed "
+                    f"as one of term {known}",
+                )
+        machine.seen_committed = member.committed
+
+    def _look_at_leader(self, machine: Machine, member: Member) -> None:
+        """Require that a new leader has what was committed before its term."""
+        log = member.node.raft.log
+        first, last = log.first_index(), log.last_index()
+        for index, (term, known_in) in self._committed.items():
+            if known_in < member.term and (
+                index > last or (index >= first and log.term(index) != term)
+            ):
+                raise Violation(
+                    "leaders have what is committed",
+                    f"{machine.name} leads term {member.term} without entry {index} of term {term}",
+                )

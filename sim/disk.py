@@ -102,7 +102,9 @@ class Disk:
             self.files = self.files.after_power_cut(self._survives)
         else:
             self.files.kill()
+        strayed = self.environments.strayed
         self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.environments.strayed = strayed
 
     def close(self) -> None:
         """Give the real files back."""

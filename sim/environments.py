@@ -6,7 +6,7 @@ power cut as all names are. A commit shows itself before it takes effect; if the
 there it is under way, and a coin decides whether it happened.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import NamedTuple
@@ -33,6 +33,38 @@ class SimulatedWrite(LmdbWrite):
         super().__init__(inner)
         self._owner = owner
         owner.writing = self
+
+    def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries behind the last one."""
+        self._make_way(bucket, [key for key, _ in items])
+        super().append(bucket, items)
+
+    def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put entries."""
+        self._make_way(bucket, [key for key, _ in items])
+        super().put(bucket, items)
+
+    def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
+        """Remove entries."""
+        self._make_way(bucket, keys)
+        super().delete(bucket, keys)
+
+    def _make_way(self, bucket: bytes, keys: Sequence[bytes]) -> None:
+        """Take back an entry that has strayed to another key, before it is written about.
+
+        Otherwise it would come back as it was once its disk is restored, although it was
+        replaced or deleted since; or it would be lost for good under what is written over it.
+        """
+        strayed = self._owner.strayed
+        if strayed is None or strayed.bucket != bucket:
+            return
+        if strayed.key not in keys and strayed.now_key not in keys:
+            return
+        database = self._environment.databases[bucket]
+        if self._transaction.get(strayed.now_key, db=database) == strayed.now_value:
+            super().delete(bucket, [strayed.now_key])
+            if strayed.key not in keys:
+                super().put(bucket, [(strayed.key, strayed.value)])
 
     def commit(self) -> None:
         """Commit, unless the machine crashes now or its disk fails."""
@@ -70,6 +102,11 @@ class SimulatedEnvironment:
         self.writing: SimulatedWrite | None = None
         self.committing = False
 
+    @property
+    def strayed(self) -> "DamagedEntry | None":
+        """The entry of the machine's databases whose key has changed, if there is one."""
+        return self._environments.strayed
+
     def ask(self, name: str) -> None:
         """Show a call to whoever decides about crashes."""
         before = self._environments.files.before
@@ -103,7 +140,7 @@ class SimulatedEnvironment:
 class SimulatedEnvironments:
     """The databases of one machine. `directory` is a real one; `next_number` never repeats."""
 
-    __slots__ = ("_directory", "_lmdb", "_next_number", "_open", "files")
+    __slots__ = ("_directory", "_lmdb", "_next_number", "_open", "files", "strayed")
 
     def __init__(self, files: MemoryFiles, directory: str, next_number: Callable[[], int]) -> None:
         self.files = files
@@ -111,6 +148,8 @@ class SimulatedEnvironments:
         self._next_number = next_number
         self._lmdb = LmdbEnvironments()
         self._open: dict[str, SimulatedEnvironment] = {}
+        # The entry whose key has changed, and was not restored.
+        self.strayed: DamagedEntry | None = None
 
     def crash(self, survives: Survives) -> None:
         """End the process: what was staged is gone, what was being committed is asked about."""
@@ -203,11 +242,13 @@ class SimulatedEnvironments:
                     return None
                 transaction.delete(key)
                 transaction.put(damage.now_key, damage.now_value)
+        self.strayed = damage if is_key else None
         return damage
 
     def restore(self, directory: str, damage: "DamagedEntry") -> None:
         """Put an entry back as it was, wherever it still is."""
         assert not self._open, "a process uses the databases"
+        self.strayed = None
         for path in self._paths(directory):
             with self._raw(path) as (environment, databases):
                 if damage.bucket not in databases:

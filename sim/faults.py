@@ -5,7 +5,7 @@ have something to lose. So each fault is there or not by a coin, and if it is, a
 own. Times are in virtual seconds, chances between 0 and 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 Span = tuple[float, float]
@@ -56,6 +56,13 @@ class Faults:
     """That a member loses power right after it gave its vote, and is back at once."""
     leader_crash_chance: float
     """That a new leader loses its power: soon, or when it first commits, before it tells anyone."""
+    fall_gap: float
+    """About the time between two rows of leaders that fall one after another; 0: there is none.
+
+    One is cut off amid its work. So is the next, as soon as it is elected, and the first is back.
+    The third loses its power when it first commits, before it tells anyone, and the second is
+    back; whoever is elected then lets the third come back.
+    """
     leader_chance: float
     """That a crash, a pause or a partition is for the leader, and not for anyone."""
     pause_gap: float
@@ -108,6 +115,12 @@ class Faults:
     A voter or a learner is added, which joins with an empty disk; learners are promoted; a
     member is removed, and its machine given up. Answers may be lost as those of any request.
     """
+    replace_gap: float
+    """About the time between two replacements of a member that cannot be reached; 0: none.
+
+    It is cut off, removed, and a voter added in its place. Then it is back and knows nothing of
+    that: with some of the others it is cut off from the rest for a while.
+    """
     strict_changes: bool
     """Members refuse changes that endanger the quorum."""
     move_leader_gap: float
@@ -123,6 +136,22 @@ class Faults:
     """That a client's connection breaks before its request arrives, or before its answer does."""
 
 
+_INTERRUPTING = (
+    "partition_gap",
+    "crash_gap",
+    "vote_crash_chance",
+    "leader_crash_chance",
+    "pause_gap",
+    "disk_error_gap",
+    "disk_full_gap",
+    "flip_gap",
+    "disk_stall_gap",
+    "change_gap",
+    "move_leader_gap",
+)
+"""What takes or moves leaders and members."""
+
+
 def draw(random: Random) -> Faults:
     """Return the faults of a run."""
 
@@ -130,7 +159,7 @@ def draw(random: Random) -> Faults:
         return random.uniform(low, high) if random.random() < chance else 0.0
 
     slow_disk = random.random() < 0.25
-    return Faults(
+    faults = Faults(
         frames=random.random() < 0.5,
         link_bytes_per_second=sometimes(0.3, 5_000, 200_000),
         link_queue_bytes=random.choice([0, 0, 300, 3000]),
@@ -175,7 +204,15 @@ def draw(random: Random) -> Faults:
         flip_crash_chance=random.choice([0.2, 0.7]),
         disk_stall_gap=sometimes(0.25, 0.7, 4.0),
         disk_stall_time=random.choice([(0.05, 0.5), (0.5, 4.0)]),
+        fall_gap=sometimes(0.25, 0.05, 0.5),
+        replace_gap=sometimes(0.25, 0.1, 0.6),
     )
+    if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
+        # Several steps that have to follow each other: little else goes wrong meanwhile.
+        peace = without_faults()
+        left_out = {name: getattr(peace, name) for name in _INTERRUPTING}
+        return replace(faults, **left_out)
+    return faults
 
 
 def without_faults() -> Faults:
@@ -199,6 +236,7 @@ def without_faults() -> Faults:
         all_crash_chance=0.0,
         vote_crash_chance=0.0,
         leader_crash_chance=0.0,
+        fall_gap=0.0,
         leader_chance=0.0,
         pause_gap=0.0,
         pause_time=(0.0, 0.0),
@@ -213,6 +251,7 @@ def without_faults() -> Faults:
         clock_drift=0.0,
         clock_jump_chance=0.0,
         change_gap=0.0,
+        replace_gap=0.0,
         strict_changes=False,
         move_leader_gap=0.0,
         defragment_gap=0.0,

@@ -118,6 +118,7 @@ class Machine:
         "number",
         "paused_until",
         "peers",
+        "seen_committed",
         "seen_revision",
         "seen_term",
         "snapshots_sent",
@@ -155,6 +156,7 @@ class Machine:
         self.deaf_until = 0.0
         self.seen_revision = 0
         self.seen_term = 0
+        self.seen_committed = 0
         self.crashes = 0
         self.starts = 0
         self.stops = 0
@@ -226,6 +228,7 @@ class Machine:
         self.front = self._make_front(member, self.edge)
         self.seen_revision = 0
         self.seen_term = 0
+        self.seen_committed = 0
         self.line(f"up applied {member.applied} revision {member.store.revision}")
         world = self._world
         world.after(self._random.uniform(0.0, self.tick_seconds), self._tick, self._incarnation)
@@ -351,11 +354,10 @@ class Machine:
             member.store.hash_ended(job)
 
     def disarm(self) -> None:
-        """Let the process live and run."""
+        """Let the process live; where it stands still, it does so for the rest of that time."""
         self._outputs_left = None
         self.disk.relieve()
         self._stalled_until = 0.0
-        self.paused_until = self.deaf_until = 0.0
 
     def pause(self, seconds: float) -> None:
         """Let the process stand still for a while."""

@@ -27,6 +27,8 @@ class Nemesis:
     __slots__ = (
         "_doomed",
         "_elected",
+        "_fallen",
+        "_falling",
         "_links",
         "_machines",
         "_network",
@@ -57,6 +59,9 @@ class Nemesis:
         # What leaders had committed when they were elected, and the term of one who is to go.
         self._elected: dict[int, int] = {}
         self._doomed = 0
+        # Which leader of a row is to fall next, and the last of them while it is down.
+        self._falling = 0
+        self._fallen: Machine | None = None
         # How often each kind of trouble happened.
         self.counts: Counter[str] = Counter()
 
@@ -66,6 +71,7 @@ class Nemesis:
             self._partition,
             self._reset,
             self._crash,
+            self._fall,
             self._pause,
             self._fail_disk,
             self._fill_disk,
@@ -80,6 +86,7 @@ class Nemesis:
             self._partition: faults.partition_gap if len(self._machines) > 1 else 0.0,
             self._reset: faults.reset_gap if self._links is not None else 0.0,
             self._crash: faults.crash_gap,
+            self._fall: faults.fall_gap if len(self._machines) > 2 else 0.0,
             self._pause: faults.pause_gap,
             self._fail_disk: faults.disk_error_gap,
             self._fill_disk: faults.disk_full_gap,
@@ -146,15 +153,15 @@ class Nemesis:
         machine.crash(power_cut=True)
         self._world.after(self._random.uniform(0.0, 0.01), self._restart, machine)
 
-    def leads(self, machine: Machine, term: int, committed: int) -> None:
+    def leads(self, machine: Machine, term: int, committed: int, appended: int) -> None:
         """See to a leader after its turn: some are not to lead for long."""
-        chance, random = self.faults.leader_crash_chance, self._random
-        if not chance:
+        faults, random = self.faults, self._random
+        if not faults.leader_crash_chance and not faults.fall_gap:
             return
         known = self._elected.get(term)
         if known is None:
             self._elected[term] = committed
-            if random.random() >= chance:
+            if self._fall_next(machine, term) or random.random() >= faults.leader_crash_chance:
                 return
             if random.random() < 0.5:
                 self._doomed = term
@@ -165,7 +172,43 @@ class Nemesis:
             self._doomed = 0
             self.counts["leaders crashed"] += 1
             machine.cut_off_outputs()
-            self.restart_later(machine)
+            if self._falling:
+                self._fallen = machine
+                self._end_row()
+            else:
+                self.restart_later(machine)
+        elif self._falling == 1 and known < committed < appended and term == max(self.leaders):
+            self._cut_off_leader(machine)
+
+    def _fall(self) -> None:
+        """Let a row of leaders fall; the first, as soon as it has something to replicate."""
+        self._falling = 1
+
+    def _fall_next(self, machine: Machine, term: int) -> bool:
+        """See to a leader that is elected; return whether it is the next of a row."""
+        if self._fallen is not None and self._fallen.is_dead:
+            self._restart(self._fallen)
+        self._fallen = None
+        if self._falling == 2:
+            self._cut_off_leader(machine)
+        elif self._falling == 3:
+            self._falling = 4
+            self._doomed = term
+        else:
+            if self._falling == 4:
+                self._end_row()
+            return False
+        return True
+
+    def _cut_off_leader(self, machine: Machine) -> None:
+        self._falling += 1
+        self.counts["leaders cut off"] += 1
+        self._network.cut_off(machine.number, self._numbers)
+
+    def _end_row(self) -> None:
+        self._falling = 0
+        self._network.heal()
+        self._again(self._fall)
 
     def _crash_leader(self, machine: Machine, incarnation: int) -> None:
         if self.faults.leader_crash_chance and machine.incarnation == incarnation:

@@ -4,7 +4,7 @@ Frames are bytes; nothing else passes from one member to another. What is cut of
 when it is sent and when it would arrive.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from kvorum.raft.messages import Message, MessageType
@@ -86,6 +86,19 @@ class Network:
             arrow = ("<-x-", "-x->", "-x-")[ways]
             names = " ".join(f"m{member}" for member in side)
             self._world.trace.line(self._world.now, "net", f"cut {names} {arrow} others")
+
+    def divide(self, side: list[int], others: list[int]) -> None:
+        """Cut some members off from others, and let everybody else reach each other again."""
+        self._cut = {
+            pair for one in side for other in others for pair in ((one, other), (other, one))
+        }
+        if self._world.trace is not None:
+            names = " ".join(f"m{member}" for member in side)
+            self._world.trace.line(self._world.now, "net", f"cut {names} -x- others")
+
+    def cut_off(self, chosen: int, members: Sequence[int]) -> None:
+        """Cut one member off from all others, and nobody else."""
+        self.divide([chosen], [member for member in members if member != chosen])
 
     def heal(self) -> None:
         """Let everything pass again."""

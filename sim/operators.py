@@ -19,6 +19,7 @@ from kvorum.membership.documents import Member as Peer
 from sim.faults import Faults
 from sim.history import History, Record
 from sim.machine import Machine
+from sim.network import Network
 from sim.violation import Violation
 from sim.world import World
 
@@ -29,6 +30,10 @@ LEAVE_SECONDS = (0.5, 3.0)
 LATE_SECONDS_MAX = 11.0
 """A change whose answer was lost may still come about within this time: messages are that late."""
 SETTLE_SECONDS_MAX = 60.0
+ABSENT_LEAVE_SECONDS = (3.0, 6.0)
+"""When the machine of a member that was replaced is given up: nobody could reach it."""
+DIVIDED_SECONDS = (1.5, 4.0)
+"""How long a member that was replaced, and those that it reaches, are cut off from the rest."""
 MEMBERS_MAX = 5
 CORRUPT = 2
 
@@ -37,6 +42,7 @@ class Cluster(Protocol):
     """What the operator has to do with."""
 
     history: History
+    network: Network
     machines: dict[int, Machine]
     members: list[int]
 
@@ -63,6 +69,7 @@ class Operator:
     """One operator; what it does is drawn by the seed."""
 
     __slots__ = (
+        "_absent",
         "_alarmed",
         "_applied",
         "_cluster",
@@ -70,6 +77,9 @@ class Operator:
         "_is_framed",
         "_is_looking",
         "_is_peace",
+        "_is_replacing",
+        "_last_index",
+        "_last_term",
         "_late_seconds",
         "_late_until",
         "_leaving",
@@ -97,10 +107,15 @@ class Operator:
         self._next_number = len(ids) + 1
         # Members that were removed and still have a machine, and when it is given up.
         self._leaving: dict[int, float] = {}
+        # The member that is being replaced, by its id, and whether that goes on.
+        self._absent = 0
+        self._is_replacing = False
         # Requests that are not answered.
         self._open: set[int] = set()
         # By then all changes have come about that will.
         self._late_until = 0.0
+        # The end of the leader's log once all logs were of its term.
+        self._last_term = self._last_index = 0
         self._alarmed: Iterator[None] | None = None
         # The highest index of an entry that was seen applied.
         self._applied = 0
@@ -110,10 +125,16 @@ class Operator:
     def start(self) -> None:
         """Begin."""
         faults = self.faults
-        if faults.change_gap or faults.quota_bytes:
+        if faults.change_gap or faults.quota_bytes or faults.replace_gap:
             self._is_looking = True
             self._world.after(LOOK_SECONDS, self._look)
-        for task in (self._change, self._move_leader, self._defragment, self._want_snapshot):
+        for task in (
+            self._change,
+            self._replace,
+            self._move_leader,
+            self._defragment,
+            self._want_snapshot,
+        ):
             self._again(task)
 
     def _again(self, task: Callable[[], None]) -> None:
@@ -130,6 +151,7 @@ class Operator:
         faults = self.faults
         return {
             self._change: faults.change_gap,
+            self._replace: faults.replace_gap,
             self._move_leader: faults.move_leader_gap,
             self._defragment: faults.defragment_gap,
             self._want_snapshot: faults.snapshot_gap,
@@ -176,25 +198,68 @@ class Operator:
         smallest, largest = min(2, self._size), max(self._size + 1, min(MEMBERS_MAX, 3))
         may_grow = len(self._ids) - len(self._leaving) < largest
         if may_grow and (len(members) <= smallest or random.random() < 0.5):
-            is_learner = random.random() < 0.6
-            number = self._next_number
-            self._next_number += 1
-            self.counts["learners added" if is_learner else "voters added"] += 1
-            request = etcd.MemberAddRequest(peerURLs=[_url(number)], isLearner=is_learner)
-            self._line(f"adds m{number}{' as a learner' if is_learner else ''}")
-            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberAdd", request, self._changed)
+            self._add(self._anyone(), is_learner=random.random() < 0.6)
         elif len(members) > smallest:
-            number = random.choice(members)
-            member_id = next(each for each, at in self._ids.items() if at == number)
-            self.counts["members removed"] += 1
-            self._line(f"removes m{number}")
-            removal = etcd.MemberRemoveRequest(ID=member_id)
-            self._ask(self._anyone(), "/etcdserverpb.Cluster/MemberRemove", removal, self._changed)
+            self._remove(self._anyone(), random.choice(members), self._changed)
+
+    def _add(self, at: int, *, is_learner: bool) -> None:
+        number = self._next_number
+        self._next_number += 1
+        self.counts["learners added" if is_learner else "voters added"] += 1
+        request = etcd.MemberAddRequest(peerURLs=[_url(number)], isLearner=is_learner)
+        self._line(f"adds m{number}{' as a learner' if is_learner else ''}")
+        self._ask(at, "/etcdserverpb.Cluster/MemberAdd", request, self._changed)
+
+    def _remove(self, at: int, number: int, then: Callable[[bytes | Status | None], None]) -> None:
+        self.counts["members removed"] += 1
+        self._line(f"removes m{number}")
+        removal = etcd.MemberRemoveRequest(ID=self._id_of(number))
+        self._ask(at, "/etcdserverpb.Cluster/MemberRemove", removal, then)
+
+    def _id_of(self, number: int) -> int:
+        return next(each for each, at in self._ids.items() if at == number)
+
+    def _replace(self) -> None:
+        """Put another in the place of a member that cannot be reached."""
+        random, cluster = self._random, self._cluster
+        if self._is_replacing or len(cluster.members) < 3:
+            return
+        self._is_replacing = True
+        number = random.choice(cluster.members)
+        at = random.choice([each for each in cluster.members if each != number])
+        self._absent = self._id_of(number)
+        self.counts["members replaced"] += 1
+        cluster.network.cut_off(number, list(cluster.machines))
+
+        def removed(result: bytes | Status | None) -> None:
+            self._changed(result)
+            if isinstance(result, bytes):
+                self._add(at, is_learner=False)
+            else:
+                self._absent = 0
+                self._end_replacement()
+
+        self._remove(at, number, removed)
+
+    def _divide(self, absent: Machine) -> None:
+        """Let a member be back that was replaced, with as many others as a quorum would need."""
+        random, cluster = self._random, self._cluster
+        self._absent = 0
+        self.counts["replaced members back"] += 1
+        side = random.sample(cluster.members, len(cluster.members) // 2)
+        others = [each for each in cluster.machines if each not in (*side, absent.number)]
+        cluster.network.divide([absent.number, *side], others)
+        self._world.after(random.uniform(*DIVIDED_SECONDS), self._end_replacement)
+
+    def _end_replacement(self) -> None:
+        self._is_replacing = False
+        self._cluster.network.heal()
 
     def _changed(self, result: bytes | Status | None) -> None:
         """Take the answer to a change; without one it may still come about."""
         if not isinstance(result, bytes):
             self._late_until = self._world.now + self._late_seconds
+            self._last_term = 0
 
     def _look(self) -> None:
         """Bring machines and members together, and answer alarms."""
@@ -243,15 +308,30 @@ class Operator:
         """Give up the machine of a removed member, when it has left or had the time to."""
         cluster, now = self._cluster, self._world.now
         machine = cluster.machines[self._ids[member_id]]
+        is_absent = member_id == self._absent
         if member_id not in self._leaving:
-            self._leaving[member_id] = now + self._random.uniform(*LEAVE_SECONDS)
+            span = ABSENT_LEAVE_SECONDS if is_absent else LEAVE_SECONDS
+            self._leaving[member_id] = now + self._random.uniform(*span)
+        if is_absent and self._has_replacement(member_id) and not self._is_peace:
+            self._divide(machine)
         has_left = machine.member is not None and machine.member.was_removed
         is_given_up = now >= self._leaving[member_id] and not self._must_leave(machine)
         if has_left or is_given_up:
             self._line(f"{machine.name} {'has left' if has_left else 'is given up'}")
             self.counts["members left"] += 1
+            if is_absent:
+                self._absent = 0
+                self._end_replacement()
             del self._leaving[member_id], self._ids[member_id]
             cluster.remove_machine(machine)
+
+    def _has_replacement(self, absent: int) -> bool:
+        """Return whether there are as many members as before, and the newest knows of that."""
+        members = self._cluster.members
+        newest = self._cluster.machines[members[-1]].member
+        return (
+            len(members) >= self._size and newest is not None and newest.cluster.is_removed(absent)
+        )
 
     def _must_leave(self, machine: Machine) -> bool:
         """Return whether a removed member must find out by itself: others tell it, in peace."""
@@ -339,7 +419,7 @@ class Operator:
         member = self._newest()
         if member is None or self._open or self._leaving or self._alarmed is not None:
             return True
-        if self._world.now < self._late_until:
+        if self._late_until and self._is_undecided():
             return True
         known = member.cluster
         ids = sorted(each.id for each in known.voters)
@@ -348,6 +428,25 @@ class Operator:
             or bool(member.alarms.raised())
             or self._cluster.members != sorted(self._ids.values())
         )
+
+    def _is_undecided(self) -> bool:
+        """Return whether a change whose answer was lost may still come about.
+
+        It may be on its way, also to a process that stands still, or in the log of a member. Once
+        all logs end with an entry of one term they are the leader's, or a part of it; and what it
+        has then is decided when all have applied it.
+        """
+        now, machines = self._world.now, self._cluster.machines.values()
+        if any(each.deaf_until > now for each in machines):
+            self._late_until = now + self._late_seconds
+        logs = [each.member.node.raft.log for each in machines if each.member is not None]
+        terms = {log.term(log.last_index()) for log in logs}
+        if now < self._late_until or len(logs) < len(machines) or len(terms) > 1:
+            return True
+        if terms != {self._last_term}:
+            self._last_term = terms.pop()
+            self._last_index = max(log.last_index() for log in logs)
+        return any(log.applied < self._last_index for log in logs)
 
     def _describe(self) -> str:
         member = self._newest()

@@ -37,14 +37,17 @@ def draw_plan(seed: int, members: int) -> Plan:
     random = Random(f"{seed}/run")
     faults = draw(random)
     seconds = random.uniform(2.0, 8.0)
+    workload = draw_workload(random, seconds)
+    options = draw_options(random)
+    waits_for_leases = random.random() < 0.2
     return Plan(
         seed=seed,
         members=members,
         faults=faults,
         fault_seconds=seconds,
-        workload=draw_workload(random, seconds),
-        options=draw_options(random),
-        waits_for_leases=random.random() < 0.2,
+        workload=workload,
+        options=options | draw_hash_checks(random, faults),
+        waits_for_leases=waits_for_leases,
     )
 
 
@@ -65,3 +68,15 @@ def draw_options(random: Random) -> dict[str, object]:
         "lease_checkpoints": random.random() < 0.3,
         "watch_progress_seconds": random.choice([0.5, 600.0]),
     }
+
+
+def draw_hash_checks(random: Random, faults: Faults) -> dict[str, object]:
+    """Return how often the leader compares hashes.
+
+    Not where bits flip: a row whose key has changed may be missed rightly, and the alarm with it
+    refuses everything from then on.
+    """
+    intervals = [random.choice([0.0, 0.0, 0.2, 1.0]) for _ in range(2)]
+    if faults.flip_gap:
+        return {}
+    return {"corrupt_check_seconds": intervals[0], "compact_hash_check_seconds": intervals[1]}

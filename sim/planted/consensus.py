@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from math import inf
 from unittest.mock import patch
 
+from kvorum.member.member import Member
 from kvorum.member.reads import Reads
 from kvorum.raft import election, reads
 from kvorum.raft.core import Raft
@@ -76,9 +77,14 @@ def match_a_late_read_index_answer() -> Iterator[None]:
 
 @contextmanager
 def count_votes_of_removed_members() -> Iterator[None]:
-    """Ask those for their votes, too, who were removed, and count what they answer."""
+    """Ask those for their votes, too, who were removed, and count what they answer.
+
+    A member hears nothing from who was removed; here it hears their votes, or they would not count.
+    """
     removed: dict[int, set[int]] = {}
     install, campaign, tally = Tracker.install, election.campaign, Tracker.tally_votes
+    receive = Member.receive
+    votes = (MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP)
 
     def install_and_remember(
         tracker: Tracker, config: Configuration, progress: dict[int, Progress]
@@ -105,7 +111,14 @@ def count_votes_of_removed_members() -> Iterator[None]:
             result = VoteResult.WON
         return granted, rejected, result
 
+    def receive_votes(member: Member, message: Message) -> None:
+        if message.type in votes and member.cluster.is_removed(message.sender):
+            member.node.raft.step(message)
+        else:
+            receive(member, message)
+
     with (
+        patch.object(Member, "receive", receive_votes),
         patch.object(Tracker, "install", install_and_remember),
         patch.object(election, "campaign", campaign_everywhere),
         patch.object(Tracker, "tally_votes", tally_votes),

@@ -3,7 +3,9 @@
 import pytest
 
 from kvorum.api.pb.etcdserverpb import DefragmentRequest, DefragmentResponse, PutRequest
+from kvorum.member import snapshots
 from sim.calls import METHODS
+from sim.marks import counted
 from sim.violation import Violation
 from tests.incidents.conftest import MakeStage
 from tests.incidents.stage import Stage
@@ -155,26 +157,56 @@ def test_18089_a_deletion_at_the_compacted_revision_is_told(
     assert watch.revisions == [deleted, deleted + 1]
 
 
-def test_18055_snapshots_in_quick_succession(make_stage: MakeStage) -> None:
+def test_18055_snapshots_in_quick_succession(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A follower that is cut off again and again gets one snapshot after the other."""
+    # A leader that has sent one keeps entries for half a minute, and needs no second one.
+    monkeypatch.setattr(snapshots, "HELD_AFTER_SENDING_SECONDS", 0.0)
     stage = make_stage(3, snapshot_entries=2, catch_up_entries=1, flush_writes_max=2)
     behind = stage.followers()[0]
     others = [each for each in stage.cluster.members if each != behind]
-    for number in range(6):
-        stage.isolate(behind)
-        for each in range(15):
-            stage.put(b"k/%d" % each, b"%d.%d" % (number, each), others[each % 2])
-        # The leader keeps no entries for it.
-        stage.run(0.5)
-        stage.heal()
-        # Sometimes the next one is needed before the last one is installed.
-        stage.run(0.05 * number)
-        if number == 3:
-            stage.restart(behind)
-    stage.serve()
-    assert stage.cluster.snapshots > 1
+    with counted() as reached:
+        for number in range(6):
+            stage.isolate(behind)
+            for each in range(15):
+                stage.put(b"k/%d" % each, b"%d.%d" % (number, each), others[each % 2])
+            # The leader flushes, and drops its entries.
+            stage.run(0.1)
+            stage.heal()
+            # Sometimes the next one is needed before the last one is installed.
+            stage.run(0.2 * number)
+            if number == 3:
+                stage.restart(behind)
+        stage.serve()
+    assert reached["snapshot installed"] > 2
     stage.agree()
     stage.judge()
+
+
+def test_entries_are_kept_for_a_while_for_whoever_was_sent_a_snapshot(
+    make_stage: MakeStage,
+) -> None:
+    """So that it does not fall behind again while it installs."""
+    stage = make_stage(3, snapshot_entries=2, catch_up_entries=1, flush_writes_max=2)
+    behind = stage.followers()[0]
+    others = [each for each in stage.cluster.members if each != behind]
+
+    def fall_behind() -> None:
+        stage.isolate(behind)
+        for each in range(15):
+            stage.put(b"k/%d" % each, b"v", others[each % 2])
+        stage.run(0.5)
+        stage.heal()
+        stage.serve()
+        stage.agree()
+
+    fall_behind()
+    fall_behind()
+    assert stage.cluster.snapshots == 1
+    stage.run(snapshots.HELD_AFTER_SENDING_SECONDS)
+    fall_behind()
+    assert stage.cluster.snapshots == 2
 
 
 def test_20271_damage_in_the_database_is_found(make_stage: MakeStage) -> None:

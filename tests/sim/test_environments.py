@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,9 +12,10 @@ from kvorum.backend.environment import WriteTransaction
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.files.interface import Opening
 from kvorum.files.memory import Call, MemoryFiles
-from sim.environments import SimulatedEnvironments
+from sim.environments import DamagedEntry, SimulatedEnvironments
 
-PATH = "/backend.1"
+DIRECTORY = "/db"
+PATH = f"{DIRECTORY}/backend.1"
 
 
 class Cut(BaseException):
@@ -27,6 +29,8 @@ class Disk:
         self.directory = str(directory)
         self.numbers: Iterator[int] = count(1)
         self.use(MemoryFiles())
+        self.files.make_directory(DIRECTORY)
+        self.files.sync_directory("/")
 
     def use(self, files: MemoryFiles) -> None:
         self.files = files
@@ -61,7 +65,7 @@ class Disk:
 def disk(tmp_path: Path) -> Disk:
     disk = Disk(tmp_path)
     disk.environments.open(PATH, 0).close()
-    disk.files.sync_directory("/")
+    disk.files.sync_directory(DIRECTORY)
     return disk
 
 
@@ -121,3 +125,60 @@ def test_a_copy_is_durable_when_its_file_was_synced(disk: Disk) -> None:
     copied.close()
     with pytest.raises(CorruptionError):
         disk.environments.open_reader("/unsynced")
+
+
+def strayed(disk: Disk) -> DamagedEntry:
+    """Let a bit of the key of the only entry flip."""
+    for seed in count():
+        damage = disk.environments.flip(DIRECTORY, Random(seed))
+        if damage is not None and damage.key != damage.now_key:
+            return damage
+        if damage is not None:
+            disk.environments.restore(DIRECTORY, damage)
+    raise AssertionError
+
+
+def test_an_entry_that_strayed_is_put_back(disk: Disk) -> None:
+    disk.begin(b"once").commit()
+    disk.crash(power_cut=False, survives=True)
+    damage = strayed(disk)
+    assert disk.read() is None
+    disk.environments.restore(DIRECTORY, damage)
+    assert disk.read() == b"once"
+
+
+@pytest.mark.parametrize(("commits", "value"), [(False, b"once"), (True, b"since")])
+def test_what_was_written_since_stays(disk: Disk, commits: bool, value: bytes) -> None:
+    disk.begin(b"once").commit()
+    disk.crash(power_cut=False, survives=True)
+    damage = strayed(disk)
+    since = disk.begin(b"since")
+    if commits:
+        since.commit()
+    disk.crash(power_cut=False, survives=False)
+    disk.environments.restore(DIRECTORY, damage)
+    assert disk.read() == value
+
+
+def test_what_was_deleted_since_does_not_come_back(disk: Disk) -> None:
+    disk.begin(b"once").commit()
+    disk.crash(power_cut=False, survives=True)
+    damage = strayed(disk)
+    transaction = disk.environments.open(PATH, 0).begin_write()
+    transaction.delete(META, [b"name"])
+    transaction.commit()
+    disk.crash(power_cut=False, survives=True)
+    disk.environments.restore(DIRECTORY, damage)
+    assert disk.read() is None
+
+
+def test_an_entry_that_strayed_is_not_written_over(disk: Disk) -> None:
+    disk.begin(b"once").commit()
+    disk.crash(power_cut=False, survives=True)
+    damage = strayed(disk)
+    transaction = disk.environments.open(PATH, 0).begin_write()
+    transaction.put(META, [(damage.now_key, b"another")])
+    transaction.commit()
+    disk.crash(power_cut=False, survives=True)
+    disk.environments.restore(DIRECTORY, damage)
+    assert disk.read() == b"once"

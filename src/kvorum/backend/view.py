@@ -45,9 +45,9 @@ class View:
 
     def applied(self) -> tuple[int, int]:
         """Return index and term of the last entry whose effects are here; zeros if none is."""
-        # The whole bucket is looked at: an entry whose name is damaged shows only there.
-        entries = dict(self.items(META))
-        index, term = entries.get(CONSISTENT_INDEX, b""), entries.get(TERM, b"")
+        # By name, one whose name is damaged would not be found, and count as none.
+        meta = dict(self.items(META))
+        index, term = meta.get(CONSISTENT_INDEX, b""), meta.get(TERM, b"")
         return int.from_bytes(index, "big"), int.from_bytes(term, "big")
 
     def get(self, bucket: bytes, name: bytes) -> bytes | None:
