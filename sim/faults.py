@@ -152,8 +152,8 @@ _INTERRUPTING = (
 """What takes or moves leaders and members."""
 
 
-def draw(random: Random) -> Faults:
-    """Return the faults of a run."""
+def draw(random: Random, members: int) -> Faults:
+    """Return the faults of a run with so many members."""
 
     def sometimes(chance: float, low: float, high: float) -> float:
         return random.uniform(low, high) if random.random() < chance else 0.0
@@ -204,8 +204,8 @@ def draw(random: Random) -> Faults:
         flip_crash_chance=random.choice([0.2, 0.7]),
         disk_stall_gap=sometimes(0.25, 0.7, 4.0),
         disk_stall_time=random.choice([(0.05, 0.5), (0.5, 4.0)]),
-        fall_gap=sometimes(0.25, 0.05, 0.5),
-        replace_gap=sometimes(0.25, 0.1, 0.6),
+        fall_gap=sometimes(0.15 if members > 2 else 0.0, 0.05, 0.5),
+        replace_gap=sometimes(0.2 if members > 2 else 0.0, 0.1, 0.6),
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         # Several steps that have to follow each other: little else goes wrong meanwhile.

@@ -25,6 +25,8 @@ from sim.trace import describe
 from sim.world import World
 
 SNAPSHOT_SECONDS = (0.01, 0.3)
+SNAPSHOT_PIECES = 4
+"""Any of which may be lost, and all of it with it."""
 
 Find = Callable[[int], Machine | None]
 """Finds a machine by the id of its member; None if there is none."""
@@ -86,7 +88,7 @@ class PlainPeers:
 
         def arrive(incarnation: int) -> None:
             to = self._find(transfer.message.to)
-            is_lost = self._random.random() < machine.faults.drop_chance
+            is_lost = self._random.random() < SNAPSHOT_PIECES * machine.faults.drop_chance
             has_arrived = (
                 to is not None
                 and not is_lost

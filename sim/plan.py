@@ -35,7 +35,7 @@ class Plan:
 def draw_plan(seed: int, members: int) -> Plan:
     """Return the plan of a seed."""
     random = Random(f"{seed}/run")
-    faults = draw(random)
+    faults = draw(random, members)
     seconds = random.uniform(2.0, 8.0)
     workload = draw_workload(random, seconds)
     options = draw_options(random)

@@ -8,6 +8,7 @@ import pytest
 
 from kvorum.backend import Backend, BackendError, CorruptionError, open_backend
 from kvorum.backend.buckets import LEASE
+from kvorum.backend.defragment import CatchUp, Changes
 from kvorum.backend.encoding import row_key, seal_value
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
@@ -115,6 +116,23 @@ def test_a_database_without_its_index_refuses_to_open(
     for bit in range(8 * len(name)):
         with pytest.raises(CorruptionError, match="of bucket meta"):
             damaged(database, tmp_path / "image", start + bit // 8, bit % 8)
+
+
+def test_a_damaged_name_of_the_index_is_not_defragmented_away(
+    database: Path, tmp_path: Path
+) -> None:
+    """The index would be missed, deleted from the new file, and the damage gone with the old."""
+    shutil.copytree(database, tmp_path / "image")
+    files, environments = RealFiles(), LmdbEnvironments()
+    backend = open_backend(files, environments, str(tmp_path / "image"))
+    backend.defragment().run(files, environments)
+    source, target = tmp_path / "image" / "backend.1", tmp_path / "image" / "backend.2"
+    backend.close()
+    content = source.read_bytes()
+    offset = content.rindex(b"consistent_index")
+    source.write_bytes(content[:offset] + b"C" + content[offset + 1 :])
+    with pytest.raises(CorruptionError, match="Consistent_index"):
+        CatchUp(str(source), str(target), 1 << 30, Changes()).run(files, environments)
 
 
 def test_a_file_of_something_else_is_refused(database: Path, tmp_path: Path) -> None:

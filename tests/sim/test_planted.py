@@ -14,10 +14,12 @@ from sim.planted.search import SEEDS_MAX, find
 STOPPED = "the member serves"
 # Or it refuses for ever what a leader goes on to send.
 STORM = "members get somewhere"
+# Entries that were committed are gone.
+LOG = {"one log", "leaders have what is committed"}
 # A seed to begin with, and the guarantees whose violation shows the bug.
 KNOWN = {
-    "acknowledge_before_fsync": (0, {"one history", "acknowledged is durable", STOPPED}),
-    "lose_the_tail_of_the_log": (0, {"one history", "acknowledged is durable", STOPPED}),
+    "acknowledge_before_fsync": (0, {"one history", "acknowledged is durable", STOPPED, *LOG}),
+    "lose_the_tail_of_the_log": (0, {"one history", "acknowledged is durable", STOPPED, *LOG}),
     "apply_twice_after_restart": (0, {"one history", "applied once", STOPPED, STORM}),
     "index_ahead_of_effects": (0, {"one history", "acknowledged is durable"}),
     "lose_an_event_at_catch_up": (0, {"watch: reliable", "watch: resumable"}),

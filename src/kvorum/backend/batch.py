@@ -74,8 +74,16 @@ class Batch:
         while piece := sealed_rows(islice(rows, _PIECE_ROWS)):
             transaction.append(KEY, piece)
         if self.index:
-            index, term = self.index.to_bytes(8, "big"), self.term.to_bytes(8, "big")
-            write_entries(transaction, META, {CONSISTENT_INDEX: index, TERM: term})
+            write_applied(transaction, self.index, self.term)
+
+
+def write_applied(transaction: WriteTransaction, index: int, term: int) -> None:
+    """Put index and term of the last applied entry into a write transaction."""
+    entries: dict[bytes, bytes | None] = {
+        CONSISTENT_INDEX: index.to_bytes(8, "big"),
+        TERM: term.to_bytes(8, "big"),
+    }
+    write_entries(transaction, META, entries)
 
 
 def write_entries(

@@ -12,8 +12,8 @@ was flushed since the copy began, `Changes` remembers the names.
 
 from dataclasses import dataclass, field
 
-from kvorum.backend.batch import Batch, write_entries
-from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
+from kvorum.backend.batch import Batch, write_applied, write_entries
+from kvorum.backend.buckets import KEY
 from kvorum.backend.directory import database_path, remove_database
 from kvorum.backend.encoding import parse_row_key, row_keys, sealed_rows
 from kvorum.backend.environment import Environment, Environments, WriteTransaction, writing
@@ -51,8 +51,9 @@ class Changes:
         """Make a database like the one in view, given that all other changes are in it."""
         for bucket, names in self.names.items():
             write_entries(transaction, bucket, {name: view.get(bucket, name) for name in names})
-        applied = {name: view.get(META, name) for name in (CONSISTENT_INDEX, TERM)}
-        write_entries(transaction, META, applied)
+        index, term = view.applied()
+        if index:
+            write_applied(transaction, index, term)
         transaction.delete(KEY, row_keys(self.deleted))
         last = transaction.last(KEY)
         first = 0 if last is None else parse_row_key(last) + 1

@@ -71,13 +71,14 @@ class Cluster:
 
     def restore(self) -> None:
         """Read everything from the storage."""
-        get = self._backend.get
+        # All of them, as with the others: one whose name is damaged would not be found by it.
+        cluster = dict(self._backend.items(CLUSTER))
         try:
             members = [decode_member(value) for _, value in self._backend.items(MEMBERS)]
             removed = [int(key, 16) for key, _ in self._backend.items(MEMBERS_REMOVED)]
-            self._version = _optional_version(get(CLUSTER, CLUSTER_VERSION))
-            self._storage_version = _optional_version(get(META, STORAGE_VERSION))
-            downgrade = get(CLUSTER, DOWNGRADE)
+            self._version = _optional_version(cluster.get(CLUSTER_VERSION))
+            self._storage_version = _optional_version(self._backend.get(META, STORAGE_VERSION))
+            downgrade = cluster.get(DOWNGRADE)
             target = None if downgrade is None else decode_downgrade(downgrade)
             self._downgrade_target = None if target is None else parse_version(target)
         except ValueError as error:
