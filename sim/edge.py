@@ -153,7 +153,7 @@ class SimulatedEdge:
             world.now + self._random.uniform(*CLIENT_DELAY), self._last.get(call, world.now)
         )
         self._last[call] = arrival
-        world.after(arrival - world.now, known.message, data)
+        world.at(arrival, known.message, data)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
         """End a stream after what was sent."""
@@ -162,7 +162,7 @@ class SimulatedEdge:
             world = self._world
             arrival = max(world.now + CLIENT_DELAY[1], self._last.get(call, world.now))
             self.forget(call)
-            world.after(arrival - world.now, known.answered, status)
+            world.at(arrival, known.answered, status)
 
     def pending_bytes(self, call: int) -> int:
         """Return how many bytes of a stream its client has not taken."""

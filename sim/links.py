@@ -84,7 +84,7 @@ class Flow:
         if links.faults.link_bytes_per_second:
             arrival += size / links.faults.link_bytes_per_second
         self._last = arrival
-        world.after(arrival - world.now, self._arrive, kind, detail, size)
+        world.at(arrival, self._arrive, kind, detail, size)
 
     def _arrive(self, kind: int, detail: Any, size: int) -> None:
         if self._connection.is_broken:

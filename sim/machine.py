@@ -378,7 +378,8 @@ class Machine:
         """Put something off while the process stands still; return whether it was."""
         if self.paused_until <= self._world.now:
             return False
-        self._world.after(self.paused_until - self._world.now, call, *arguments)
+        # All at the same moment: a difference that is added again may be another by a hair.
+        self._world.at(self.paused_until, call, *arguments)
         return True
 
     # Turns.
@@ -415,7 +416,7 @@ class Machine:
         moment = max(moment, self._busy_until, world.now)
         if self._turn_at is None or moment < self._turn_at:
             self._turn_at = moment
-            world.after(moment - world.now, self._turn, self._incarnation, moment)
+            world.at(moment, self._turn, self._incarnation, moment)
 
     def _turn(self, incarnation: int, moment: float) -> None:
         if incarnation != self._incarnation or moment != self._turn_at:

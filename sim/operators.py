@@ -304,6 +304,15 @@ class Operator:
             if known.is_removed(member_id):
                 self._see_off(member_id)
 
+    def _is_known(self, member_id: int) -> bool:
+        """Tell whether all voters know of a removal; one that does not may need that vote for ever.
+
+        Of two members one that removes itself is the only one to know, until the other hears it.
+        """
+        cluster = self._cluster
+        voters = [cluster.machines[number].member for number in cluster.members]
+        return all(each is not None and each.cluster.is_removed(member_id) for each in voters)
+
     def _see_off(self, member_id: int) -> None:
         """Give up the machine of a removed member, when it has left or had the time to."""
         cluster, now = self._cluster, self._world.now
@@ -316,7 +325,7 @@ class Operator:
             self._divide(machine)
         has_left = machine.member is not None and machine.member.was_removed
         is_given_up = now >= self._leaving[member_id] and not self._must_leave(machine)
-        if has_left or is_given_up:
+        if (has_left or is_given_up) and self._is_known(member_id):
             self._line(f"{machine.name} {'has left' if has_left else 'is given up'}")
             self.counts["members left"] += 1
             if is_absent:

@@ -136,7 +136,7 @@ def receive(machine: Machine, sender: int, frame: bytes, world: World) -> None:
     if machine.is_dead:
         return
     if machine.deaf_until > world.now:
-        world.after(machine.deaf_until - world.now, receive, machine, sender, frame, world)
+        world.at(machine.deaf_until, receive, machine, sender, frame, world)
         return
     message = decode_message(frame)
     if world.trace is not None:

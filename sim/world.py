@@ -34,9 +34,13 @@ class World:
 
     def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Let a call happen that much later."""
-        assert seconds >= 0, f"{seconds} seconds from now has passed"
+        self.at(self.now + seconds, call, *arguments)
+
+    def at(self, moment: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Let a call happen at a moment, behind those that were asked for the same one before."""
+        assert moment >= self.now, f"{moment} has passed"
         self._count += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
+        heapq.heappush(self._queue, (moment, self._count, call, arguments))
 
     def run_until(self, moment: float) -> None:
         """Let everything happen up to a moment, which is now afterwards."""

@@ -16,6 +16,8 @@ FOUND = {
     (100934, 3): "none in the members: a restored disk got back what was replaced since",
     (100960, 3): "none in the members: an operator took a change for lost that was in a log",
     (101290, 3): "the name of the applied index was damaged: a start applied everything again",
+    (400061, 1): "none in the members: a leader of two that removed itself was gone before it told",
+    (400414, 3): "none in the members: what came to a paused process came out of order",
 }
 
 
