@@ -27,9 +27,10 @@ def promote_here(member: Member, learner: int) -> Part[Status | None]:
         return NOT_LEADER
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX
-    if not member.is_leader:
-        return NOT_LEADER
     progress = member.node.raft.tracker.progress
+    # A leader that was removed goes on for a moment, without progress of its own.
+    if not member.is_leader or member.id not in progress:
+        return NOT_LEADER
     if learner not in progress:
         return MEMBER_NOT_FOUND
     if not reconfiguration.is_learner_ready(progress[learner].match, progress[member.id].match):
