@@ -35,7 +35,6 @@ ABSENT_LEAVE_SECONDS = (3.0, 6.0)
 DIVIDED_SECONDS = (1.5, 4.0)
 """How long a member that was replaced, and those that it reaches, are cut off from the rest."""
 MEMBERS_MAX = 5
-CORRUPT = 2
 
 
 class Cluster(Protocol):
@@ -268,8 +267,6 @@ class Operator:
         if member is None:
             return
         self._follow(member)
-        if any(alarm.type == CORRUPT for alarm in member.alarms.raised()):
-            raise Violation("members are equal by HashKV", f"{member.alarms.raised()}")
         if self._alarmed is None and member.alarms.raised():
             self.counts["alarms"] += 1
             self._alarmed = self._answer_alarm(member)
