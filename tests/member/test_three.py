@@ -264,6 +264,27 @@ def test_an_image_that_cannot_be_made_is_made_later() -> None:
     assert failures == 3
 
 
+def test_a_peer_that_asks_while_an_image_is_made_gets_the_next() -> None:
+    cluster = Cluster(5, snapshot_entries=20, catch_up_entries=10)
+    leader = cluster.leader()
+    late = [machine for machine in cluster if machine is not leader][:2]
+    for machine in late:
+        cluster.isolate(machine)
+    for number in range(300):
+        leader.put(b"%d" % number)
+        if number % 10 == 0:
+            cluster.pass_time(0.1)
+    cluster.pass_time(1.0)
+    leader.held = {Place.HELPER}
+    for machine in late:
+        cluster.cut = {link for link in cluster.cut if machine.name not in link}
+        cluster.pass_time(1.0)
+    assert leader.running.snapshots.building and leader.running.snapshots.sending
+    # Nothing is written any more, so no flush comes to their help.
+    leader.held.clear()
+    cluster.wait(lambda: equal(cluster))
+
+
 # Leases.
 
 

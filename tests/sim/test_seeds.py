@@ -19,6 +19,7 @@ FOUND = {
     (400061, 1): "none in the members: a leader of two that removed itself was gone before it told",
     (400414, 3): "none in the members: what came to a paused process came out of order",
     (500359, 5): "a leader that had been removed was asked to promote a learner, and stopped",
+    (600381, 1): "who asked for a snapshot while one was made for another never got one",
 }
 
 

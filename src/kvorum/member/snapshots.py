@@ -194,6 +194,8 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
         f"made an image of {facts.length} bytes at index {facts.index} for "
         + ", ".join(f"{message.to:x}" for message in messages)
     )
+    # Whoever asked while this one was made may be the one the quorum lacks: no flush would follow.
+    build_image(member)
 
 
 def _not_built(member: Member, messages: list[Message], error: Exception) -> None:
@@ -201,6 +203,7 @@ def _not_built(member: Member, messages: list[Message], error: Exception) -> Non
     member.logger.error(f"cannot make an image of the backend: {error}")
     for message in messages:
         member.node.report_snapshot(message.to, failed=True)
+    build_image(member)
 
 
 def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
