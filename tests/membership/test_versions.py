@@ -6,7 +6,6 @@ from kvorum.membership.versions import (
     Version,
     decide_cluster_version,
     decide_storage_version,
-    is_downgrade_finished,
     parse_version,
 )
 
@@ -67,12 +66,6 @@ def test_the_leader_decides(
     expected: Version | None,
 ) -> None:
     assert decide_cluster_version(current, servers, target) == expected
-
-
-def test_a_downgrade_ends_when_everyone_runs_the_target() -> None:
-    assert is_downgrade_finished([Version(3, 6, 14), Version(3, 6, 2)], V36)
-    assert not is_downgrade_finished([Version(3, 6, 14), Version(3, 7, 1)], V36)
-    assert not is_downgrade_finished([Version(3, 6, 14), None], V36)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def decide_cluster_version(
 ) -> Version | None:
     """Return the version the leader should propose; None to leave it.
 
-    `servers` are the versions that all members run, None for one that could not be asked.
+    `servers` are the versions that all members run, None for one that could not be asked. A
+    downgrade is never found to be finished here: a leader of the target's version finds that.
     """
     lowest = _lowest(servers)
     if current is None:
@@ -63,11 +64,6 @@ def decide_cluster_version(
     if current.level < lowest and current.major == lowest.major:
         return lowest
     return None
-
-
-def is_downgrade_finished(servers: Iterable[Version | None], target: Version) -> bool:
-    """Tell whether every member runs the target of the downgrade."""
-    return all(each is not None and each.level == target.level for each in servers)
 
 
 def decide_storage_version(storage: Version | None, cluster: Version | None) -> Version | None:
