@@ -1,11 +1,13 @@
 """Members that hold something else than the others are found out, and nobody else is accused."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvorum.api import errors
+from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member import requests
@@ -300,3 +302,22 @@ def test_a_member_without_the_hash_is_not_asked_for_ever() -> None:
     # The next one is compared again.
     compact(cluster, 25)
     cluster.wait(lambda: cluster.leader().running.corruption.checked_revision == 25)
+
+
+@pytest.mark.parametrize("said", [None, errors.COMPACTED], ids=["nothing", "compacted"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_peers_that_cannot_tell_are_no_reason_to_worry(
+    size: int, said: Status | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have no such endpoint, or keep no hashes, as older members."""
+    caplog.set_level(logging.INFO)
+    cluster = filled(size, **COMPACT)
+    cluster.ask = lambda machine, question: machine.running.told(question.number, said)  # type: ignore[method-assign]
+    for round_ in range(4):
+        compact(cluster, 12 + 5 * round_)
+        cluster.pass_time(40.0)
+    assert accused(cluster) == []
+    told = [each for each in caplog.records if "hash" in each.getMessage()]
+    assert all(each.levelno == logging.INFO for each in told)
+    # Once for each peer, not with every compaction.
+    assert len(told) == (size - 1 if said else 0)
