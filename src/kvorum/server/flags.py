@@ -446,8 +446,8 @@ FLAGS: tuple[Flag, ...] = (
         DURATION,
         "1m0s",
         TUNING,
-        "Time between two comparisons of the hashes that compactions leave at the members; a member "
-        "that differs raises the alarm CORRUPT. --feature-gates=CompactHashCheck=false: none.",
+        "Time between two comparisons of the hashes that compactions leave at members; one that "
+        "differs raises the alarm CORRUPT. --feature-gates=CompactHashCheck=false: none.",
     ),
     Flag(
         "compaction-batch-limit",
