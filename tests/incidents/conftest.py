@@ -1,13 +1,20 @@
-"""Stages that are cleaned up."""
+"""Stages that are cleaned up, and clusters of real processes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.members import Cluster, running_cluster
 from tests.incidents.stage import Stage
 
 MakeStage = Callable[..., Stage]
+FREQUENT = (
+    "--snapshot-count=100",
+    "--snapshot-catchup-entries=20",
+    "--backend-batch-interval=5ms",
+)
+"""Flags with which snapshots and commits come often enough to be met."""
 
 
 @pytest.fixture
@@ -24,3 +31,15 @@ def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
     yield make
     for stage in stages:
         stage.close()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Cluster]:
+    """Three members as processes, whose snapshots and commits are frequent enough to be met."""
+    flags = (
+        "--snapshot-count=100",
+        "--snapshot-catchup-entries=20",
+        "--backend-batch-interval=5ms",
+    )
+    with running_cluster(tmp_path / "processes", "kvorum", 3, *flags) as cluster:
+        yield cluster

@@ -6,7 +6,6 @@ checks everything that was answered: by the history, by order, by linearizabilit
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from kvorum.api.errors import Status
@@ -80,7 +79,6 @@ class Stage:
         options = {"segment_bytes": SEGMENT_BYTES, "election_ticks": 4, **options}
         self.cluster = Cluster(self.world, members, without_faults(), str(directory), options)
         self._callers: list[Caller] = []
-        self._random = Random(seed)
         self.cluster.start()
         self.serve()
 
@@ -175,7 +173,8 @@ class Stage:
         return [each for each in self.cluster.members if each != leader]
 
     def isolate(self, member: int) -> None:
-        self.cluster.network.partition(list(self.cluster.members), member, self._random)
+        others = [each for each in self.cluster.members if each != member]
+        self.cluster.network.divide([member], others)
 
     def heal(self) -> None:
         self.cluster.network.heal()

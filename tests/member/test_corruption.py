@@ -1,18 +1,21 @@
 """Members that hold something else than the others are found out, and nobody else is accused."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvorum.api import errors
+from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member import requests
 from kvorum.member.alarms import Alarm, AlarmType
-from kvorum.member.corruption import _difference
+from kvorum.member.corruption import ATTEMPTS_MAX, _difference
 from kvorum.member.errors import MemberStopped
-from kvorum.member.hashing import Hashed
+from kvorum.member.hashing import Hashed, hash_kv
+from kvorum.member.waits import Steps
 from kvorum.mvcc.hashes import HashKV
 from kvorum.mvcc.keyvalue import key_of
 from tests.member.harness import Cluster, Machine
@@ -208,3 +211,113 @@ def test_a_member_whose_peers_do_not_answer_starts() -> None:
     cluster.ask = lambda machine, question: machine.running.told(question.number, None)  # type: ignore[method-assign]
     restart(victim)
     cluster.wait(lambda: victim.running.is_published)
+
+
+# What is not comparable.
+
+
+def emptied(cluster: Cluster) -> Machine:
+    """Delete all keys and compact at the last deletion; return a member that has yet to compact.
+
+    It hears the leader's questions, and nothing else.
+    """
+    leader = cluster.leader()
+    cluster.success(leader, leader.put(b"a", b"1"))
+    compact(cluster, 2)
+    cluster.success(leader, leader.delete(b"a"))
+    cluster.wait(lambda: {each.running.store.revision for each in cluster} == {3})
+    behind = others(cluster)[0]
+    cluster.isolate(behind)
+    cluster.is_cut = lambda one, other: False  # type: ignore[method-assign]  # noqa: ARG005
+    body = CompactionRequest(revision=3).SerializeToString()
+    cluster.success(leader, leader.propose(requests.COMPACTION, body))
+    cluster.wait(lambda: leader.running.store.compaction.hash_of(3))
+    return behind
+
+
+def hashed(cluster: Cluster, machine: Machine, revision: int) -> HashKV:
+    found: list[HashKV] = []
+
+    def steps() -> Steps:
+        found.append((yield from hash_kv(machine.running, revision)).found)
+        return b""
+
+    cluster.success(machine, machine.start_steps(steps()))
+    return found[0]
+
+
+def test_a_member_that_has_yet_to_compact_is_not_accused() -> None:
+    """It computes what the others have kept; where no key is left, that is another hash."""
+    cluster = Cluster(3, **COMPACT)
+    behind = emptied(cluster)
+    kept = cluster.leader().running.store.compaction.hash_of(3)
+    computed = hashed(cluster, behind, 3)
+    assert kept is not None and computed[1:] == kept[1:] and computed.hash != kept.hash
+    cluster.pass_time(25.0)
+    assert accused(cluster) == []
+    cluster.heal()
+    cluster.wait(lambda: cluster.leader().running.corruption.checked_revision == 3, 25.0)
+    assert accused(cluster) == []
+
+
+def test_a_revision_that_is_compacted_meanwhile_accuses_nobody() -> None:
+    own, later = HashKV(111, 20, 5), HashKV(333, 30, 20)
+    assert _difference(own, later, 30, Hashed(HashKV(222, 20, 5), 20)) is None
+
+
+def test_a_member_that_starts_before_a_compaction_starts() -> None:
+    """Its revision is the one that the others have compacted."""
+    cluster = Cluster(3)
+    behind = emptied(cluster)
+    restart(behind)
+    cluster.pass_time(5.0)
+    cluster.heal()
+    cluster.wait(lambda: behind.running.is_published)
+
+
+def test_a_member_without_the_hash_is_not_asked_for_ever() -> None:
+    cluster = filled(**COMPACT)
+    compact(cluster, 12)
+    cluster.wait(lambda: cluster.leader().running.corruption.checked_revision == 12)
+    victim = others(cluster)[0]
+    compact(cluster, 20)
+    # It is flushed, and not yet compared: a restart forgets the hash.
+    cluster.pass_time(1.0)
+    assert cluster.leader().running.corruption.checked_revision == 12
+    victim.kill()
+    victim.start()
+    cluster.leader()
+    asked: list[int] = []
+    ask = cluster.ask
+
+    def noted(machine: Machine, question: Any) -> None:
+        asked.append(question.peer)
+        ask(machine, question)
+
+    cluster.ask = noted  # type: ignore[method-assign]
+    cluster.pass_time(100.0)
+    assert asked.count(victim.running.id) == ATTEMPTS_MAX
+    assert len(asked) - asked.count(victim.running.id) == 1
+    assert accused(cluster) == []
+    # The next one is compared again.
+    compact(cluster, 25)
+    cluster.wait(lambda: cluster.leader().running.corruption.checked_revision == 25)
+
+
+@pytest.mark.parametrize("said", [None, errors.COMPACTED], ids=["nothing", "compacted"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_peers_that_cannot_tell_are_no_reason_to_worry(
+    size: int, said: Status | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have no such endpoint, or keep no hashes, as older members."""
+    caplog.set_level(logging.INFO)
+    cluster = filled(size, **COMPACT)
+    cluster.ask = lambda machine, question: machine.running.told(question.number, said)  # type: ignore[method-assign]
+    for round_ in range(4):
+        compact(cluster, 12 + 5 * round_)
+        cluster.pass_time(40.0)
+    assert accused(cluster) == []
+    told = [each for each in caplog.records if "hash" in each.getMessage()]
+    assert all(each.levelno == logging.INFO for each in told)
+    # Once for each peer, not with every compaction.
+    assert len(told) == (size - 1 if said else 0)

@@ -173,8 +173,9 @@ class Edge(Protocol):
     ) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
 
-        With `http1_only`, for members, HTTP/2 is answered 400 and closed, and so there is no
-        gRPC; clients that stop in the middle of a request, or send none, are closed soon.
+        With `http1_only`, for members and metrics, HTTP/2 is answered 400 and closed, and so
+        there is no gRPC; clients that stop in the middle of a request, or send none, are closed
+        soon.
 
         Returns the listener's number and the address, with the port the system chose for 0.
         Raises OSError with the address in its message, and the file if it is TLS that cannot

@@ -1,18 +1,23 @@
 """Members compare the hashes of what they hold; a difference raises the CORRUPT alarm.
 
-Three checks, all switched on by options. A member that starts again compares itself with its
+Three checks, each switched by an option. A member that starts again compares itself with its
 peers and refuses to serve if it differs. The leader compares all members from time to time, at
 its current revision; and, at little cost, at the revisions that were compacted, whose hashes
 everybody keeps. Whoever does not answer, or is at another compaction, is passed over.
+
+The hash that a compaction keeps and the one computed anew at its revision, before it was applied,
+are defined differently: where every key is deleted they are not equal. Nobody is accused while it
+may have told the one for the other.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING
 
-from kvorum.api.errors import Code, Status, StatusError
+from kvorum.api.errors import COMPACTED, FUTURE_REV, Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import AlarmRequest
 from kvorum.member import requests
 from kvorum.member.alarms import AlarmType
@@ -30,14 +35,36 @@ if TYPE_CHECKING:
     from kvorum.member.waits import Steps
     from kvorum.mvcc.hashes import HashKV
 
+ATTEMPTS_MAX = 3
+"""How often a peer may tell what cannot be compared, before it is asked no more of a compaction:
+one that was restarted since has to read everything each time, and one of etcd 3.5.1 never knows."""
+
 _ACTIVATE = 1
 _UNANSWERED = Status(Code.UNAVAILABLE, "no answer")
+
+
+class Compared:
+    """What peers told of one compaction."""
+
+    __slots__ = ("agreed", "attempts")
+
+    def __init__(self) -> None:
+        self.agreed: set[int] = set()
+        # How often a peer told what cannot be compared.
+        self.attempts: Counter[int] = Counter()
 
 
 class Checks:
     """When the leader's checks are due, and how far they have come."""
 
-    __slots__ = ("_compact_at", "_periodic_at", "_running", "checked_revision")
+    __slots__ = (
+        "_compact_at",
+        "_periodic_at",
+        "_running",
+        "checked_revision",
+        "compared",
+        "incomparable",
+    )
 
     def __init__(self, now: float, periodic_seconds: float, compact_seconds: float) -> None:
         self._periodic_at = now + (periodic_seconds or inf)
@@ -45,6 +72,10 @@ class Checks:
         self._running: list[Callable[[Member], Part[None]]] = []
         # All members agreed on the hash of this compaction, and so on those before.
         self.checked_revision = 0
+        # By revision, of the compactions whose hashes are kept.
+        self.compared: dict[int, Compared] = {}
+        # Peers of which it was logged that they cannot be compared.
+        self.incomparable: set[int] = set()
 
     def run(self, member: Member, now: float) -> None:
         """Begin the checks that are due; a duty."""
@@ -83,7 +114,8 @@ def initial_check(member: Member) -> Part[None]:
         if not isinstance(answer, Status):
             if answer.found.hash == own.hash:
                 continue
-            if answer.found.compact_revision == own.compact_revision:
+            is_other = _differs(answer.found, own)
+            if is_other and not (yield from _has_compacted(peer, own.revision)):
                 different.append(peer)
         member.logger.warning(f"own hash is {own}, member {peer:x} says {answer}")
     if different:
@@ -125,7 +157,8 @@ def _difference(own: HashKV, later: HashKV, revision: int, answer: Hashed) -> st
         return f"is ahead of the leader's revision {revision}"
     if answer.found.compact_revision > later.compact_revision:
         return f"has compacted more than the leader, which is at {later.compact_revision}"
-    if answer.found.compact_revision == own.compact_revision and answer.found.hash != own.hash:
+    # If its revision was compacted since, the answer may be what that compaction left.
+    if later.compact_revision < own.revision and _differs(answer.found, own):
         return "has another hash at the same revision and compaction"
     return None
 
@@ -133,22 +166,67 @@ def _difference(own: HashKV, later: HashKV, revision: int, answer: Hashed) -> st
 def _compare_compactions(member: Member) -> Part[None]:
     """Compare the newest compaction that all members can tell of."""
     checks = member.corruption
-    for own in member.store.compaction.hashes():
+    kept = member.store.compaction.hashes()
+    known = checks.compared
+    checks.compared = {own.revision: known.get(own.revision) or Compared() for own in kept}
+    for own in kept:
         if own.revision <= checks.checked_revision:
             return
-        answers = yield from _hashes_of_peers(member, own.revision)
-        owners = {own.hash: [member.id]}
-        for peer, answer in answers:
-            if isinstance(answer, Status) or answer.found.compact_revision != own.compact_revision:
-                member.logger.warning(f"cannot compare {own} with member {peer:x}: {answer}")
-            else:
-                owners.setdefault(answer.found.hash, []).append(peer)
+        peers = [each.id for each in member.cluster.members if each.id != member.id]
+        owners = yield from _owners(member, own, peers)
         if len(owners) > 1:
-            yield from _accuse_minority(member, own, owners, len(answers) + 1)
+            yield from _accuse_minority(member, own, owners, len(peers) + 1)
             return
-        if len(owners[own.hash]) == len(answers) + 1:
+        if len(owners[own.hash]) == len(peers) + 1:
             checks.checked_revision = own.revision
             return
+
+
+def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:
+    """Return who has which hash of a compaction, as far as they can tell."""
+    checks = member.corruption
+    compared = checks.compared[own.revision]
+    owners = {own.hash: [member.id, *(peer for peer in peers if peer in compared.agreed)]}
+    for peer in peers:
+        if peer in compared.agreed or compared.attempts[peer] >= ATTEMPTS_MAX:
+            continue
+        told = yield from _kept_hash(peer, own)
+        if told == COMPACTED:
+            compared.attempts[peer] += 1
+            if compared.attempts[peer] == ATTEMPTS_MAX and peer not in checks.incomparable:
+                checks.incomparable.add(peer)
+                member.logger.info(
+                    f"member {peer:x} has no hash of the compaction at {own.revision} to compare"
+                )
+        elif not isinstance(told, Status):
+            owners.setdefault(told, []).append(peer)
+            if told == own.hash:
+                compared.agreed.add(peer)
+                checks.incomparable.discard(peer)
+    return owners
+
+
+def _kept_hash(peer: int, own: HashKV) -> Part[int | Status]:
+    """Ask a peer for its hash of a compaction; the refusal is COMPACTED if it will never tell."""
+    answer = yield from _hash_of_peer(peer, own.revision)
+    if not isinstance(answer, Status) and _differs(answer.found, own):
+        if not (yield from _has_compacted(peer, own.revision)):
+            return FUTURE_REV
+        # What it tells from now on, it has kept.
+        answer = yield from _hash_of_peer(peer, own.revision)
+    if isinstance(answer, Status):
+        return answer
+    return answer.found.hash if answer.found.compact_revision == own.compact_revision else COMPACTED
+
+
+def _differs(found: HashKV, own: HashKV) -> bool:
+    return found.compact_revision == own.compact_revision and found.hash != own.hash
+
+
+def _has_compacted(peer: int, revision: int) -> Part[bool]:
+    """Tell whether a peer is known to have applied a compaction at a revision or a later one."""
+    current = yield from _hash_of_peer(peer, 0)
+    return not isinstance(current, Status) and current.found.compact_revision >= revision
 
 
 def _accuse_minority(
@@ -169,15 +247,17 @@ def _accuse_minority(
 
 def _hashes_of_peers(member: Member, revision: int) -> Part[list[tuple[int, Hashed | Status]]]:
     """Ask every peer, one after the other; a Status stands for no hash."""
-    body = json.dumps({"revision": revision}, separators=(",", ":")).encode()
     answers: list[tuple[int, Hashed | Status]] = []
     for peer in [each.id for each in member.cluster.members if each.id != member.id]:
-        answer: bytes | Status | None = yield Ask(peer, "GET", HASH_KV_PATH, body)
-        if isinstance(answer, bytes):
-            answers.append((peer, parse_hash(answer)))
-        else:
-            answers.append((peer, answer or _UNANSWERED))
+        answer = yield from _hash_of_peer(peer, revision)
+        answers.append((peer, answer))
     return answers
+
+
+def _hash_of_peer(peer: int, revision: int) -> Part[Hashed | Status]:
+    body = json.dumps({"revision": revision}, separators=(",", ":")).encode()
+    answer: bytes | Status | None = yield Ask(peer, "GET", HASH_KV_PATH, body)
+    return parse_hash(answer) if isinstance(answer, bytes) else answer or _UNANSWERED
 
 
 def _alarm(member_id: int) -> Propose:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvorum.server import values
-from kvorum.server.gates import gates
+from kvorum.server.gates import GATES, gates
 
 
 class FlagError(Exception):
@@ -215,7 +215,15 @@ FLAGS: tuple[Flag, ...] = (
         _PEER,
     ),
     Flag("enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."),
-    Flag("feature-gates", FEATURE_GATES, "", MEMBER, "Features to switch: Name=true,Other=false."),
+    Flag(
+        "feature-gates",
+        FEATURE_GATES,
+        "",
+        MEMBER,
+        "Features to switch: Name=true,Other=false. On unless switched off: "
+        + ", ".join(name for name, gate in GATES.items() if gate.default)
+        + ".",
+    ),
     Flag(
         "initial-advertise-peer-urls",
         URLS,
@@ -438,7 +446,8 @@ FLAGS: tuple[Flag, ...] = (
         DURATION,
         "1m0s",
         TUNING,
-        "Time between two comparisons of compaction hashes.",
+        "Time between two comparisons of the hashes that compactions leave at members; one that "
+        "differs raises the alarm CORRUPT. --feature-gates=CompactHashCheck=false: none.",
     ),
     Flag(
         "compaction-batch-limit",

@@ -1,6 +1,7 @@
 """Feature gates: what `--feature-gates=Name=true,Other=false` may name, and what it means.
 
-`AllAlpha` and `AllBeta` decide for every gate of their stage that is not named itself.
+`AllAlpha` and `AllBeta` decide for every gate of their stage that is not named itself. Names and
+stages are etcd's.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ class Gate(NamedTuple):
 GATES = {
     "AllAlpha": Gate("ALPHA", False),
     "AllBeta": Gate("BETA", False),
-    "CompactHashCheck": Gate("ALPHA", False),
+    "CompactHashCheck": Gate("ALPHA", True),
     "FastLeaseKeepAlive": Gate("BETA", True),
     "InitialCorruptCheck": Gate("ALPHA", False),
     "LeaseCheckpoint": Gate("ALPHA", False),

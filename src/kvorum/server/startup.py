@@ -297,7 +297,8 @@ class Server:
         )
         security = config.client_security
         for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
-            number, address = edge.listen(listened, tls)
+            # Without HTTP/2 there is no gRPC: who may look at metrics may not therefore write keys.
+            number, address = edge.listen(listened, tls, http1_only=True)
             runtime.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
         for listened, tls in self._tls(security, config.listen_client_urls, "client"):

@@ -1,0 +1,139 @@
+"""Issue 20967: removed members came back, as two stores each knew the members, and differed.
+
+Here one store does: the backend, with the effects of the log. Whatever a member begins from, its
+own files, a snapshot, files of long ago, those who were removed stay so.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from sim.calls import METHODS
+from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.incidents.conftest import MakeStage
+from tests.incidents.stage import Stage
+
+pytestmark = pytest.mark.timeout(180)
+
+METHODS.setdefault(
+    pb.MemberRemoveRequest, ("/etcdserverpb.Cluster/MemberRemove", pb.MemberRemoveResponse)
+)
+
+
+def known(stage: Stage, member: int) -> set[int]:
+    running = stage.machine(member).member
+    assert running is not None
+    return {each.id for each in running.cluster.members}
+
+
+def check(stage: Stage, members: Sequence[int], removed: int, expected: set[int]) -> None:
+    """Members, and raft within them, know who is one of them, and who was."""
+    for each in members:
+        running = stage.machine(each).member
+        assert running is not None
+        assert known(stage, each) == set(running.conf_state.voters) == expected
+        assert running.cluster.is_removed(removed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_20967_simulated(make_stage: MakeStage, seed: int) -> None:
+    stage = make_stage(5, seed=seed, snapshot_entries=3, catch_up_entries=1, flush_writes_max=2)
+    leader = stage.leader
+    gone, behind, *others = stage.followers()
+    running = stage.machine(gone).member
+    assert running is not None
+    zombie = running.id
+    expected = known(stage, leader) - {zombie}
+    # One is down when it is removed, and another hears of it by a snapshot only.
+    stage.machine(gone).crash(power_cut=True)
+    stage.isolate(behind)
+    stage.ask(pb.MemberRemoveRequest(ID=zombie), leader)
+    for number in range(20):
+        stage.put(b"k/%d" % (number % 4), b"%d" % number, leader)
+    stage.run(0.5)
+    stage.cluster.members.remove(gone)
+    stage.heal()
+    left = [leader, behind, *others]
+    stage.serve(left)
+    assert stage.cluster.snapshots > 0
+    check(stage, left, zombie, expected)
+    for each in left:
+        stage.restart(each)
+    stage.serve(left)
+    check(stage, left, zombie, expected)
+    # It comes back with its old files, in which it is a member, and campaigns.
+    term = stage.machine(stage.leader).seen_term
+    stage.machine(gone).start()
+    for number in range(10):
+        stage.put(b"k/%d" % (number % 4), b"again %d" % number, left[number % 4])
+        stage.run(1.0)
+    assert stage.machine(stage.leader).seen_term == term
+    back = stage.machine(gone).member
+    assert back is None or not back.is_leader
+    check(stage, left, zombie, expected)
+    stage.agree()
+    stage.judge()
+
+
+def ids(member: Member) -> set[int]:
+    """Return the members that one knows by itself."""
+    return {each.ID for each in member.members(linearizable=False)}
+
+
+def remove(through: Member, identity: int) -> None:
+    request = pb.MemberRemoveRequest(ID=identity)
+    until(
+        f"{identity:x} is removed",
+        lambda: not isinstance(through.ask("Cluster/MemberRemove", request), Status),
+    )
+
+
+def check_processes(cluster: Cluster, expected: set[int]) -> None:
+    cluster.settle()
+    for member in cluster:
+        until(f"{member} knows", lambda member=member: ids(member) == expected)  # type: ignore[misc]
+    cluster.check_agreement()
+
+
+def test_20967_processes(tmp_path: Path) -> None:
+    flags = (
+        "--snapshot-count=100",
+        "--snapshot-catchup-entries=20",
+        "--backend-batch-interval=5ms",
+    )
+    with running_cluster(tmp_path, "kvorum", 5, *flags) as cluster:
+        leader = cluster.leader()
+        gone, behind, *_ = cluster.others(leader)
+        expected = ids(leader) - {gone.id}
+        everybody = list(cluster)
+        gone.kill()
+        for other in cluster.others(behind):
+            cluster.network.sever(behind.node, other.node)
+        size = behind.log_size()
+        remove(leader, gone.id)
+        cluster.forget(gone)
+        calls = [
+            leader.client.begin("KV/Put", pb.PutRequest(key=b"%d" % each, value=bytes(5000)))
+            for each in range(400)
+        ]
+        for call in calls:
+            call.result()
+        cluster.network.mend()
+        until("a snapshot has arrived", lambda: behind.logged("received the snapshot", size))
+        check_processes(cluster, expected)
+        for member in cluster:
+            member.kill()
+        check_processes(cluster, expected)
+        # It comes back with its old files, in which it is a member; so do its flags say.
+        term = cluster.leader().status().raftTerm
+        gone.start(among=everybody)
+        gone.wait()
+        assert gone.logged("removed from the cluster"), gone.log_tail()
+        # By now it knows, and says so at once.
+        gone.start(among=everybody)
+        assert gone.wait() == 1, gone.log_tail()
+        assert cluster.leader().status().raftTerm == term
+        check_processes(cluster, expected)

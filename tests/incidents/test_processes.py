@@ -1,0 +1,430 @@
+"""Incidents of the field with real processes: each test is named for etcd's issue.
+
+What a simulated clock, disk or network cannot show: processes that the system stops, kills in the
+midst of a call, or starts on files that were changed behind their back.
+"""
+
+import mmap
+import threading
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.member.reads import RETRY_SECONDS
+from tests.cluster.load import load
+from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.test_corruption import alarms, tamper
+from tests.rpc.oracle import status_of
+
+pytestmark = pytest.mark.timeout(180)
+
+EVERYTHING = pb.RangeRequest(key=b"\0", range_end=b"\0")
+ROUNDS = 3
+PAGE_BYTES = 4096
+
+
+# Leaders that stood still.
+
+
+def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> None:
+    """Neither to those who ask it itself, nor to followers that ask it where they may read."""
+    for number in range(ROUNDS):
+        old = processes.leader()
+        others = processes.others(old)
+        old.put(b"read", b"before %d" % number)
+        old.pause()
+        read = pb.RangeRequest(key=b"read")
+        early = [each.client.begin("KV/Range", read) for _ in range(10) for each in others]
+        processes.leader(others).put(b"read", b"after %d" % number)
+        late = [each.client.begin("KV/Range", read) for _ in range(10) for each in processes]
+        old.resume()
+        late += [each.client.begin("KV/Range", read) for _ in range(10) for each in processes]
+        for call in early:
+            if call.exception() is None:
+                assert call.result().kvs[0].value in (b"before %d" % number, b"after %d" % number)
+        answered = 0
+        for call in late:
+            if call.exception() is None:
+                assert call.result().kvs[0].value == b"after %d" % number
+                answered += 1
+            else:
+                assert status_of(call.exception()).code in (
+                    Code.UNAVAILABLE,
+                    Code.DEADLINE_EXCEEDED,
+                )
+        assert answered >= 20
+        processes.settle()
+
+
+def test_21378_a_late_answer_is_not_that_to_a_new_read(tmp_path: Path) -> None:
+    """What the leader says takes longer than a follower waits until it asks again.
+
+    So every read but the first finds answers on their way to those before it.
+    """
+    # So patient that what comes late and in bursts makes nobody campaign.
+    with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=10000") as cluster:
+        leader = cluster.leader()
+        far = cluster.others(leader)[0]
+        cluster.network.slow(leader.node, far.node, 2 * RETRY_SECONDS)
+        for number in range(4):
+            leader.put(b"read", b"%d" % number)
+            found = until("it reads", lambda: read(far))
+            assert found == b"%d" % number
+
+
+def read(member: Member) -> bytes | None:
+    """Read a key; None while the member knows no leader."""
+    answer = member.ask("KV/Range", pb.RangeRequest(key=b"read"))
+    return None if isinstance(answer, Status) else answer.kvs[0].value
+
+
+class Renewals(threading.Thread):
+    """Renews a lease at some members in turn until it is told to end; keeps the worst answer."""
+
+    PACE_SECONDS = 0.1
+
+    def __init__(self, members: list[Member], lease: int) -> None:
+        super().__init__()
+        self._members = members
+        self._lease = lease
+        self._ending = threading.Event()
+        self.renewed = 0
+        self.lowest = lease
+
+    def run(self) -> None:
+        number = 0
+        while not self._ending.wait(self.PACE_SECONDS):
+            member = self._members[number % len(self._members)]
+            number += 1
+            talk = member.client.talk("Lease/LeaseKeepAlive", timeout=2)
+            talk.say(pb.LeaseKeepAliveRequest(ID=self._lease))
+            with suppress(grpc.RpcError):
+                self.lowest = min(self.lowest, talk.hear().TTL)
+                self.renewed += 1
+            talk.close()
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
+
+
+def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster) -> None:
+    """Issues 12528 and 16822 too: it sleeps for longer than leases last."""
+    old = processes.leader()
+    others = processes.others(old)
+    kept, left, revoked, granted = 4001, 4002, 4003, 4
+    for lease, ttl in ((kept, granted), (left, granted), (revoked, 60)):
+        old.answer("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
+        old.put(b"leased/%d" % lease, b"", lease)
+    # By its own reckoning two end while it sleeps, and the third one does not.
+    asleep = {lease: old.client.talk("Lease/LeaseKeepAlive") for lease in (left, revoked)}
+    for lease, talk in asleep.items():
+        talk.say(pb.LeaseKeepAliveRequest(ID=lease))
+        assert talk.hear().TTL > 0
+    old.pause()
+    for lease, talk in asleep.items():
+        talk.say(pb.LeaseKeepAliveRequest(ID=lease))
+    renewals = Renewals(others, kept)
+    renewals.start()
+    try:
+        new = processes.leader(others)
+        new.answer("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=revoked))
+        until("the other lease has ended", lambda: new.get(b"leased/%d" % left) is None)
+        before = renewals.renewed
+        old.resume()
+        for talk in asleep.values():
+            with suppress(grpc.RpcError):
+                assert talk.hear().TTL == 0, "it renewed what has ended"
+            talk.close()
+        # It has caught up, and had time to do what it meant to do.
+        put = new.put(b"awake")
+        until("it has caught up", lambda: old.revision() >= put.header.revision)
+        until("renewals go on", lambda: renewals.renewed >= before + 20)
+        assert new.get(b"leased/%d" % kept) is not None, "it revoked what others renewed"
+        assert old.get(b"leased/%d" % left) is None
+        processes.check_agreement()
+    finally:
+        renewals.end()
+    assert renewals.lowest == granted, "a lease that was renewed in time has ended"
+
+
+# Processes that are killed.
+
+
+def test_13766_kills_under_load_leave_equal_members(tmp_path: Path) -> None:
+    """At any moment, one member or all; `load` compares keys, leases, members and hashes.
+
+    Commits are rare enough for every kill to come between two of them.
+    """
+    random = Random(13766)
+    flags = ("--snapshot-count=100", "--snapshot-catchup-entries=20")
+    with running_cluster(tmp_path, "kvorum", 3, *flags) as cluster, load(cluster, 3) as work:
+        for number in range(6):
+            work.go_on(random.randint(20, 40))
+            victims = list(cluster) if number == 3 else [random.choice(list(cluster))]
+            for victim in victims:
+                victim.kill()
+            for victim in victims:
+                victim.start()
+
+
+def test_13766_a_member_that_differs_is_found_by_default(tmp_path: Path) -> None:
+    """No feature is switched on; only the time is short that the leader lets pass."""
+    with running_cluster(tmp_path, "kvorum", 3, "--compact-hash-check-time=1s") as cluster:
+        leader = cluster.leader()
+        for number in range(10):
+            leader.put(b"key/%d" % number, b"true")
+            leader.answer("KV/Compact", pb.CompactionRequest(revision=leader.revision()))
+        for member in cluster:
+            assert not member.logged("compaction at"), "nothing is told of members that agree"
+        victim = cluster.followers()[0]
+        victim.terminate()
+        tamper(victim, b"key/7", b"false")
+        cluster.settle()
+        leader = cluster.leader()
+        assert not alarms(leader)
+        compaction = pb.CompactionRequest(revision=leader.put(b"more").header.revision)
+        leader.answer("KV/Compact", compaction)
+        found = until("the alarm is raised", lambda: alarms(leader))
+        assert found == [(victim.id, pb.CORRUPT)]
+
+
+def one_member(directory: Path, *flags: str) -> Any:
+    return running_cluster(directory, "kvorum", 1, *flags)
+
+
+def restarted(cluster: Cluster) -> Member:
+    """Kill the only member, and start it again."""
+    cluster[0].kill()
+    cluster.settle()
+    return cluster[0]
+
+
+def test_14370_one_member_is_killed_when_it_has_answered(tmp_path: Path) -> None:
+    """With nobody to hear it from again: `tests/server/test_crash.py` does it fifty times."""
+    with one_member(tmp_path) as cluster:
+        member = cluster[0]
+        expected = {}
+        for number in range(8):
+            calls = [
+                member.client.begin("KV/Put", pb.PutRequest(key=b"%d/%d" % (number, each)))
+                for each in range(20)
+            ]
+            # The first answers; the process ends with the others on their way.
+            expected[b"%d/0" % number] = calls[0].result().header.revision
+            member = restarted(cluster)
+            for call in calls:
+                call.cancel()
+            kvs = member.answer("KV/Range", EVERYTHING).kvs
+            assert expected.items() <= {kv.key: kv.mod_revision for kv in kvs}.items()
+
+
+def until_compacted(member: Member, read: pb.RangeRequest) -> None:
+    until("it is compacted", lambda: member.ask("KV/Range", read) == errors.COMPACTED)
+
+
+def test_17780_a_kill_in_a_compaction_leaves_the_revision(tmp_path: Path) -> None:
+    """All keys are deleted, and the last deletion is compacted: nothing else knows the revision."""
+    slowly = ("--compaction-batch-limit=10", "--compaction-sleep-interval=50ms")
+    with one_member(tmp_path, *slowly) as cluster:
+        member = cluster[0]
+        for _ in range(ROUNDS):
+            for first in range(0, 300, 100):
+                puts = [
+                    pb.RequestOp(request_put=pb.PutRequest(key=b"k/%d" % key))
+                    for key in range(first, first + 100)
+                ]
+                member.answer("KV/Txn", pb.TxnRequest(success=puts))
+            deletion = pb.DeleteRangeRequest(key=b"\0", range_end=b"\0")
+            last = member.answer("KV/DeleteRange", deletion).header.revision
+            compaction = pb.CompactionRequest(revision=last, physical=True)
+            call = member.client.begin("KV/Compact", compaction)
+            old = pb.RangeRequest(key=b"k/0", revision=last - 1)
+            until_compacted(member, old)
+            assert not call.done(), "it was over before the kill"
+            member = restarted(cluster)
+            assert call.exception() is not None
+            assert member.revision() == last
+            assert member.ask("KV/Range", old) == errors.COMPACTED
+            assert member.put(b"next").header.revision == last + 1
+
+
+def look(directory: Path) -> list[tuple[str, int, bytes]]:
+    """Return which files there are, and what the one says that names the database in use."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        with suppress(FileNotFoundError):
+            content = path.read_bytes() if path.name == "CURRENT" else b""
+            found.append((path.name, path.stat().st_ino, content))
+    return found
+
+
+def until_changed(directory: Path, call: Any) -> None:
+    """Wait until a directory is another, or a call has ended."""
+    before = look(directory)
+    until("it goes on", lambda: call.done() or look(directory) != before)
+
+
+def test_14685_a_kill_in_a_defragmentation_loses_nothing(tmp_path: Path) -> None:
+    """The process ends when the directory of the database has changed once, twice, and so on."""
+    with one_member(tmp_path, "--backend-batch-interval=5ms") as cluster:
+        member = cluster[0]
+        for first in range(40):
+            member.put(b"k/%d" % first, bytes(50_000))
+        member.answer("KV/DeleteRange", pb.DeleteRangeRequest(key=b"k/1", range_end=b"k/2"))
+        before = member.answer("KV/Range", EVERYTHING)
+        backend = member.data / "member" / "backend"
+
+        killed = 0
+        for changes in (1, 2, 3, 4):
+            call = member.client.begin("Maintenance/Defragment", pb.DefragmentRequest())
+            for _ in range(changes):
+                until_changed(backend, call)
+            killed += not call.done()
+            member = restarted(cluster)
+            call.cancel()
+            after = member.answer("KV/Range", EVERYTHING)
+            assert list(after.kvs) == list(before.kvs)
+            assert after.header.revision == before.header.revision
+        assert killed
+        member.answer("Maintenance/Defragment", pb.DefragmentRequest())
+        assert list(member.answer("KV/Range", EVERYTHING).kvs) == list(before.kvs)
+
+
+def until_received(member: Member, size: int) -> None:
+    until("it is sent a snapshot", lambda: member.logged("received the snapshot", size))
+
+
+def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
+    """Each from another leader, as one that has sent a snapshot keeps entries for a while."""
+    for number in range(ROUNDS):
+        behind = processes.followers()[number % 2]
+        others = processes.others(behind)
+        for other in others:
+            processes.network.sever(behind.node, other.node)
+        leader = processes.leader(others)
+        size = behind.log_size()
+        calls = [
+            leader.client.begin("KV/Put", pb.PutRequest(key=b"%d" % each, value=bytes(5000)))
+            for each in range(400)
+        ]
+        for call in calls:
+            call.result()
+        processes.network.mend()
+        until_received(behind, size)
+        if number == 1:
+            # Before it is installed, or while it is, or after: it is sent or installed again.
+            behind.kill()
+        processes.settle()
+        processes.check_agreement()
+        processes.lead(processes.others(processes.leader())[number % 2])
+
+
+# Files that were changed.
+
+
+def last_segment(member: Member) -> Path:
+    return max((member.data / "member" / "wal").glob("*.wal"))
+
+
+def tear(member: Member, written: int) -> None:
+    """Begin the record of a batch behind the end of a log, as if the power had failed then."""
+    segment = max((member.data / "member" / "wal").glob("*.wal"))
+    with segment.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        end = len(content)
+        while end >= PAGE_BYTES and content[end - PAGE_BYTES : end] == bytes(PAGE_BYTES):
+            end -= PAGE_BYTES
+        end = len(content[:end].rstrip(b"\0"))
+        end += -end % 8
+        # Its first word promises more than there is.
+        torn = (PAGE_BYTES).to_bytes(8, "little") + Random(written).randbytes(PAGE_BYTES)
+        content[end : end + written] = torn[:written]
+
+
+def test_6378_a_torn_batch_does_not_stop_a_restart(tmp_path: Path) -> None:
+    """What was being written came to the disk in part; issue 6379 is its twin."""
+    with one_member(tmp_path) as cluster:
+        member = cluster[0]
+        revision = member.put(b"k", b"v").header.revision
+        for written in (4, 300, 1500):
+            member.kill()
+            tear(member, written)
+            size = member.log_size()
+            cluster.settle()
+            assert member.logged("cut off the torn end of the log", size) == 1
+            assert list((member.data / "member" / "wal").glob("*.broken"))
+            assert member.revision() == revision
+            revision = member.put(b"k", b"%d" % written).header.revision
+        assert restarted(cluster).get(b"k") == b"1500"
+
+
+def test_20271_damage_in_the_database_is_found(tmp_path: Path) -> None:
+    """A bit flips in the file: nobody is told what it became, the operator is told where."""
+    mark = b"the value that rots"
+    with one_member(tmp_path, "--backend-batch-interval=5ms") as cluster:
+        member = cluster[0]
+        for number in range(30):
+            member.put(b"k/%d" % number, mark + b" %d" % number)
+        member.terminate()
+        (database,) = (
+            path
+            for path in (member.data / "member" / "backend").iterdir()
+            if path.is_file() and mark in path.read_bytes()
+        )
+        content = bytearray(database.read_bytes())
+        content[content.index(mark + b" 17") + len(mark) + 2] ^= 1
+        database.write_bytes(content)
+        size = member.log_size()
+        member.start()
+        asked: list[Any] = []
+
+        def ends() -> bool:
+            if not member.is_running:
+                return True
+            asked.append(member.client.ask("KV/Range", EVERYTHING, timeout=1.0))
+            return False
+
+        until("it stops", ends)
+        assert member.wait() == 1
+        assert all(isinstance(each, Status) for each in asked)
+        assert member.logged(str(database), size), member.log_tail()
+        assert member.logged("is damaged", size), member.log_tail()
+
+
+# Watchers that cannot keep up.
+
+
+def test_17529_a_watcher_that_does_not_read_loses_nothing(tmp_path: Path) -> None:
+    """Megabytes wait for it, it asks for progress amid them, and then takes everything."""
+    with one_member(tmp_path) as cluster:
+        member = cluster[0]
+        value = bytes(20_000)
+        watch = member.client.watch(key=b"k/", range_end=b"k0", progress_notify=True)
+        revisions: list[int] = []
+        for _ in range(10):
+            calls = [
+                member.client.begin("KV/Put", pb.PutRequest(key=b"k/%d" % each, value=value))
+                for each in range(60)
+            ]
+            revisions += [call.result().header.revision for call in calls]
+            watch.say(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+        told: list[int] = []
+        complete = 0
+        while len(told) < len(revisions):
+            response = watch.hear()
+            assert not response.canceled
+            if response.events:
+                assert response.events[0].kv.mod_revision > complete
+                told += [event.kv.mod_revision for event in response.events]
+            else:
+                complete = response.header.revision
+                assert not told or complete >= told[-1]
+        assert told == sorted(revisions)
+        watch.close()
