@@ -189,10 +189,11 @@ class Links:
 
     def delay(self) -> float:
         """Return how long the next piece takes."""
-        random, faults = self._random, self.faults
-        if random.random() < faults.delay_chance:
-            return random.uniform(0.0, 1.0)
-        return random.uniform(*faults.link_delay)
+        draw, faults = self._random.random, self.faults
+        if draw() < faults.delay_chance:
+            return draw()
+        least, most = faults.link_delay
+        return least + draw() * (most - least)
 
     def pieces(self, data: bytes) -> Sequence[bytes]:
         """Return data as it arrives: whole, or in two parts."""

@@ -141,7 +141,7 @@ def receive(machine: Machine, sender: int, frame: bytes, world: World) -> None:
     message = decode_message(frame)
     if world.trace is not None:
         machine.line(f"< m{sender} {describe(message)}")
-    machine.tell(lambda member: member.receive(message))
+    machine.tell(Member.receive, message)
 
 
 def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) -> bool:
