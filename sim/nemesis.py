@@ -17,7 +17,7 @@ from sim.network import Network
 from sim.world import World
 
 _LEADS_SECONDS_MAX = 0.05
-_PAUSE_OVER_SECONDS = 1.5
+_PAUSE_OVER_SECONDS = 0.7
 _FAILING_CALLS_MAX = 12
 _SPARE_BYTES_MAX = 20_000
 _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")

@@ -107,7 +107,7 @@ class PlainPeers:
 
         def told(answer: object) -> None:
             if incarnation == machine.incarnation:
-                machine.tell(lambda member: member.told(question.number, answer))  # type: ignore[arg-type]
+                machine.tell(lambda member: member.told(question.number, answer))
 
         to = self._find(question.peer)
         is_lost = self._random.random() < machine.faults.drop_chance

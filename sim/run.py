@@ -153,12 +153,9 @@ class Run:
             watcher.start()
         self._check_bounds()
         world.run_until(self.plan.fault_seconds)
+        world.after(PEACE_SECONDS, self._stop_clients)
         cluster.stop_faults()
-        world.run_until(world.now + PEACE_SECONDS)
-        for client in self.clients:
-            client.is_stopped = True
-        for session in self.sessions:
-            session.stop()
+        world.run_until(max(world.now, self.plan.fault_seconds + PEACE_SECONDS))
         self._expect_service("once faults had stopped")
         self._expect_agreement()
         self._expect_watchers()
@@ -172,6 +169,12 @@ class Run:
         self._expect_service("after all had lost power")
         self._expect_agreement()
         self._judge()
+
+    def _stop_clients(self) -> None:
+        for client in self.clients:
+            client.is_stopped = True
+        for session in self.sessions:
+            session.stop()
 
     def close(self) -> None:
         """End all processes, so that their files can be removed."""
