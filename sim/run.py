@@ -40,7 +40,7 @@ LEASE_ROUNDS_MAX = 3
 """Nothing is on its way for longer than two of these waits."""
 LEAVE_SECONDS_MAX = 30.0
 """And nothing is kept for clients this long after they left."""
-PEACE_SECONDS = 0.5
+PEACE_SECONDS = 1.0
 """So long clients go on when faults have ended."""
 LOOK_SECONDS = 0.05
 BOUNDS_SECONDS = 0.5
