@@ -75,12 +75,12 @@ class Flow:
         # What arrived and cannot be taken yet, in order.
         self._held: list[tuple[int, Any, int]] = []
 
-    def push(self, kind: int, detail: Any, size: int = 0) -> None:
-        """Let something travel behind what travels already."""
+    def push(self, kind: int, detail: Any, size: int = 0, *, joined: bool = False) -> None:
+        """Let something travel behind what travels already; joined: in one piece with it."""
         links = self._links
         world = links.world
         self.pending += size
-        arrival = max(self._last, world.now + links.delay())
+        arrival = self._last if joined else max(self._last, world.now + links.delay())
         if links.faults.link_bytes_per_second:
             arrival += size / links.faults.link_bytes_per_second
         self._last = arrival
@@ -189,10 +189,15 @@ class Links:
 
     def delay(self) -> float:
         """Return how long the next piece takes."""
-        random, faults = self._random, self.faults
-        if random.random() < faults.delay_chance:
-            return random.uniform(0.0, 1.0)
-        return random.uniform(*faults.link_delay)
+        draw, faults = self._random.random, self.faults
+        if draw() < faults.delay_chance:
+            return draw()
+        least, most = faults.link_delay
+        return least + draw() * (most - least)
+
+    def is_joined(self) -> bool:
+        """Return whether what is sent at once arrives at once."""
+        return self._random.random() < 0.75
 
     def pieces(self, data: bytes) -> Sequence[bytes]:
         """Return data as it arrives: whole, or in two parts."""
@@ -225,9 +230,10 @@ class Links:
         client.requests[connection.number] = connection
         connection.request.push(EventKind.HTTP_OPENED, head)
         if body is not None:
+            joined = self.is_joined()
             if body:
-                connection.request.push(EventKind.MESSAGE, body, len(body))
-            connection.request.push(EventKind.HALF_CLOSED, None)
+                connection.request.push(EventKind.MESSAGE, body, len(body), joined=joined)
+            connection.request.push(EventKind.HALF_CLOSED, None, joined=joined)
         return connection.number
 
     def _refuse(self, connection: Connection) -> None:
@@ -333,9 +339,11 @@ class PeerEdge:
         lower = [(name.lower(), value) for name, value in headers]
         connection.answer.push(DialEventKind.RESPONDED, (status, lower))
         if body is not None:
-            if body:
-                self.send([(call, body)])
-            self.finish(call, Status(Code.OK, ""))
+            joined = self._links.is_joined()
+            for piece in self._links.pieces(body) if body else ():
+                connection.answer.push(DialEventKind.PIECE, piece, len(piece), joined=joined)
+            del self._port.calls[call]
+            connection.answer.push(DialEventKind.COMPLETED, None, joined=joined)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Send pieces of answers."""

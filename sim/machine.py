@@ -9,8 +9,10 @@ or during the start. Whether a process dies or the power goes decides what is le
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import permutations
+from math import inf
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvorum.api.errors import Code, Status
 from kvorum.backend.errors import BackendError
@@ -37,6 +39,8 @@ UNIX_SECONDS = 1_700_000_000.0
 CLOCK_JUMP = (-7200.0, 7200.0)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
+_SLACK_TICKS = 0.25
+"""How much earlier or later than it is due a turn may be, if one turn does instead of two."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
 
@@ -85,11 +89,15 @@ class Machine:
 
     __slots__ = (
         "_abandoned",
+        "_alarm_at",
         "_busy_until",
         "_clock_now",
         "_cluster",
+        "_due_at",
+        "_has_ticked",
         "_in_turn",
         "_incarnation",
+        "_is_woken",
         "_jobs",
         "_last_turn",
         "_make_front",
@@ -98,6 +106,7 @@ class Machine:
         "_random",
         "_stalled_until",
         "_started_at",
+        "_tick_at",
         "_turn_at",
         "_turns_now",
         "_world",
@@ -170,7 +179,14 @@ class Machine:
         self.tick_seconds = config.heartbeat_seconds
         self._incarnation = 0
         self._jobs: dict[Place, deque[Job]] = {}
+        # Whether it is woken, and when the turn begins; None: at no moment.
+        self._is_woken = False
         self._turn_at: float | None = None
+        # When a turn has something to do although nothing happens, and when to look for that.
+        self._due_at = inf
+        self._alarm_at = inf
+        self._tick_at = 0.0
+        self._has_ticked = False
         self._last_turn = 0.0
         self._turns_now = 0
         self._clock_now = 0.0
@@ -203,7 +219,9 @@ class Machine:
         self._incarnation += 1
         self.starts += 1
         self._jobs = {place: deque() for place in Place}
+        self._is_woken = False
         self._turn_at = None
+        self._due_at = self._alarm_at = inf
         self.disk.power_on()
         self.line("start")
         drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
@@ -230,8 +248,9 @@ class Machine:
         self.seen_term = 0
         self.seen_committed = 0
         self.line(f"up applied {member.applied} revision {member.store.revision}")
-        world = self._world
-        world.after(self._random.uniform(0.0, self.tick_seconds), self._tick, self._incarnation)
+        self._has_ticked = False
+        self._tick_at = self._world.now + self._random.random() * self.tick_seconds
+        self._world.at(self._tick_at, self._tick, self._incarnation)
         self._cluster.turned(self)
         self.request_turn()
 
@@ -308,10 +327,10 @@ class Machine:
     def _loses_power(self) -> bool:
         return self._random.random() < self.faults.power_cut_chance
 
-    def guarded(self, call: Callable[[], None]) -> None:
+    def guarded(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run code of the member; a crash ends the process, anything else is a finding."""
         try:
-            call()
+            call(*arguments)
         except ProcessEnd:
             self._die(power_cut=self._loses_power())
         except Violation:
@@ -386,7 +405,7 @@ class Machine:
 
     def _clock(self) -> float:
         if self._in_turn:
-            self._clock_now += self._random.expovariate(1.0) * self.faults.clock_step
+            self._clock_now += 2 * self._random.random() * self.faults.clock_step
             return self._clock_now
         return max(self.now, self._clock_now)
 
@@ -395,34 +414,61 @@ class Machine:
         """The time by the clock of the process."""
         return self._world.now * self._pace
 
-    def tell(self, call: Callable[[Member], object]) -> bool:
-        """Hand something in to the member, if it runs, and let a turn follow."""
+    def tell(self, call: Callable[..., object], *arguments: Any) -> bool:
+        """Call a function with the member, if it runs, and let a turn follow."""
         member = self.member
         if member is None:
             return False
-
-        def hand_in() -> None:
-            call(member)
-            self.request_turn()
-
-        self.guarded(hand_in)
+        self.guarded(self._hand_in, call, member, *arguments)
         return True
 
-    def request_turn(self, moment: float | None = None) -> None:
-        """Let a turn be run soon, or at a moment."""
-        world = self._world
-        if moment is None:
-            moment = world.now + self._random.uniform(*self.faults.wake_delay)
-        moment = max(moment, self._busy_until, world.now)
-        if self._turn_at is None or moment < self._turn_at:
-            self._turn_at = moment
-            world.at(moment, self._turn, self._incarnation, moment)
+    def _hand_in(self, call: Callable[..., object], *arguments: Any) -> None:
+        call(*arguments)
+        self.request_turn()
+
+    def request_turn(self) -> None:
+        """Let a turn be run soon; who is woken already is not woken again."""
+        if self._is_woken:
+            return
+        self._is_woken = True
+        least, most = self.faults.wake_delay
+        delay = least + self._random.random() * (most - least)
+        self._turn_at = moment = max(self._world.now + delay, self._busy_until)
+        self._world.at(moment, self._turn, self._incarnation, moment)
+
+    def _wait_until(self, moment: float) -> None:
+        """Let a turn be run at a moment, if nothing wakes the process before."""
+        tick_at = self._tick_at
+        if moment < tick_at and (
+            not self._has_ticked or tick_at <= moment + _SLACK_TICKS * self.tick_seconds
+        ):
+            # One turn for the tick and for what is due near to it: the first tick decides when.
+            moment = tick_at
+        self._due_at = moment = max(moment, self._busy_until, self._world.now)
+        # An alarm that comes before is left where it is, and set again when it has come.
+        if moment < self._alarm_at:
+            self._alarm_at = moment
+            self._world.at(moment, self._alarm, self._incarnation, moment)
+
+    def _alarm(self, incarnation: int, moment: float) -> None:
+        if incarnation != self._incarnation or moment != self._alarm_at:
+            return
+        if self._later(self._alarm, incarnation, moment):
+            return
+        self._alarm_at = inf
+        if self._due_at > self._world.now:
+            self._wait_until(self._due_at)
+        else:
+            self._begin_turn(moment)
 
     def _turn(self, incarnation: int, moment: float) -> None:
         if incarnation != self._incarnation or moment != self._turn_at:
             return
-        if self._later(self._turn, incarnation, moment):
-            return
+        if not self._later(self._turn, incarnation, moment):
+            self._begin_turn(moment)
+
+    def _begin_turn(self, moment: float) -> None:
+        self._is_woken = False
         self._turn_at = None
         self._turns_now = self._turns_now + 1 if moment == self._last_turn else 0
         self._last_turn = moment
@@ -431,23 +477,26 @@ class Machine:
         self.guarded(self._run_turn)
 
     def _run_turn(self) -> None:
-        member, now = self.member, self.now
+        member, now, draw = self.member, self.now, self._random.random
         assert member is not None and self.front is not None
         self._clock_now = max(now, self._clock_now)
         peers_at = self.peers.hear(now)
+        least, most = self.faults.turn_budget
         self._in_turn = True
-        more = member.turn(now, now + self._random.uniform(*self.faults.turn_budget))
+        more = member.turn(now, now + least + draw() * (most - least))
         self._in_turn = False
         # What the clock said is what the turn took.
         self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
-        self._take(member)
+        # What the member has to say is taken in an order of the seed's choice.
+        for take in _ORDERS[int(draw() * len(_ORDERS))]:
+            take(self, member, now)
         if more:
-            self.request_turn(self._busy_until)
+            self.request_turn()
         else:
             moment = min(member.wake_at(now), peers_at)
             # By the clock of the process; and not before it says so, however it is rounded.
-            self.request_turn(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
+            self._wait_until(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
 
     def output(self) -> None:
         """Let one more output leave the process, unless it ends here."""
@@ -462,27 +511,18 @@ class Machine:
         if not self.is_dead:
             self.request_turn()
 
-    def _take(self, member: Member) -> None:
-        """Take what the member has to say, in an order of the seed's choice."""
-        assert self.front is not None
-        parts = [self._take_messages, self._take_jobs, self._take_answers]
-        if self._random.random() < 0.5:
-            self._random.shuffle(parts)
-        for part in parts:
-            part(member)
-
-    def _take_messages(self, member: Member) -> None:
+    def _take_messages(self, member: Member, now: float) -> None:
         for message in member.out.messages:
             self._cluster.said(self.number, message)
-        self.peers.deliver(self.now)
+        self.peers.deliver(now)
 
-    def _take_answers(self, member: Member) -> None:
+    def _take_answers(self, member: Member, now: float) -> None:
         assert self.front is not None
         if member.out.replies or member.out.sends:
             self.output()
-        self.front.deliver(self.now)
+        self.front.deliver(now)
 
-    def _take_jobs(self, member: Member) -> None:
+    def _take_jobs(self, member: Member, _now: float) -> None:
         for job in member.out.take_jobs():
             self.output()
             if job.is_awaited:
@@ -504,18 +544,16 @@ class Machine:
         self._world.after(seconds, self._end_job, self._incarnation, place)
 
     def _end_job(self, incarnation: int, place: Place) -> None:
-        if incarnation != self._incarnation or self._later(self._end_job, incarnation, place):
-            return
+        if incarnation == self._incarnation and not self._later(self._end_job, incarnation, place):
+            self.guarded(self._end_first_job, place)
 
-        def end() -> None:
-            jobs = self._jobs[place]
-            self._finish_job(jobs[0])
-            jobs.popleft()
-            if jobs:
-                self._begin_job(place)
-            self.request_turn()
-
-        self.guarded(end)
+    def _end_first_job(self, place: Place) -> None:
+        jobs = self._jobs[place]
+        self._finish_job(jobs[0])
+        jobs.popleft()
+        if jobs:
+            self._begin_job(place)
+        self.request_turn()
 
     def _finish_job(self, job: Job) -> None:
         member = self.member
@@ -535,11 +573,15 @@ class Machine:
     def _tick(self, incarnation: int) -> None:
         if incarnation != self._incarnation or self._later(self._tick, incarnation):
             return
-        member = self.member
+        member, now = self.member, self._world.now
         assert member is not None
-        self._world.after(self.tick_seconds, self._tick, incarnation)
-
-        self.tell(lambda member: member.tick(self.now))
+        self._has_ticked = True
+        self._tick_at = now + self.tick_seconds
+        self._world.at(self._tick_at, self._tick, incarnation)
+        self.guarded(member.tick, self.now)
+        # A turn that is due in a moment takes the tick in.
+        if self._due_at > now + _SLACK_TICKS * self.tick_seconds and not self.is_dead:
+            self.request_turn()
 
     def serve(
         self,
@@ -559,12 +601,7 @@ class Machine:
         self.edge.register(call, answered)
         front = self.front
         assert front is not None
-
-        def serve() -> None:
-            front.serve([(call, method, payload, None)], [])
-            self.request_turn()
-
-        self.guarded(serve)
+        self.guarded(self._hand_in, front.serve, [(call, method, payload, None)], [])
 
     def open_stream(
         self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
@@ -588,12 +625,7 @@ class Machine:
         assert front is not None
         if kind == EventKind.ENDED:
             self.edge.forget(call)
-
-        def serve() -> None:
-            front.serve([], [(kind, call, detail)])
-            self.request_turn()
-
-        self.guarded(serve)
+        self.guarded(self._hand_in, front.serve, [], [(kind, call, detail)])
 
     def hang_up(self, call: int) -> None:
         """Note that a client is gone: the end of a stream is told, an answer is not taken."""
@@ -613,6 +645,8 @@ class Machine:
         """A number that changes with every start and every end of the process."""
         return self._incarnation
 
+
+_ORDERS = list(permutations((Machine._take_messages, Machine._take_jobs, Machine._take_answers)))
 
 REFUSED = Status(Code.UNAVAILABLE, "connection refused")
 """The request was not even sent."""

@@ -7,6 +7,7 @@ started, and a damaged disk is restored.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from random import Random
 
 from sim.faults import Faults
@@ -16,6 +17,7 @@ from sim.network import Network
 from sim.world import World
 
 _LEADS_SECONDS_MAX = 0.05
+_PAUSE_OVER_SECONDS = 0.7
 _FAILING_CALLS_MAX = 12
 _SPARE_BYTES_MAX = 20_000
 _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
@@ -37,6 +39,7 @@ class Nemesis:
         "counts",
         "faults",
         "leaders",
+        "peace_at",
     )
 
     def __init__(
@@ -62,6 +65,8 @@ class Nemesis:
         # Which leader of a row is to fall next, and the last of them while it is down.
         self._falling = 0
         self._fallen: Machine | None = None
+        # When faults end; a process does not stand still for much longer.
+        self.peace_at = inf
         # How often each kind of trouble happened.
         self.counts: Counter[str] = Counter()
 
@@ -231,7 +236,8 @@ class Nemesis:
 
     def _pause(self) -> None:
         self.counts["pauses"] += 1
-        self._victim().pause(self._random.uniform(*self.faults.pause_time))
+        seconds = self._random.uniform(*self.faults.pause_time)
+        self._victim().pause(min(seconds, self.peace_at + _PAUSE_OVER_SECONDS - self._world.now))
         self._again(self._pause)
 
     # Disks.

@@ -46,16 +46,26 @@ class Network:
             return
         if world.trace is not None:
             world.trace.line(world.now, f"m{sender}", f"> m{to} {describe(message)}")
-        world.after(self._delay(), self._arrive, sender, to, frame)
+        self._carry(sender, to, frame)
         # A transport sends a forwarded proposal once: two arrivals would be two proposals.
         if random.random() < faults.duplicate_chance and message.type != MessageType.PROP:
-            world.after(self._delay(), self._arrive, sender, to, frame)
+            self._carry(sender, to, frame)
 
-    def _delay(self) -> float:
-        random, faults = self._random, self.faults
-        if random.random() < faults.delay_chance:
-            return random.uniform(0.0, _LATE_SECONDS_MAX)
-        return random.uniform(*faults.link_delay)
+    def _carry(self, sender: int, to: int, frame: bytes) -> None:
+        draw, faults = self._random.random, self.faults
+        if draw() < faults.delay_chance:
+            self._world.after(draw() * _LATE_SECONDS_MAX, self._arrive_late, sender, to, frame)
+        else:
+            least, most = faults.link_delay
+            delay = least + draw() * (most - least)
+            self._world.after(delay, self._arrive, sender, to, frame)
+
+    def _arrive_late(self, sender: int, to: int, frame: bytes) -> None:
+        """Let a message arrive, unless nothing is late any more: peace need not wait for it."""
+        if self.faults.delay_chance:
+            self._arrive(sender, to, frame)
+        else:
+            self.dropped += 1
 
     def _arrive(self, sender: int, to: int, frame: bytes) -> None:
         if (sender, to) in self._cut:

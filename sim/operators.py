@@ -27,8 +27,9 @@ LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 3.0
 LEAVE_SECONDS = (0.5, 3.0)
 """When the machine of a removed member is given up, if it has not left by itself."""
-LATE_SECONDS_MAX = 11.0
-"""A change whose answer was lost may still come about within this time: messages are that late."""
+PLAIN_LATE_SECONDS_MAX = 0.5
+FRAMED_LATE_SECONDS_MAX = 1.5
+"""A change whose answer was lost may still come about within this time once faults have ended."""
 SETTLE_SECONDS_MAX = 60.0
 ABSENT_LEAVE_SECONDS = (3.0, 6.0)
 """When the machine of a member that was replaced is given up: nobody could reach it."""
@@ -94,7 +95,7 @@ class Operator:
     def __init__(self, world: World, cluster: Cluster, faults: Faults, ids: dict[int, int]) -> None:
         # Production's protocol tells a removed member, and loses nothing that comes late.
         self._is_framed = faults.frames
-        self._late_seconds = LATE_SECONDS_MAX if not faults.frames else 3.0
+        self._late_seconds = FRAMED_LATE_SECONDS_MAX if faults.frames else PLAIN_LATE_SECONDS_MAX
         self._world = world
         self._cluster = cluster
         self._random: Random = world.stream("operator")
@@ -412,6 +413,8 @@ class Operator:
         if not self._is_looking:
             return
         world = self._world
+        if self._late_until:
+            self._late_until = world.now + self._late_seconds
         deadline = world.now + SETTLE_SECONDS_MAX
         while self._is_busy() and world.now < deadline:
             world.run_until(world.now + LOOK_SECONDS)

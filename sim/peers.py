@@ -107,7 +107,7 @@ class PlainPeers:
 
         def told(answer: object) -> None:
             if incarnation == machine.incarnation:
-                machine.tell(lambda member: member.told(question.number, answer))  # type: ignore[arg-type]
+                machine.tell(lambda member: member.told(question.number, answer))
 
         to = self._find(question.peer)
         is_lost = self._random.random() < machine.faults.drop_chance
@@ -141,7 +141,7 @@ def receive(machine: Machine, sender: int, frame: bytes, world: World) -> None:
     message = decode_message(frame)
     if world.trace is not None:
         machine.line(f"< m{sender} {describe(message)}")
-    machine.tell(lambda member: member.receive(message))
+    machine.tell(Member.receive, message)
 
 
 def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) -> bool:

@@ -6,6 +6,9 @@ from random import Random
 from sim.faults import Faults, draw
 from sim.workloads import Workload, draw_workload
 
+_HEARTBEATS = [(0.1, 2), (0.1, 4), (0.2, 2), (0.2, 2), (0.25, 4), (0.5, 2)]
+"""How long a heartbeat is, and how many of them an election."""
+
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Plan:
@@ -21,6 +24,8 @@ class Plan:
     """Options of the members."""
     waits_for_leases: bool
     """Whether the end of all leases is waited for."""
+    waits_for_proposals: bool
+    """Whether the end of all proposals that were lost is waited for."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -48,13 +53,16 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload=workload,
         options=options | draw_hash_checks(random, faults),
         waits_for_leases=waits_for_leases,
+        waits_for_proposals=random.random() < 0.2,
     )
 
 
 def draw_options(random: Random) -> dict[str, object]:
     """Return options of the members; small limits, so that a short run reaches them."""
+    heartbeat_seconds, election_ticks = random.choice(_HEARTBEATS)
     return {
-        "election_ticks": random.choice([2, 4, 4, 10]),
+        "heartbeat_seconds": heartbeat_seconds,
+        "election_ticks": election_ticks,
         "pre_vote": random.random() < 0.6,
         "message_bytes_max": random.choice([1, 2000, 1 << 20]),
         "inflight_messages_max": random.choice([2, 16, 512]),

@@ -40,6 +40,9 @@ LEASE_ROUNDS_MAX = 3
 """Nothing is on its way for longer than two of these waits."""
 LEAVE_SECONDS_MAX = 30.0
 """And nothing is kept for clients this long after they left."""
+PEACE_SECONDS = 1.0
+"""So long clients go on when faults have ended."""
+LOOK_SECONDS = 0.05
 BOUNDS_SECONDS = 0.5
 EVENTS_MAX = 20_000
 """In that time; so much happens only where members answer each other without getting anywhere."""
@@ -109,6 +112,7 @@ class Run:
             Watcher(world, cluster, history, workload, number)
             for number in range(1, workload.watchers + 1)
         ]
+        cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
         # What had happened when the bounds were last looked at.
         self.events = 0
@@ -149,12 +153,9 @@ class Run:
             watcher.start()
         self._check_bounds()
         world.run_until(self.plan.fault_seconds)
+        world.after(PEACE_SECONDS, self._stop_clients)
         cluster.stop_faults()
-        world.run_until(world.now + 1.0)
-        for client in self.clients:
-            client.is_stopped = True
-        for session in self.sessions:
-            session.stop()
+        world.run_until(max(world.now, self.plan.fault_seconds + PEACE_SECONDS))
         self._expect_service("once faults had stopped")
         self._expect_agreement()
         self._expect_watchers()
@@ -168,6 +169,12 @@ class Run:
         self._expect_service("after all had lost power")
         self._expect_agreement()
         self._judge()
+
+    def _stop_clients(self) -> None:
+        for client in self.clients:
+            client.is_stopped = True
+        for session in self.sessions:
+            session.stop()
 
     def close(self) -> None:
         """End all processes, so that their files can be removed."""
@@ -278,7 +285,8 @@ class Run:
         there = self._leases()
         # A grant may be on its way for long; its lease has its time from when it arrives.
         for _ in range(LEASE_ROUNDS_MAX):
-            self.world.run_until(self.world.now + seconds)
+            deadline = self.world.now + seconds
+            self.world.look_while(lambda: bool(self._leases()), deadline, LOOK_SECONDS)
             before, there = there, self._leases()
             late = [f"{name} has {lease:x}" for name, lease in there if (name, lease) in before]
             if late:
@@ -304,10 +312,12 @@ class Run:
         """Require that members keep nothing for clients that are gone."""
         world, machines = self.world, self.cluster.machines.values()
 
-        def is_kept() -> bool:
-            return any(leftovers(machine) for machine in machines)
+        waits = self.plan.waits_for_proposals
 
-        if not world.run_while(is_kept, world.now + LEAVE_SECONDS_MAX):
+        def is_kept() -> bool:
+            return any(leftovers(machine, proposals=waits) for machine in machines)
+
+        if not world.look_while(is_kept, world.now + LEAVE_SECONDS_MAX, LOOK_SECONDS):
             kept = {machine.name: leftovers(machine) for machine in machines}
             raise Violation("memory is bounded", f"after all clients left: {kept}")
 

@@ -78,7 +78,8 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
     yield _Cut("workload", "value_bytes_max", 0)
     for name in plan.options:
         yield _Cut("options", name, None)
-    yield _Cut("", "waits_for_leases", False)
+    for name in ("waits_for_leases", "waits_for_proposals"):
+        yield _Cut("", name, False)
     for part in (0.25, 0.5, 0.75):
         yield _Cut("", "fault_seconds", part * plan.fault_seconds)
 

@@ -69,7 +69,8 @@ def draw_workload(random: Random, seconds: float) -> Workload:
         shapes=shapes,
         keys=random.choice([1, 3, 6, 12]),
         requests=requests,
-        think=2 * seconds / requests,
+        # Half of the pauses are none, and answers take time.
+        think=seconds / requests,
         patience=random.choice([(0.5, 2.0), (2.0, 9.0)]),
         value_bytes_max=random.choice([16, 16, 400, 4000]),
         weights=tuple(weights),

@@ -34,19 +34,21 @@ class World:
 
     def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Let a call happen that much later."""
-        self.at(self.now + seconds, call, *arguments)
+        assert seconds >= 0.0, f"{seconds} seconds have passed"
+        self._count = count = self._count + 1
+        heapq.heappush(self._queue, (self.now + seconds, count, call, arguments))
 
     def at(self, moment: float, call: Callable[..., None], *arguments: Any) -> None:
         """Let a call happen at a moment, behind those that were asked for the same one before."""
         assert moment >= self.now, f"{moment} has passed"
-        self._count += 1
-        heapq.heappush(self._queue, (moment, self._count, call, arguments))
+        self._count = count = self._count + 1
+        heapq.heappush(self._queue, (moment, count, call, arguments))
 
     def run_until(self, moment: float) -> None:
         """Let everything happen up to a moment, which is now afterwards."""
-        queue = self._queue
+        queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= moment:
-            self.now, _, call, arguments = heapq.heappop(queue)
+            self.now, _, call, arguments = pop(queue)
             call(*arguments)
         self.now = moment
 
@@ -62,6 +64,14 @@ class World:
                 return False
             self.now, _, call, arguments = heapq.heappop(queue)
             call(*arguments)
+        return True
+
+    def look_while(self, condition: Callable[[], bool], moment: float, seconds: float) -> bool:
+        """As `run_while`, but the condition is asked once in so many seconds only."""
+        while condition():
+            if self.now >= moment:
+                return False
+            self.run_until(min(self.now + seconds, moment))
         return True
 
     @property
