@@ -63,6 +63,11 @@ class Outcome:
     """Rare paths that were taken, by name."""
 
 
+def memory_directory() -> str | None:
+    """Return where files take no time; None, as good as anywhere, if there is no such place."""
+    return MEMORY_DIRECTORY if Path(MEMORY_DIRECTORY).is_dir() else None
+
+
 def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
     """Run a seed with so many members; tell what it came to."""
     return simulate_plan(draw_plan(seed, members), trace)
@@ -70,9 +75,7 @@ def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
 
 def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Run a plan; tell what it came to."""
-    directory = tempfile.mkdtemp(
-        prefix="kvorum-sim-", dir=MEMORY_DIRECTORY if Path(MEMORY_DIRECTORY).is_dir() else None
-    )
+    directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
         with counted() as reached:
             outcome = Run(plan, directory, trace).outcome()

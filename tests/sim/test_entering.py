@@ -1,12 +1,14 @@
-"""Members come into simulated clusters by production's questions, and mistakes there are noticed."""
+"""Simulated members come into clusters by production's questions; mistakes are noticed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from kvorum.membership.documents import Member
 from kvorum.peer.cluster import joining
 from kvorum.peer.cluster.joining import Joined
 from sim.cluster import Cluster
@@ -14,12 +16,19 @@ from sim.faults import Faults, without_faults
 from sim.operators import ENTERING
 from sim.plan import draw_plan
 from sim.probes import Probe
+from sim.run import memory_directory
 from sim.violation import Violation
 from sim.world import World
 
 FRAMES = replace(without_faults(), frames=True)
 LOSING_DISKS = replace(FRAMES, wipe_gap=0.5)
 JOINING = replace(FRAMES, change_gap=0.5)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with TemporaryDirectory(dir=memory_directory()) as path:
+        yield Path(path)
 
 
 @contextmanager
@@ -46,8 +55,8 @@ def settle(cluster: Cluster, seconds: float = 6.0) -> None:
     assert world.run_while(lambda: not all(each.is_done for each in probes), world.now + 20.0)
 
 
-def test_a_joining_member_asks_for_its_place(tmp_path: Path) -> None:
-    with running(tmp_path, 1, JOINING) as cluster:
+def test_a_joining_member_asks_for_its_place(directory: Path) -> None:
+    with running(directory, 1, JOINING) as cluster:
         settle(cluster)
         added = [each for each in cluster.machines.values() if each.number > 3]
         ids = {each.member.cluster.cluster_id for each in cluster.machines.values() if each.member}
@@ -58,8 +67,8 @@ def test_a_joining_member_asks_for_its_place(tmp_path: Path) -> None:
     assert len(ids) == 1
 
 
-def test_a_machine_that_lost_its_disk_is_refused_and_replaced(tmp_path: Path) -> None:
-    with running(tmp_path, 2, LOSING_DISKS) as cluster:
+def test_a_machine_that_lost_its_disk_is_refused_and_replaced(directory: Path) -> None:
+    with running(directory, 2, LOSING_DISKS) as cluster:
         settle(cluster)
         counts = cluster.operator.counts
         assert counts["disks lost"] > 1
@@ -71,10 +80,10 @@ def test_a_machine_that_lost_its_disk_is_refused_and_replaced(tmp_path: Path) ->
 
 @pytest.mark.parametrize("is_existing", [True, False])
 def test_one_that_nobody_answers_waits_or_founds_what_it_founded(
-    tmp_path: Path, is_existing: bool
+    directory: Path, is_existing: bool
 ) -> None:
     """A founder cannot tell that it is not the first to start; whoever joins is refused."""
-    with running(tmp_path, 3, FRAMES) as cluster:
+    with running(directory, 3, FRAMES) as cluster:
         world, machine = cluster._world, cluster.machines[3]
         world.run_until(3.0)
         cluster.network.cut_off(3, [1, 2, 3])
@@ -89,32 +98,32 @@ def test_one_that_nobody_answers_waits_or_founds_what_it_founded(
 
 
 def test_a_member_that_starts_without_its_log_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joining, "is_bootstrapped", lambda _members, _identity: False)
-    with running(tmp_path, 4, LOSING_DISKS) as cluster, pytest.raises(Violation, match=ENTERING):
+    with running(directory, 4, LOSING_DISKS) as cluster, pytest.raises(Violation, match=ENTERING):
         settle(cluster)
 
 
 @pytest.mark.parametrize("wrong", [(1, 0), (0, 1)], ids=["member", "cluster"])
 def test_a_member_that_joins_elsewhere_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, int]
+    directory: Path, monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, int]
 ) -> None:
-    def misled(member_id: int, cluster_id: int, members: list[joining.Member]) -> Joined:
+    def misled(member_id: int, cluster_id: int, members: list[Member]) -> Joined:
         return Joined(member_id + wrong[0], cluster_id + wrong[1], members)
 
     monkeypatch.setattr(joining, "Joined", misled)
-    with running(tmp_path, 5, JOINING) as cluster, pytest.raises(Violation, match=ENTERING):
+    with running(directory, 5, JOINING) as cluster, pytest.raises(Violation, match=ENTERING):
         settle(cluster)
 
 
-def test_a_member_that_joins_may_crash_and_start_again(tmp_path: Path) -> None:
+def test_a_member_that_joins_may_crash_and_start_again(directory: Path) -> None:
     """From before its first question to after its start."""
     crashed_early = 0
     for step in range(12):
-        directory = tmp_path / str(step)
-        directory.mkdir()
-        with running(directory, 6, JOINING) as cluster:
+        part = directory / str(step)
+        part.mkdir()
+        with running(part, 6, JOINING) as cluster:
             world = cluster._world
             assert world.run_while(lambda: max(cluster.machines) < 4, 10.0)
             machine = cluster.machines[max(cluster.machines)]
