@@ -59,7 +59,11 @@ def test_an_alarm_or_a_stop_without_damage_is_noticed(
 ) -> None:
     plan = draw_plan(SEED, 3)
     faults = dataclasses.replace(plan.faults, flip_gap=0.0, crash_gap=1.0)
-    unchecked = {"corrupt_check_seconds": 0.0, "initial_corrupt_check": False}
+    unchecked = {
+        "corrupt_check_seconds": 0.0,
+        "compact_hash_check_seconds": 0.0,
+        "initial_corrupt_check": False,
+    }
     options = plan.options | unchecked | options
     monkeypatch.setattr(corruption, "parse_hash", another_hash)
     plan = dataclasses.replace(plan, faults=faults, options=options)
