@@ -7,23 +7,24 @@ ever show.
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
 from kvorum.member.alarms import AlarmType
 from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
-from kvorum.membership.bootstrap import initial_members
-from kvorum.membership.documents import Member as Peer
+from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
+from kvorum.mvcc.hashes import HashRows
+from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import Message, MessageType
 from kvorum.rpc.services import Services
 from sim.edge import CLIENT_DELAY, SimulatedEdge
+from sim.entering import Entrance
 from sim.faults import Faults, without_faults
 from sim.history import History
 from sim.links import Links
 from sim.machine import REFUSED, Front, Machine
-from sim.nemesis import Nemesis
+from sim.nemesis import DATABASE_FLIPS, Nemesis
 from sim.network import Network
 from sim.operators import Operator
 from sim.peers import FramedPeers, PlainPeers, receive
@@ -31,6 +32,8 @@ from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World
 
+DIFFERS = "found data inconsistency with peers"
+"""What a member says that stops because its hash is not that of others."""
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
 
@@ -47,6 +50,7 @@ class Cluster:
         "_clients",
         "_committed",
         "_directory",
+        "_hashes",
         "_is_strict",
         "_make_front",
         "_numbers",
@@ -90,6 +94,8 @@ class Cluster:
         self.leaders: dict[int, int] = {}
         # Of each committed entry, by its index: its term, and that of who was first to know.
         self._committed: dict[int, tuple[int, int]] = {}
+        # Hashes that machines without damage made, by revision, compaction and kind.
+        self._hashes: dict[tuple[int, int, bool], int] = {}
         self._numbers: dict[int, int] = {}
         self._directory = directory
         self._options = options
@@ -97,15 +103,14 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         for number in self.members:
-            self._set_up(number, initial_cluster=initial)
+            machine = self._set_up(number, initial)
+            founders = initial_members(initial, machine.config.initial_cluster_token)
+            machine.initial_start = Start(None, founders)
         self.nemesis = Nemesis(world, faults, self.machines, self.network, self.links, self.leaders)
-        token = self.machines[1].config.initial_cluster_token
-        founders = {
-            each.id: int(each.name.removeprefix("m")) for each in initial_members(initial, token)
-        }
-        self.operator = Operator(world, self, faults, founders)
+        ids = {each.id: int(each.name.removeprefix("m")) for each in founders}
+        self.operator = Operator(world, self, faults, ids)
 
-    def _set_up(self, number: int, **options: Any) -> Machine:
+    def _set_up(self, number: int, initial_cluster: InitialCluster) -> Machine:
         """Make a machine with an empty disk."""
         world, faults = self._world, self.faults
         config = MemberConfig(
@@ -114,8 +119,8 @@ class Cluster:
             client_urls=(f"http://m{number}:2379",),
             quota_bytes=self._quota_bytes,
             strict_reconfig=self._is_strict,
+            initial_cluster=initial_cluster,
             **self._options,  # type: ignore[arg-type]
-            **options,
         )
         databases = Path(self._directory, f"m{number}")
         databases.mkdir()
@@ -124,15 +129,14 @@ class Cluster:
             machine.peers = FramedPeers(world, machine, self.links)
         else:
             machine.peers = PlainPeers(world, machine, self.network, self._find)
-        machine.files.make_directory("/data")
-        machine.files.sync_directory("/")
         self.machines[number] = machine
         return machine
 
-    def add_machine(self, number: int, joins: tuple[int, int], known: list[Peer]) -> Machine:
-        """Set up an empty machine for a member that was added."""
-        machine = self._set_up(number, joins=joins)
-        machine.joined = known
+    def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
+        """Set up an empty machine for a member that was added; it is told of a cluster."""
+        machine = self._set_up(number, flags)
+        machine.initial_start = start
+        machine.is_existing = True
         return machine
 
     def remove_machine(self, machine: Machine) -> None:
@@ -152,6 +156,21 @@ class Cluster:
     def stopped(self, machine: Machine) -> None:
         """Note that a member stopped itself, and had to: its disk failed or is damaged."""
         self.nemesis.stopped(machine)
+
+    def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
+        """Look at where a process without a log starts; return whether it may."""
+        return self.operator.admits(machine, start, entrance)
+
+    def refused(self, machine: Machine, error: BootstrapError) -> None:
+        """Note that a process without a log was refused, and ended."""
+        self.operator.refused(machine, error)
+
+    def accounts_for(self, error: BaseException) -> bool:
+        """Return whether a member had to stop because another one is damaged.
+
+        One that starts compares itself with the others, and cannot tell whose rows have changed.
+        """
+        return bool(self.nemesis.counts[DATABASE_FLIPS]) and DIFFERS in str(error)
 
     def stop_faults(self) -> None:
         """Let nothing go wrong any more, and start whoever is down."""
@@ -310,7 +329,7 @@ class Cluster:
                 )
             machine.seen_term = term
         accused = member.alarms.raised(AlarmType.CORRUPT)
-        if accused and not self.nemesis.counts["bits flipped"]:
+        if accused and not self.nemesis.counts[DATABASE_FLIPS]:
             raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
         if member.committed > machine.seen_committed:
             self._look_at_log(machine, member)
@@ -324,6 +343,22 @@ class Cluster:
                 )
             appended = member.node.raft.log.last_index()
             self.nemesis.leads(machine, term, member.committed, appended)
+
+    def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
+        """Require that a hash is not what it would be without the damage of a row it is about."""
+        of = job.revision, job.compact_revision, job.is_compaction
+        if not machine.disk.is_damaged:
+            self._hashes[of] = value
+            return
+        row = machine.disk.damaged_row()
+        if row is None or row in job.pending:
+            return
+        if job.compact_revision < row >> 32 <= job.revision and self._hashes.get(of) == value:
+            raise Violation(
+                "hashes see damage",
+                f"{machine.name} has damaged row {row >> 32}, and the hash of the others at {of}",
+            )
+        self.nemesis.counts["damaged rows hashed"] += 1
 
     def _look_at_log(self, machine: Machine, member: Member) -> None:
         """Compare what a member takes for committed with what others did, entry by entry."""

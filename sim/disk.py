@@ -11,6 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
+from kvorum.backend.buckets import KEY
+from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.errors import BackendError
 from kvorum.files.interface import parent, read_file
 from kvorum.files.memory import Call, MemoryFiles
@@ -73,8 +75,18 @@ class Disk:
         self._spare_bytes: int | None = None
         self._damage: list[DamagedFile | DamagedEntry] = []
         self.is_cut_off = False
+        self.files: MemoryFiles
+        self.environments: SimulatedEnvironments
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Put an empty disk in its place; no process uses it."""
+        self._damage = []
         self.files = MemoryFiles()
-        self.environments = SimulatedEnvironments(self.files, directory, self._next_number)
+        self.files.make_directory("/data")
+        self.files.sync_directory("/")
+        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.relieve()
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -153,6 +165,18 @@ class Disk:
     def is_damaged(self) -> bool:
         """Whether a bit has flipped that was not restored."""
         return bool(self._damage)
+
+    def damaged_row(self) -> int | None:
+        """Return the row of a key that is not on the disk as it was written, by its revision."""
+        directory = f"{self.member_directory}/backend"
+        for each in self._damage:
+            if (
+                isinstance(each, DamagedEntry)
+                and each.bucket == KEY
+                and self.environments.is_damaged(directory, each)
+            ):
+                return parse_row_key(each.key)
+        return None
 
     def flip(self, kind: str) -> bool:
         """Flip a bit of what is durable in the log, a snapshot or the database, if there is any.

@@ -258,6 +258,15 @@ class SimulatedEnvironments:
                         transaction.delete(damage.now_key)
                         transaction.put(damage.key, damage.value)
 
+    def is_damaged(self, directory: str, damage: "DamagedEntry") -> bool:
+        """Return whether an entry is damaged in the only database of a directory."""
+        paths = self._paths(directory)
+        if len(paths) != 1:
+            return False
+        with self._raw(paths[0]) as (environment, databases), environment.begin() as transaction:
+            database = databases[damage.bucket]
+            return bool(transaction.get(damage.now_key, db=database) == damage.now_value)
+
     def _paths(self, directory: str) -> list[str]:
         if not self.files.exists(directory):
             return []

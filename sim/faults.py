@@ -42,6 +42,8 @@ class Faults:
     """How long a partition lasts."""
     one_way_chance: float
     """That a partition stops one direction only."""
+    moving_chance: float
+    """That a partition goes over into another one, with nothing healed in between."""
     crash_gap: float
     """About the time between two crashes; 0: there is none."""
     down_time: Span
@@ -121,6 +123,14 @@ class Faults:
     It is cut off, removed, and a voter added in its place. Then it is back and knows nothing of
     that: with some of the others it is cut off from the rest for a while.
     """
+    wipe_gap: float
+    """About the time between two disks that are lost for good; 0: none is.
+
+    The machine is given an empty one and started as who it was, with flags that it founds its
+    cluster or joins it. It must be refused; then the member is removed, and a voter added.
+    """
+    stale_flags_chance: float
+    """That a joining member is told of the members as someone who lags behind knows them."""
     strict_changes: bool
     """Members refuse changes that endanger the quorum."""
     move_leader_gap: float
@@ -147,6 +157,7 @@ _INTERRUPTING = (
     "flip_gap",
     "disk_stall_gap",
     "change_gap",
+    "wipe_gap",
     "move_leader_gap",
 )
 """What takes or moves leaders and members."""
@@ -206,6 +217,9 @@ def draw(random: Random, members: int) -> Faults:
         disk_stall_time=random.choice([(0.05, 0.5), (0.5, 4.0)]),
         fall_gap=sometimes(0.15 if members > 2 else 0.0, 0.05, 0.5),
         replace_gap=sometimes(0.2 if members > 2 else 0.0, 0.1, 0.6),
+        moving_chance=0.0,
+        wipe_gap=0.0,
+        stale_flags_chance=0.0,
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         # Several steps that have to follow each other: little else goes wrong meanwhile.
@@ -213,6 +227,22 @@ def draw(random: Random, members: int) -> Faults:
         left_out = {name: getattr(peace, name) for name in _INTERRUPTING}
         return replace(faults, **left_out)
     return faults
+
+
+def draw_more(random: Random, faults: Faults, members: int) -> Faults:
+    """Return the faults with those that have a source of chance of their own."""
+
+    def sometimes(chance: float, low: float, high: float) -> float:
+        return random.uniform(low, high) if random.random() < chance else 0.0
+
+    # A machine whose member forgot its votes must be refused, and only frames have who refuses.
+    wipes = 0.35 if members > 2 and faults.frames and not faults.replace_gap else 0.0
+    return replace(
+        faults,
+        moving_chance=sometimes(0.4, 0.3, 0.9),
+        wipe_gap=sometimes(wipes, 0.5, 3.0),
+        stale_flags_chance=sometimes(0.5, 0.1, 0.6),
+    )
 
 
 def without_faults() -> Faults:
@@ -229,6 +259,7 @@ def without_faults() -> Faults:
         partition_gap=0.0,
         partition_time=(0.0, 0.0),
         one_way_chance=0.0,
+        moving_chance=0.0,
         crash_gap=0.0,
         down_time=(0.01, 0.02),
         power_cut_chance=1.0,
@@ -252,6 +283,8 @@ def without_faults() -> Faults:
         clock_jump_chance=0.0,
         change_gap=0.0,
         replace_gap=0.0,
+        wipe_gap=0.0,
+        stale_flags_chance=0.0,
         strict_changes=False,
         move_leader_gap=0.0,
         defragment_gap=0.0,

@@ -34,8 +34,11 @@ class Host(Protocol):
     """The machine that a port belongs to."""
 
     number: int
-    is_dead: bool
     paused_until: float
+
+    @property
+    def member(self) -> object | None:
+        """Who listens at the port; None while no process does."""
 
     def peers_spoke(self) -> None:
         """Take a turn soon: something arrived."""
@@ -136,7 +139,7 @@ class Connection:
 def _asked(connection: Connection, kind: int, detail: Any, size: int) -> None:
     """Let a piece of a request arrive."""
     server, call = connection.server, connection.call
-    if server.host.is_dead:
+    if server.host.member is None:
         server.links.break_off(connection)
         return
     pending = connection.request.pending
@@ -220,7 +223,7 @@ class Links:
         is_reachable = server is not None and not (
             self.is_cut(one, other) or self.is_cut(other, one)
         )
-        if server is None or not is_reachable or server.host.is_dead:
+        if server is None or not is_reachable or server.host.member is None:
             connection = Connection(self, client, server or client, self._numbers)
             client.requests[connection.number] = connection
             seconds = self.delay() if is_reachable else CONNECT_SECONDS_MAX

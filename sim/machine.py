@@ -9,6 +9,7 @@ or during the start. Whether a process dies or the power goes decides what is le
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 from math import inf
 from random import Random
@@ -23,13 +24,15 @@ from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
-from kvorum.membership.bootstrap import initial_members
+from kvorum.membership.bootstrap import BootstrapError
 from kvorum.membership.documents import Member as Peer
-from kvorum.mvcc.hashes import HashKV
+from kvorum.mvcc.hashes import HashKV, HashRows
+from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import Message
 from kvorum.wal import exists as log_exists
 from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
+from sim.entering import Entrance
 from sim.faults import Faults
 from sim.logs import CollectedLogs
 from sim.violation import Violation
@@ -41,6 +44,8 @@ _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _SLACK_TICKS = 0.25
 """How much earlier or later than it is due a turn may be, if one turn does instead of two."""
+_NOWHERE = Start(None, ())
+"""The log tells."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
 
@@ -57,6 +62,9 @@ class Front(Protocol):
 
 class Peers(Protocol):
     """How the member of a machine speaks to the others."""
+
+    def enter(self) -> Entrance | None:
+        """Let a process without a log ask others for its place; None if it need not."""
 
     def begin(self, member: Member) -> None:
         """Take a process that has started."""
@@ -83,6 +91,18 @@ class Cluster(Protocol):
     def stopped(self, machine: "Machine") -> None:
         """Note that a member stopped itself, and had to: its disk failed or is damaged."""
 
+    def admits(self, machine: "Machine", start: Start, entrance: Entrance) -> bool:
+        """Look at where a process without a log starts; return whether it may."""
+
+    def refused(self, machine: "Machine", error: BootstrapError) -> None:
+        """Note that a process without a log was refused, and ended."""
+
+    def hashed(self, machine: "Machine", job: HashRows, value: int) -> None:
+        """Look at a hash that a machine made of its rows."""
+
+    def accounts_for(self, error: BaseException) -> bool:
+        """Return whether a member had to stop because another one is damaged."""
+
 
 class Machine:
     """A disk that stays, and a process that comes and goes."""
@@ -94,6 +114,7 @@ class Machine:
         "_clock_now",
         "_cluster",
         "_due_at",
+        "_entrance",
         "_has_ticked",
         "_in_turn",
         "_incarnation",
@@ -117,9 +138,11 @@ class Machine:
         "edge",
         "faults",
         "front",
+        "initial_start",
         "is_dead",
+        "is_existing",
         "is_retired",
-        "joined",
+        "is_wiped",
         "known",
         "logs",
         "member",
@@ -155,9 +178,12 @@ class Machine:
         self.member: Member | None = None
         self.front: Front | None = None
         self.peers: Peers
-        # The members that a joining one was told of.
-        self.joined: Sequence[Peer] = ()
+        # Where a process without a log starts, and whether it is told that its cluster exists.
+        self.initial_start = _NOWHERE
+        self.is_existing = False
         self.known: Sequence[Peer] = ()
+        # Has lost its disk, and must not come back as who it was.
+        self.is_wiped = False
         self.is_dead = True
         # Given up for good.
         self.is_retired = False
@@ -173,6 +199,8 @@ class Machine:
         self._world = world
         self._cluster = cluster
         self._make_front = make_front
+        # Asks while the process looks for its place.
+        self._entrance: Entrance | None = None
         self._random: Random = world.stream(self.name)
         self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
         self._stalled_until = 0.0
@@ -228,9 +256,49 @@ class Machine:
         self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
         # Its clock is never faster than that of clients, who judge when leases end.
         self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
-        self.guarded(self._open)
+        self.guarded(self._enter)
 
-    def _open(self) -> None:
+    def _enter(self) -> None:
+        """Go on where the log ends; without one, find out where to start."""
+        if log_exists(self.files, f"{self.config.directory}/wal"):
+            self._open(_NOWHERE)
+            return
+        entrance = self.peers.enter()
+        if entrance is None:
+            self._open(self.initial_start)
+        else:
+            self._entrance = entrance
+            self._find_place()
+
+    def _find_place(self) -> None:
+        entrance = self._entrance
+        assert entrance is not None
+        try:
+            found = entrance.go_on(self.now)
+        except BootstrapError as error:
+            self.line(f"refused: {error}")
+            self._die(power_cut=False)
+            self._cluster.refused(self, error)
+            return
+        if isinstance(found, float):
+            self._world.at(
+                max(self._world.now, found / self._pace + 1e-6), self._enter_on, self._incarnation
+            )
+            return
+        self._entrance = None
+        if self._cluster.admits(self, found, entrance):
+            self._open(found)
+        else:
+            self._die(power_cut=False)
+
+    def _enter_on(self, incarnation: int) -> None:
+        """Look at what became of questions."""
+        if incarnation != self._incarnation or self._entrance is None:
+            return
+        if not self._later(self._enter_on, incarnation):
+            self.guarded(self._find_place)
+
+    def _open(self, start: Start) -> None:
         seams = Seams(
             files=self.files,
             environments=self.disk.environments,
@@ -239,8 +307,9 @@ class Machine:
             random_below=self._random.randrange,
             unix_seconds=self._time_of_day(),
         )
-        self.known = self._known()
-        member = open_member(self.config, seams)
+        self.known = start.known
+        joins = None if start.joined is None else start.joined[:2]
+        member = open_member(replace(self.config, joins=joins), seams)
         self.member = member
         self.peers.begin(member)
         self.front = self._make_front(member, self.edge)
@@ -269,15 +338,6 @@ class Machine:
     def peer_urls(self) -> tuple[str, ...]:
         """Where others reach it."""
         return (f"http://{self.name}:2380",)
-
-    def _known(self) -> Sequence[Peer]:
-        """Return whom the process knows of before its log tells it."""
-        config = self.config
-        if log_exists(self.files, f"{config.directory}/wal"):
-            return ()
-        if config.joins is not None:
-            return self.joined
-        return initial_members(config.initial_cluster, config.initial_cluster_token)
 
     def crash(self, *, power_cut: bool) -> None:
         """End the process now; jobs on their way are done, not done, or half done."""
@@ -318,6 +378,7 @@ class Machine:
         self.line("power cut" if power_cut else "killed")
         self.member = None
         self.front = None
+        self._entrance = None
         self._jobs = {}
         self.paused_until = self.deaf_until = 0.0
         self.disk.power_off(power_cut=power_cut)
@@ -338,7 +399,7 @@ class Machine:
         except Exception as error:
             if self.disk.is_cut_off:
                 self._die(power_cut=self._loses_power())
-            elif self.disk.explains(error):
+            elif self.disk.explains(error) or self._cluster.accounts_for(error):
                 self._stop(error)
             elif isinstance(error, MemberStopped):
                 raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
@@ -352,11 +413,18 @@ class Machine:
         self._die(power_cut=self._random.random() < 0.5)
         self._cluster.stopped(self)
 
+    def wipe(self) -> None:
+        """Let the machine lose its power and its disk, and be given an empty one."""
+        self.crash(power_cut=True)
+        self.line("disk lost")
+        self.is_wiped = True
+        self.disk.wipe()
+
     def end(self) -> None:
         """End the process for good, and give its files back."""
         self.is_dead = self.is_retired = True
         self._incarnation += 1
-        self.member = self.front = None
+        self.member = self.front = self._entrance = None
         self.edge.crash()
         self.disk.close()
 
@@ -508,7 +576,9 @@ class Machine:
 
     def peers_spoke(self) -> None:
         """Take a turn soon: something arrived from another member."""
-        if not self.is_dead:
+        if self._entrance is not None:
+            self._enter_on(self._incarnation)
+        elif not self.is_dead:
             self.request_turn()
 
     def _take_messages(self, member: Member, now: float) -> None:
@@ -564,6 +634,8 @@ class Machine:
             self.line(f"{type(job.work).__name__} failed: {error}")
             member.failed(job, error)
             return
+        if isinstance(job.work, HashRows):
+            self._cluster.hashed(self, job.work, result)  # type: ignore[arg-type]
         if self._world.trace is not None:
             self.line(f"did {type(job.work).__name__}")
         member.completed(job, result)
@@ -591,7 +663,7 @@ class Machine:
         answered: Answered,
     ) -> None:
         """Take a unary request; a machine that is down refuses the connection."""
-        if self.is_dead:
+        if self.member is None:
             answered(REFUSED)
             return
         if self._later(self.serve, call, method, payload, answered):
@@ -607,7 +679,7 @@ class Machine:
         self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
     ) -> None:
         """Open a stream; a machine that is down refuses the connection."""
-        if self.is_dead:
+        if self.member is None:
             answered(REFUSED)
             return
         if call in self._abandoned:

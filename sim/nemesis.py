@@ -20,6 +20,7 @@ _LEADS_SECONDS_MAX = 0.05
 _PAUSE_OVER_SECONDS = 0.7
 _FAILING_CALLS_MAX = 12
 _SPARE_BYTES_MAX = 20_000
+DATABASE_FLIPS = "bits of databases flipped"
 _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
 
 
@@ -129,8 +130,13 @@ class Nemesis:
         self._network.heal()
         self._network.partition(list(self._numbers), self._victim().number, random)
         lasts = random.uniform(*self.faults.partition_time)
-        self._world.after(lasts, self._network.heal)
-        self._again(self._partition, lasts)
+        if self.faults.moving_chance and random.random() < self.faults.moving_chance:
+            # It goes over into the next, and nothing is healed in between.
+            self.counts["partitions moved"] += 1
+            self._world.after(lasts, self._happen, self._partition)
+        else:
+            self._world.after(lasts, self._network.heal)
+            self._again(self._partition, lasts)
 
     def _reset(self) -> None:
         assert self._links is not None
@@ -257,8 +263,10 @@ class Nemesis:
 
     def _flip_bit(self) -> None:
         machine, random = self._victim(), self._random
-        if machine.disk.flip(random.choice(_DAMAGED_KINDS)):
+        kind = random.choice(_DAMAGED_KINDS)
+        if machine.disk.flip(kind):
             self.counts["bits flipped"] += 1
+            self.counts[DATABASE_FLIPS] += kind == "database"
             if random.random() < self.faults.flip_crash_chance:
                 # Most of what is on a disk is read by a start alone.
                 machine.crash(power_cut=random.random() < self.faults.power_cut_chance)

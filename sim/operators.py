@@ -4,18 +4,31 @@ All of it is asked for by real requests to some member, whose answers may get lo
 looks at what the cluster has become, not at what it was told: for a member that the cluster knows
 and that has no machine, one is set up, empty, and joins; one that was removed leaves, and its
 machine is given up; a learner is promoted as soon as the leader lets it be; an alarm is answered by
-a compaction, by defragmenting everywhere, and by clearing it.
+a compaction, by defragmenting everywhere, and by clearing it; one about corruption by restoring
+disks. A machine that is refused when it starts is told the members anew and started again; one
+that lost its disk stays down, and is replaced.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as etcd
+from kvorum.member.alarms import AlarmType
 from kvorum.member.member import Member
+from kvorum.membership.bootstrap import (
+    BootstrapError,
+    InitialCluster,
+    initial_members,
+    is_bootstrapped,
+)
 from kvorum.membership.documents import Member as Peer
+from kvorum.membership.identity import cluster_id
+from kvorum.peer.cluster.joining import Joined, Start
+from sim.entering import Entrance
 from sim.faults import Faults
 from sim.history import History, Record
 from sim.machine import Machine
@@ -36,6 +49,18 @@ ABSENT_LEAVE_SECONDS = (3.0, 6.0)
 DIVIDED_SECONDS = (1.5, 4.0)
 """How long a member that was replaced, and those that it reaches, are cut off from the rest."""
 MEMBERS_MAX = 5
+AGAIN_SECONDS = (0.1, 1.0)
+"""When a machine that was refused is started again."""
+ENTERING = "members come into their cluster, and no other"
+_HAS_RUN = "has already been bootstrapped"
+_REASONS = (
+    _HAS_RUN,
+    "cannot fetch cluster info from peer urls",
+    "member count is unequal",
+    "no match found for existing member",
+    "no member told its version",
+)
+"""Why a machine may be refused that is started as its operator does."""
 
 
 class Cluster(Protocol):
@@ -58,8 +83,8 @@ class Cluster(Protocol):
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer."""
 
-    def add_machine(self, number: int, joins: tuple[int, int], known: list[Peer]) -> Machine:
-        """Set up an empty machine for a member that was added."""
+    def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
+        """Set up an empty machine for a member that was added; it is told of a cluster."""
 
     def remove_machine(self, machine: Machine) -> None:
         """Give up a machine for good."""
@@ -73,7 +98,10 @@ class Operator:
         "_alarmed",
         "_applied",
         "_cluster",
+        "_cluster_id",
+        "_founders",
         "_ids",
+        "_is_found_out",
         "_is_framed",
         "_is_looking",
         "_is_peace",
@@ -87,6 +115,7 @@ class Operator:
         "_open",
         "_random",
         "_size",
+        "_wiped",
         "_world",
         "counts",
         "faults",
@@ -104,6 +133,11 @@ class Operator:
         # The number of the machine of each member, by the member's id.
         self._ids = ids
         self._size = len(ids)
+        self._founders = frozenset(ids)
+        self._cluster_id = cluster_id(ids)
+        # The member whose machine lost its disk, by its id, and whether it may be replaced.
+        self._wiped = 0
+        self._is_found_out = False
         self._next_number = len(ids) + 1
         # Members that were removed and still have a machine, and when it is given up.
         self._leaving: dict[int, float] = {}
@@ -125,12 +159,19 @@ class Operator:
     def start(self) -> None:
         """Begin."""
         faults = self.faults
-        if faults.change_gap or faults.quota_bytes or faults.replace_gap:
+        if (
+            faults.change_gap
+            or faults.quota_bytes
+            or faults.replace_gap
+            or faults.wipe_gap
+            or faults.flip_gap
+        ):
             self._is_looking = True
             self._world.after(LOOK_SECONDS, self._look)
         for task in (
             self._change,
             self._replace,
+            self._wipe,
             self._move_leader,
             self._defragment,
             self._want_snapshot,
@@ -152,6 +193,7 @@ class Operator:
         return {
             self._change: faults.change_gap,
             self._replace: faults.replace_gap,
+            self._wipe: faults.wipe_gap,
             self._move_leader: faults.move_leader_gap,
             self._defragment: faults.defragment_gap,
             self._want_snapshot: faults.snapshot_gap,
@@ -194,6 +236,8 @@ class Operator:
     # Membership.
 
     def _change(self) -> None:
+        if self._wiped:
+            return
         random, members = self._random, self._cluster.members
         smallest, largest = min(2, self._size), max(self._size + 1, min(MEMBERS_MAX, 3))
         may_grow = len(self._ids) - len(self._leaving) < largest
@@ -222,7 +266,7 @@ class Operator:
     def _replace(self) -> None:
         """Put another in the place of a member that cannot be reached."""
         random, cluster = self._random, self._cluster
-        if self._is_replacing or len(cluster.members) < 3:
+        if self._is_replacing or self._wiped or len(cluster.members) < 3:
             return
         self._is_replacing = True
         number = random.choice(cluster.members)
@@ -268,6 +312,8 @@ class Operator:
         if member is None:
             return
         self._follow(member)
+        if self._wiped:
+            self._replace_wiped(member)
         if self._alarmed is None and member.alarms.raised():
             self.counts["alarms"] += 1
             self._alarmed = self._answer_alarm(member)
@@ -291,8 +337,8 @@ class Operator:
             if each.id not in self._ids:
                 self._ids[each.id] = number
                 self._line(f"sets up m{number}")
-                joins = (each.id, known.cluster_id)
-                cluster.add_machine(number, joins, known.members).start()
+                start = Start(Joined(each.id, known.cluster_id, known.members), known.members)
+                cluster.add_machine(number, self._flags(member, number), start).start()
             elif each.is_learner and self._random.random() < 0.5 and not self._open:
                 request = etcd.MemberPromoteRequest(ID=each.id)
                 path = "/etcdserverpb.Cluster/MemberPromote"
@@ -301,6 +347,103 @@ class Operator:
         for member_id in list(self._ids):
             if known.is_removed(member_id):
                 self._see_off(member_id)
+
+    # Starts without a log.
+
+    def _flags(self, member: Member, number: int) -> InitialCluster:
+        """Return the members to tell a machine of: as a member knows them, or one that lags."""
+        random = self._random
+        if self.faults.stale_flags_chance and random.random() < self.faults.stale_flags_chance:
+            running = [each.member for each in self._cluster.machines.values()]
+            member = random.choice([each for each in running if each is not None])
+        flags = {_name(each): each.peer_urls for each in member.cluster.members}
+        return flags | {f"m{number}": (_url(number),)}
+
+    def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
+        """Look at where a process without a log starts; return whether it may.
+
+        One that lost its log must be refused if anybody told it that it has run before. Where
+        nobody did, etcd lets it start; whoever runs it must know better, and does here.
+        """
+        config = machine.config
+        member_id = self._id_of(machine.number)
+        if start.joined is None:
+            founders = initial_members(config.initial_cluster, config.initial_cluster_token)
+            if {each.id for each in founders} != self._founders or machine.is_existing:
+                raise Violation(ENTERING, f"{machine.name} founds a cluster of {founders}")
+        else:
+            if start.joined[:2] != (member_id, self._cluster_id):
+                raise Violation(ENTERING, f"{machine.name} joins elsewhere: {start.joined}")
+            self.counts["members joined"] += 1
+        if entrance.is_known(member_id):
+            raise Violation(
+                ENTERING, f"{machine.name} starts without a log, but was told that it has run"
+            )
+        if machine.is_wiped:
+            self._line(f"ends {machine.name}, which nobody refused")
+            self.counts["lost disks unnoticed"] += 1
+            self._is_found_out = True
+        return not machine.is_wiped
+
+    def refused(self, machine: Machine, error: BootstrapError) -> None:
+        """See to a machine that was refused: it is told what is right, or replaced."""
+        reason = next((each for each in _REASONS if each in str(error)), None)
+        if reason is None or (reason == _HAS_RUN and not machine.is_wiped):
+            raise Violation(ENTERING, f"{machine.name} is refused: {error}")
+        self.counts["starts refused"] += 1
+        if reason == _HAS_RUN:
+            self.counts["lost disks refused"] += 1
+            self._is_found_out = True
+        else:
+            seconds = self._random.uniform(*AGAIN_SECONDS)
+            self._world.after(seconds, self._start_again, machine)
+
+    def _start_again(self, machine: Machine) -> None:
+        if machine.is_retired or not machine.is_dead:
+            return
+        member = self._newest()
+        if member is not None and machine.is_existing:
+            flags = self._flags(member, machine.number)
+            machine.config = replace(machine.config, initial_cluster=flags)
+        machine.start()
+
+    def _wipe(self) -> None:
+        """Let a machine lose its disk, where the others can do without it, and start it."""
+        random, cluster, newest = self._random, self._cluster, self._newest()
+        if newest is None or self._wiped or self._is_changing(newest):
+            return
+        number = random.choice(cluster.members)
+        if not is_bootstrapped(newest.cluster.members, self._id_of(number)):
+            return
+        machine = cluster.machines[number]
+        self._wiped, self._is_found_out = self._id_of(number), False
+        self.counts["disks lost"] += 1
+        machine.wipe()
+        if self._wiped not in self._founders or random.random() < 0.5:
+            machine.is_existing = True
+            flags = self._flags(newest, number)
+            machine.config = replace(machine.config, initial_cluster=flags)
+        machine.start()
+
+    def _is_changing(self, newest: Member) -> bool:
+        """Tell whether members change, or are too few for one to be lost."""
+        voters = newest.cluster.voters
+        return bool(
+            len(voters) < 3
+            or len(voters) != len(self._ids)
+            or self._open
+            or self._leaving
+            or self._is_replacing
+            or (self._late_until and self._is_undecided())
+        )
+
+    def _replace_wiped(self, member: Member) -> None:
+        """Remove a member that lost its disk, and add another."""
+        if member.cluster.is_removed(self._wiped):
+            self._wiped = 0
+            self._add(self._anyone(), is_learner=False)
+        elif self._is_found_out and not self._open:
+            self._remove(self._anyone(), self._ids[self._wiped], self._changed)
 
     def _is_known(self, member_id: int) -> bool:
         """Tell whether all voters know of a removal; one that does not may need that vote for ever.
@@ -381,7 +524,12 @@ class Operator:
             machine.member.flush_soon()
 
     def _answer_alarm(self, member: Member) -> Iterator[None]:
-        """Make room and clear the alarm; every step is asked for until it is answered."""
+        """Mend what it is about and clear it; every step is asked for until it is answered."""
+        if member.alarms.raised(AlarmType.CORRUPT):
+            yield from self._restore_disks()
+            yield from self._clear(member, AlarmType.CORRUPT)
+        if not member.alarms.raised(AlarmType.NO_SPACE):
+            return
         compaction = etcd.CompactionRequest(revision=member.store.revision, physical=True)
         # Whoever judges what watchers got has to know of it.
         history, now = self._cluster.history, self._world.now
@@ -392,11 +540,28 @@ class Operator:
             request = etcd.DefragmentRequest()
             self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._go_on)
             yield
-        clear = etcd.AlarmRequest(action=etcd.AlarmRequest.DEACTIVATE, alarm=etcd.NOSPACE)
-        for alarm in member.alarms.raised():
-            clear.memberID = alarm.member_id
+        yield from self._clear(member, AlarmType.NO_SPACE)
+
+    def _clear(self, member: Member, alarm_type: int) -> Iterator[None]:
+        for alarm in member.alarms.raised(alarm_type):
+            clear = etcd.AlarmRequest(
+                action=etcd.AlarmRequest.DEACTIVATE,
+                alarm=alarm_type,  # type: ignore[arg-type]
+                memberID=alarm.member_id,
+            )
             self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._go_on)
             yield
+
+    def _restore_disks(self) -> Iterator[None]:
+        """Restore what has decayed; nobody can tell by an alarm where that is."""
+        self.counts["corruptions found"] += 1
+        for machine in list(self._cluster.machines.values()):
+            if machine.disk.is_damaged:
+                machine.crash(power_cut=False)
+                machine.disk.restore()
+                machine.start()
+        self._world.after(LOOK_SECONDS, self._go_on)
+        yield
 
     def _go_on(self, _result: bytes | Status | None = None) -> None:
         assert self._alarmed is not None
@@ -427,6 +592,8 @@ class Operator:
     def _is_busy(self) -> bool:
         member = self._newest()
         if member is None or self._open or self._leaving or self._alarmed is not None:
+            return True
+        if self._wiped or any(each.member is None for each in self._cluster.machines.values()):
             return True
         if self._late_until and self._is_undecided():
             return True
@@ -471,6 +638,10 @@ def _applied(member: Member) -> int:
 
 def _url(number: int) -> str:
     return f"http://m{number}:2380"
+
+
+def _name(peer: Peer) -> str:
+    return f"m{_number(peer.peer_urls[0])}"
 
 
 def _number(url: str) -> int:

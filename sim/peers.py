@@ -15,9 +15,11 @@ from kvorum.member import questions
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.waits import Steps
+from kvorum.peer.cluster.joining import find_start
 from kvorum.peer.cluster.peering import Peering, Settings
 from kvorum.raft.wire import decode_message, encode_message
 from kvorum.snap import ReceivedDatabase
+from sim.entering import Entrance
 from sim.links import Links
 from sim.machine import Machine
 from sim.network import Network
@@ -50,6 +52,9 @@ class PlainPeers:
         self._generation = member.cluster.generation
         for each in member.cluster.members:
             member.connected(each.id, -inf)
+
+    def enter(self) -> None:
+        """Ask nobody: whoever sets a machine up knows its place."""
 
     def crash(self, *, power_cut: bool) -> None:
         """Forget nothing: there are no connections."""
@@ -187,6 +192,19 @@ class FramedPeers:
         machine, port = self._machine, self._port
         settings = Settings(peer_urls=machine.peer_urls, known=machine.known)
         self._peering = Peering(member, port.edge, port.dialer, settings, machine.logs)
+
+    def enter(self) -> Entrance:
+        """Let a process without a log ask the others for its place."""
+        machine, config = self._machine, self._machine.config
+        steps = find_start(
+            config.initial_cluster,
+            config.name,
+            machine.peer_urls,
+            config.initial_cluster_token,
+            config.server_version,
+            is_existing=machine.is_existing,
+        )
+        return Entrance(self._port, steps, machine.output, machine.now)
 
     def crash(self, *, power_cut: bool) -> None:
         """Break the connections of a process that ended."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from sim.faults import Faults, draw
+from sim.faults import Faults, draw, draw_more
 from sim.workloads import Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.2, 2), (0.2, 2), (0.25, 4), (0.5, 2)]
@@ -44,14 +44,15 @@ def draw_plan(seed: int, members: int) -> Plan:
     seconds = random.uniform(2.0, 8.0)
     workload = draw_workload(random, seconds)
     options = draw_options(random)
+    more = Random(f"{seed}/more")
     waits_for_leases = random.random() < 0.2
     return Plan(
         seed=seed,
         members=members,
-        faults=faults,
+        faults=draw_more(more, faults, members),
         fault_seconds=seconds,
         workload=workload,
-        options=options | draw_hash_checks(random, faults),
+        options=options | draw_hash_checks(random, more),
         waits_for_leases=waits_for_leases,
         waits_for_proposals=random.random() < 0.2,
     )
@@ -78,13 +79,10 @@ def draw_options(random: Random) -> dict[str, object]:
     }
 
 
-def draw_hash_checks(random: Random, faults: Faults) -> dict[str, object]:
-    """Return how often the leader compares hashes.
-
-    Not where bits flip: a row whose key has changed may be missed rightly, and the alarm with it
-    refuses everything from then on.
-    """
-    intervals = [random.choice([0.0, 0.0, 0.2, 1.0]) for _ in range(2)]
-    if faults.flip_gap:
-        return {}
-    return {"corrupt_check_seconds": intervals[0], "compact_hash_check_seconds": intervals[1]}
+def draw_hash_checks(random: Random, more: Random) -> dict[str, object]:
+    """Return how often the leader compares hashes, and whether members do that when they start."""
+    return {
+        "corrupt_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
+        "compact_hash_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
+        "initial_corrupt_check": more.random() < 0.4,
+    }

@@ -1,7 +1,11 @@
 """Flipped bits in a real file: never served, always reported with the file, the row, the remedy."""
 
+import json
 import random
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,8 @@ ROWS = {
     for revision in range(2, 300)
 }
 FLIPS = 60
+FLIPS_ANYWHERE = 120
+FLIPPER = Path(__file__).parent / "flipper.py"
 
 
 def open_at(directory: Path) -> Backend:
@@ -140,6 +146,25 @@ def test_a_file_of_something_else_is_refused(database: Path, tmp_path: Path) -> 
     (tmp_path / "image" / "backend.1").write_bytes(random.Random(0).randbytes(8192))
     with pytest.raises(BackendError, match=r"backend\.1: opening.*"):
         open_at(tmp_path / "image")
+
+
+def test_a_flipped_bit_anywhere_gives_no_wrong_row(database: Path, tmp_path: Path) -> None:
+    """Of a page, a pointer or free space: the reader has all rows, says why not, or is ended."""
+    rows = json.dumps({revision: value.hex() for revision, value in ROWS.items()})
+    told = subprocess.run(
+        [sys.executable, FLIPPER, database, tmp_path, "0", str(FLIPS_ANYWHERE)],
+        input=rows,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split() for line in told.stdout.splitlines()]
+    counts = Counter(became for _, became in lines)
+    assert counts.total() == FLIPS_ANYWHERE
+    assert counts["whole"] and counts["damaged"]
+    assert set(counts) <= {"whole", "damaged", "ended"}, [
+        line for line in lines if line[1] not in ("whole", "damaged", "ended")
+    ]
 
 
 def test_an_undamaged_file_is_served(database: Path) -> None:

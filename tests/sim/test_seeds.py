@@ -12,6 +12,7 @@ FOUND = {
     (1, 1): "the backend said when it is due, and then was not: the loop was woken for nothing",
     (75, 5): "the clock stood still over a restart: ids came again, entries were mixed up",
     (92, 1): "the power failed before the first batch was whole: the cluster never began",
+    (2117, 1): "none in the members: a window of messages out of order was taken for a storm",
     (100055, 5): "none in the members: a lease that was granted late was said to end late",
     (100934, 3): "none in the members: a restored disk got back what was replaced since",
     (100960, 3): "none in the members: an operator took a change for lost that was in a log",

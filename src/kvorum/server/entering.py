@@ -13,15 +13,10 @@ from typing import TypeVar
 
 from kvorum.files.real import RealFiles
 from kvorum.member.config import MemberConfig
-from kvorum.membership.bootstrap import (
-    InitialCluster,
-    check_initial_cluster,
-    initial_members,
-    parse_initial_cluster,
-)
+from kvorum.membership.bootstrap import InitialCluster, parse_initial_cluster
 from kvorum.membership.documents import Member as Peer
-from kvorum.peer.cluster.exchanges import Answer, Exchanges
-from kvorum.peer.cluster.joining import Asking, check_new, join
+from kvorum.peer.cluster.exchanges import Answer
+from kvorum.peer.cluster.joining import Asking, Inquiry, find_start
 from kvorum.server.config import Config
 from kvorum.server.credentials import Credentials
 from kvorum.server.dialer import HttpDialer
@@ -61,23 +56,24 @@ async def enter(
     if log_exists(files, wal_directory):
         logger.info("the data directory has a log; flags about the initial cluster are not used")
     else:
-        advertised = [str(url) for url in config.advertise_peer_urls]
-        check_initial_cluster(cluster, config.name, advertised, resolve)
-        if config.initial_cluster_state == "existing":
-            version = MemberConfig(directory=directory).server_version
-            steps = join(cluster, config.name, version, resolve)
-            joined = await ask_others(steps, config, credentials)
-            joins, known = (joined.member_id, joined.cluster_id), joined.members
+        steps = find_start(
+            cluster,
+            config.name,
+            [str(url) for url in config.advertise_peer_urls],
+            config.initial_cluster_token,
+            MemberConfig(directory=directory).server_version,
+            resolve,
+            is_existing=config.initial_cluster_state == "existing",
+        )
+        joined, known = await ask_others(steps, config, credentials)
+        if joined is not None:
+            joins = (joined.member_id, joined.cluster_id)
             logger.info(
                 "joining an existing cluster",
                 local_member_id=f"{joined.member_id:x}",
                 cluster_id=f"{joined.cluster_id:x}",
                 members=[f"{each.id:x}={','.join(each.peer_urls)}" for each in known],
             )
-        elif len(cluster) > 1:
-            founding = check_new(cluster, config.initial_cluster_token, config.name)
-            await ask_others(founding, config, credentials)
-            known = initial_members(cluster, config.initial_cluster_token)
     return member_config(config, directory, cluster, joins), known
 
 
@@ -92,39 +88,22 @@ async def ask_others(
         connect_seconds_max=1.0 + config.heartbeat_seconds * config.election_ticks,
         wake=arrived.set,
     )
-    exchanges = Exchanges(dialer)
-    answer: Answer | None = None
     try:
-        while True:
+        inquiry = Inquiry(steps, dialer, clock())
+        while not inquiry.is_done:
+            left = inquiry.pass_time(clock()) - clock()
+            if inquiry.is_done:
+                break
             try:
-                asking = steps.send(answer)
-            except StopIteration as end:
-                value: Value = end.value
-                return value
-            answer = await _ask(asking, dialer, exchanges, arrived)
+                async with asyncio.timeout(max(0.0, left)):
+                    await arrived.wait()
+            except TimeoutError:
+                continue
+            arrived.clear()
+            inquiry.happened(dialer.poll(), clock())
+        return inquiry.value
     finally:
         dialer.stop()
-
-
-async def _ask(
-    asking: Asking, dialer: HttpDialer, exchanges: Exchanges, arrived: asyncio.Event
-) -> Answer | None:
-    answers: list[Answer | None] = []
-    request = ("GET", asking.target, (), b"")
-    exchanges.ask(0, [asking.url], request, clock() + asking.seconds_max, answers.append)
-    while not answers:
-        left = exchanges.pass_time(clock()) - clock()
-        if answers:
-            break
-        try:
-            async with asyncio.timeout(max(0.0, left)):
-                await arrived.wait()
-        except TimeoutError:
-            continue
-        arrived.clear()
-        for event in dialer.poll():
-            exchanges.happened(event)
-    return answers[0]
 
 
 def member_config(

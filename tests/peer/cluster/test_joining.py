@@ -112,6 +112,17 @@ def test_a_member_that_has_run_before_needs_its_log() -> None:
         joined(running("3.7.0", *MEMBERS, known))
 
 
+def test_one_that_knows_of_an_earlier_life_is_enough() -> None:
+    """The first to answer may lag behind, and not have heard that the member has run."""
+    known = Member(ADDED.id, ADDED.peer_urls, name=NAME, client_urls=("http://m3:2379",))
+    answers = running() | {"http://m2:2380/members": members(*MEMBERS, known)}
+    with pytest.raises(BootstrapError, match=r"1234 has already been bootstrapped.*member remove"):
+        joined(answers)
+    # What another cluster says of the same id is of no concern.
+    answers |= {"http://m2:2380/members": members(*MEMBERS, known, cluster=CLUSTER + 1)}
+    assert joined(answers).member_id == ADDED.id
+
+
 @pytest.mark.parametrize("own", ["3.0.0", "3.5.1", "3.6.0", "3.7.0"])
 def test_clusters_of_this_version_or_older_are_joined(own: str) -> None:
     assert joined(running(own)).member_id == ADDED.id
@@ -156,3 +167,6 @@ def test_a_new_member_that_others_know_has_lost_its_log() -> None:
     (own,) = (each for each in local if each.name == "m0")
     with pytest.raises(BootstrapError, match=f"{own.id:x} has already been bootstrapped"):
         founded({"http://m2:2380/members": members(*MEMBERS)})
+    lagging = members(*(Member(each.id, each.peer_urls) for each in MEMBERS))
+    with pytest.raises(BootstrapError, match=f"{own.id:x} has already been bootstrapped"):
+        founded({"http://m1:2380/members": lagging, "http://m2:2380/members": members(*MEMBERS)})

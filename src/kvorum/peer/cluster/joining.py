@@ -3,19 +3,21 @@
 One that joins a cluster takes its id and the cluster's from the answer of whoever answers first,
 after checking that both sides mean the same members and that the versions fit. One that begins a
 new cluster makes sure that the others do not know it from an earlier life: a member that lost its
-log has forgotten its votes, and must not come back as the same one.
+log has forgotten its votes, and must not come back as the same one. That is asked of everybody: a
+member that lags behind may not have heard yet that this one has run.
 
-Both are generators that yield what to ask and are given the answer, or None.
+All are generators that yield what to ask and are given the answer, or None; `Inquiry` asks it.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from kvorum.member.questions import DOWNGRADE_PATH
 from kvorum.membership.bootstrap import (
     BootstrapError,
     InitialCluster,
+    check_initial_cluster,
     initial_members,
     is_bootstrapped,
     match_existing,
@@ -23,8 +25,9 @@ from kvorum.membership.bootstrap import (
 from kvorum.membership.documents import DocumentError, Member, decode_members
 from kvorum.membership.versions import CLUSTER_VERSION_MIN, Version, parse_version
 from kvorum.peer.cluster.answers import CLUSTER_ID, MEMBERS_PATH, VERSION_PATH
-from kvorum.peer.cluster.exchanges import Answer
+from kvorum.peer.cluster.exchanges import Answer, Exchanges
 from kvorum.peer.cluster.polling import versions_of
+from kvorum.peer.interface import Dialer, DialEvent
 
 JOIN_SECONDS_MAX = 10.0
 """Time for one answer to a member that joins."""
@@ -48,7 +51,85 @@ class Joined(NamedTuple):
     members: list[Member]
 
 
+class Start(NamedTuple):
+    """Where a member begins: in a cluster that exists, or with others in a new one."""
+
+    joined: Joined | None
+    known: Sequence[Member]
+    """Whom it knows of before its log tells it."""
+
+
 Steps = Generator[Asking, Answer | None, None]
+_Told = tuple[int, list[Member]]
+"""The id of a cluster and its members, as a member has them."""
+
+Value = TypeVar("Value")
+
+
+class Inquiry(Generic[Value]):
+    """Asks what steps yield, one after the other; `value` is what they return, once `is_done`.
+
+    Any call raises what the steps raise. Requests go out through the dialer at once.
+    """
+
+    __slots__ = ("_exchanges", "_now", "_steps", "is_done", "value")
+
+    value: Value
+
+    def __init__(
+        self, steps: Generator[Asking, Answer | None, Value], dialer: Dialer, now: float
+    ) -> None:
+        self._steps = steps
+        self._exchanges = Exchanges(dialer)
+        self._now = now
+        self.is_done = False
+        self._go_on(None)
+
+    def happened(self, events: Iterable[DialEvent], now: float) -> None:
+        """Take what the dialer reports."""
+        self._now = now
+        for event in events:
+            self._exchanges.happened(event)
+
+    def pass_time(self, now: float) -> float:
+        """Give up a question that took too long; return when to look again."""
+        self._now = now
+        return self._exchanges.pass_time(now)
+
+    def _go_on(self, answer: Answer | None) -> None:
+        try:
+            asking = self._steps.send(answer)
+        except StopIteration as end:
+            self.is_done = True
+            self.value = end.value
+            return
+        request = ("GET", asking.target, (), b"")
+        deadline = self._now + asking.seconds_max
+        self._exchanges.ask(0, [asking.url], request, deadline, self._go_on)
+
+
+def find_start(
+    initial_cluster: InitialCluster,
+    name: str,
+    advertised: Sequence[str],
+    token: str,
+    server_version: str,
+    resolve: Callable[[str], str] = str,
+    *,
+    is_existing: bool,
+) -> Generator[Asking, Answer | None, Start]:
+    """Find where a member without a log begins; raises BootstrapError if it may not.
+
+    `advertised` are its own peer URLs; `is_existing` tells which state of the cluster was given.
+    """
+    check_initial_cluster(initial_cluster, name, advertised, resolve)
+    if is_existing:
+        joined = yield from join(initial_cluster, name, server_version, resolve)
+        return Start(joined, joined.members)
+    if len(initial_cluster) == 1:
+        return Start(None, ())
+    yield from check_new(initial_cluster, token, name)
+    return Start(None, initial_members(initial_cluster, token))
 
 
 def join(
@@ -59,17 +140,17 @@ def join(
 ) -> Generator[Asking, Answer | None, Joined]:
     """Find the existing cluster of a list; raises BootstrapError if it cannot be joined."""
     urls = _urls_of_others(initial_cluster, name)
-    found = yield from _fetch(urls, JOIN_SECONDS_MAX)
-    if found is None:
+    told = yield from _fetch(urls, JOIN_SECONDS_MAX)
+    if not told:
         raise BootstrapError(
             "cannot fetch cluster info from peer urls: could not retrieve cluster information "
             f"from the given URLs {', '.join(urls) or '(none)'}; is the cluster running, and are "
             "the URLs of its members in --initial-cluster?"
         )
-    cluster_id, existing = found
+    cluster_id, existing = told[0]
     members = match_existing(initial_cluster, existing, resolve)
     local = next(each for each in members if each.name == name)
-    if is_bootstrapped(existing, local.id):
+    if any(each == cluster_id and is_bootstrapped(known, local.id) for each, known in told):
         raise BootstrapError(
             f"member {local.id:x} has already been bootstrapped: the cluster knows {name} as a "
             "member that has run before, but its data directory holds no log. A member that lost "
@@ -83,8 +164,8 @@ def join(
 def check_new(initial_cluster: InitialCluster, token: str, name: str) -> Steps:
     """Make sure that no other member knows this one; raises BootstrapError."""
     local = next(each for each in initial_members(initial_cluster, token) if each.name == name)
-    found = yield from _fetch(_urls_of_others(initial_cluster, name), NEW_SECONDS_MAX)
-    if found is not None and is_bootstrapped(found[1], local.id):
+    told = yield from _fetch(_urls_of_others(initial_cluster, name), NEW_SECONDS_MAX)
+    if any(is_bootstrapped(known, local.id) for _, known in told):
         raise BootstrapError(
             f"member {local.id:x} has already been bootstrapped: the other members know {name} as "
             "a member that has run before, but its data directory holds no log. Give it the "
@@ -99,20 +180,19 @@ def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
 
 def _fetch(
     urls: Sequence[str], seconds_max: float
-) -> Generator[Asking, Answer | None, tuple[int, list[Member]] | None]:
-    """Return the cluster's id and members by the first who tells them; None if nobody does."""
+) -> Generator[Asking, Answer | None, list[_Told]]:
+    """Return what those told who did, in the order they were asked."""
+    told: list[_Told] = []
     for url in urls:
         answer = yield Asking(url, MEMBERS_PATH, seconds_max)
         if answer is None or answer.status != 200:
             continue
-        try:
+        with suppress(ValueError, DocumentError):
             cluster_id = int(answer.headers.get(CLUSTER_ID, ""), 16)
             members = decode_members(answer.body)
-        except (ValueError, DocumentError):
-            continue
-        if members:
-            return cluster_id, members
-    return None
+            if members:
+                told.append((cluster_id, members))
+    return told
 
 
 def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> Steps:
