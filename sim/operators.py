@@ -246,6 +246,11 @@ class Operator:
             self._remove(self._anyone(), random.choice(members), self._changed)
 
     def _add(self, at: int, *, is_learner: bool) -> None:
+        newest = self._newest()
+        if self._is_framed and (newest is None or newest.cluster.version is None):
+            # Whoever joins is refused until the cluster's version is decided; a voter that waits
+            # for that, and without whom nothing is decided, waits for ever. So it is with etcd.
+            return
         number = self._next_number
         self._next_number += 1
         self.counts["learners added" if is_learner else "voters added"] += 1

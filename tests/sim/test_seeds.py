@@ -20,6 +20,7 @@ FOUND = {
     (400061, 1): "none in the members: a leader of two that removed itself was gone before it told",
     (400414, 3): "none in the members: what came to a paused process came out of order",
     (500359, 5): "a leader that had been removed was asked to promote a learner, and stopped",
+    (700277, 1): "as with etcd: a voter was added before the cluster's version was decided",
 }
 
 
