@@ -226,11 +226,17 @@ class SimulatedEnvironments:
         with self._raw(random.choice(paths)) as (environment, databases):
             if not databases:
                 return None
-            bucket = random.choice([each for each in BUCKETS if each in databases])
-            with environment.begin(databases[bucket], write=True) as transaction:
-                entries = list(transaction.cursor())
-                if not entries:
+            with environment.begin(write=True) as transaction:
+                found = {
+                    each: list(transaction.cursor(databases[each]))
+                    for each in BUCKETS
+                    if each in databases
+                }
+                buckets = [each for each, entries in found.items() if entries]
+                if not buckets:
                     return None
+                bucket = random.choice(buckets)
+                database, entries = databases[bucket], found[bucket]
                 key, value = random.choice(entries)
                 # The keys of rows and names decay as well, if not as often: they are short.
                 is_key = random.random() < 0.2
@@ -238,10 +244,10 @@ class SimulatedEnvironments:
                 damage = DamagedEntry(
                     bucket, key, value, flipped if is_key else key, value if is_key else flipped
                 )
-                if is_key and transaction.get(flipped) is not None:
+                if is_key and transaction.get(flipped, db=database) is not None:
                     return None
-                transaction.delete(key)
-                transaction.put(damage.now_key, damage.now_value)
+                transaction.delete(key, db=database)
+                transaction.put(damage.now_key, damage.now_value, db=database)
         self.strayed = damage if is_key else None
         return damage
 

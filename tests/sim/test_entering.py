@@ -35,7 +35,9 @@ def directory() -> Iterator[Path]:
 def running(directory: Path, seed: int, faults: Faults, size: int = 3) -> Iterator[Cluster]:
     """Start a cluster in which only so much goes wrong."""
     world = World(seed)
-    cluster = Cluster(world, size, faults, str(directory), {"election_ticks": 4})
+    cluster = Cluster(
+        world, size, faults, str(directory), {"election_ticks": 4, "segment_bytes": 16384}
+    )
     try:
         cluster.start()
         yield cluster
@@ -123,11 +125,13 @@ def test_a_member_that_joins_may_crash_and_start_again(directory: Path) -> None:
     for step in range(12):
         part = directory / str(step)
         part.mkdir()
-        with running(part, 6, JOINING) as cluster:
+        with running(part, 6, replace(FRAMES, change_gap=1e9)) as cluster:
             world = cluster._world
+            world.run_until(3.0)
+            cluster.operator._add(1, is_learner=False)
             assert world.run_while(lambda: max(cluster.machines) < 4, 10.0)
             machine = cluster.machines[max(cluster.machines)]
-            world.run_until(world.now + 0.002 * step)
+            world.run_until(world.now + 0.002 * 2**step)
             crashed_early += machine.member is None
             machine.crash(power_cut=True)
             cluster.nemesis.restart_later(machine)

@@ -27,7 +27,7 @@ from sim.violation import Violation
 from sim.world import World
 
 SEED = 300000
-OPTIONS = {"election_ticks": 4, "flush_seconds": 0.02}
+OPTIONS = {"election_ticks": 4, "flush_seconds": 0.02, "segment_bytes": 16384}
 
 
 def another_hash(body: bytes) -> Hashed:

@@ -40,8 +40,8 @@ def members(*known: Member, cluster: int = CLUSTER) -> Answer:
     return Answer(200, {"x-etcd-cluster-id": f"{cluster:x}"}, body)
 
 
-def version(cluster: str) -> Answer:
-    body = json.dumps({"etcdserver": "3.7.1", "etcdcluster": cluster}).encode()
+def version(cluster: str, server: str = "3.7.1") -> Answer:
+    body = json.dumps({"etcdserver": server, "etcdcluster": cluster}).encode()
     return Answer(200, {}, body)
 
 
@@ -128,10 +128,21 @@ def test_clusters_of_this_version_or_older_are_joined(own: str) -> None:
     assert joined(running(own)).member_id == ADDED.id
 
 
-@pytest.mark.parametrize("other", ["3.8.0", "4.0.0", "2.3.0", "not_decided", "garbage"])
+@pytest.mark.parametrize("other", ["3.8.0", "4.0.0", "2.3.0", "garbage"])
 def test_other_clusters_are_not(other: str) -> None:
     with pytest.raises(BootstrapError, match="incompatible with current running cluster"):
         joined(running(other))
+
+
+def test_a_cluster_without_a_version_yet_is_joined_if_any_it_may_agree_on_fits() -> None:
+    undecided = running("not_decided")
+    assert joined(undecided).member_id == ADDED.id
+    with pytest.raises(BootstrapError, match=r"runs with 3\.8\.2"):
+        joined(undecided | {"http://m2:2380/version": version("not_decided", "3.8.2")})
+    for number in range(3):
+        undecided[f"http://m{number}:2380/version"] = version("not_decided", "garbage")
+    with pytest.raises(BootstrapError, match="no member told its version"):
+        joined(undecided)
 
 
 def test_one_member_of_a_version_that_does_not_fit_is_enough() -> None:

@@ -9,7 +9,7 @@ member that lags behind may not have heard yet that this one has run.
 All are generators that yield what to ask and are given the answer, or None; `Inquiry` asks it.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
@@ -24,7 +24,12 @@ from kvorum.membership.bootstrap import (
 )
 from kvorum.membership.documents import DocumentError, Member, decode_members
 from kvorum.membership.versions import CLUSTER_VERSION_MIN, Version, parse_version
-from kvorum.peer.cluster.answers import CLUSTER_ID, MEMBERS_PATH, VERSION_PATH
+from kvorum.peer.cluster.answers import (
+    CLUSTER_ID,
+    MEMBERS_PATH,
+    UNDECIDED_CLUSTER,
+    VERSION_PATH,
+)
 from kvorum.peer.cluster.exchanges import Answer, Exchanges
 from kvorum.peer.cluster.polling import versions_of
 from kvorum.peer.interface import Dialer, DialEvent
@@ -33,6 +38,8 @@ JOIN_SECONDS_MAX = 10.0
 """Time for one answer to a member that joins."""
 NEW_SECONDS_MAX = 1.0
 """Time for one answer to a member of a new cluster: most of the others do not run yet."""
+MORE_SECONDS_MAX = 1.0
+"""Time for one more answer when there is one to begin with."""
 
 
 class Asking(NamedTuple):
@@ -184,7 +191,7 @@ def _fetch(
     """Return what those told who did, in the order they were asked."""
     told: list[_Told] = []
     for url in urls:
-        answer = yield Asking(url, MEMBERS_PATH, seconds_max)
+        answer = yield Asking(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
         if answer is None or answer.status != 200:
             continue
         with suppress(ValueError, DocumentError):
@@ -196,7 +203,11 @@ def _fetch(
 
 
 def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> Steps:
-    """Check that a cluster's version is one that this server can run with."""
+    """Check that a cluster's version is one that this server can run with.
+
+    Where none is decided yet it may be that of a member, but no higher. It must not be waited
+    for: without this member the cluster may have no quorum to decide on one.
+    """
     others = [each for each in existing if each.id != local_id]
     found: dict[int, Version] = {}
     for member in others:
@@ -204,8 +215,8 @@ def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> 
             versions = versions_of((yield Asking(url, VERSION_PATH, JOIN_SECONDS_MAX)))
             if versions is None:
                 continue
-            with suppress(ValueError):  # not decided yet
-                found[member.id] = parse_version(versions.get("etcdcluster", ""))
+            with suppress(ValueError):
+                found[member.id] = _version_or_more(versions)
             break
     highest = own.level
     if (yield from _is_downgrading(others)):
@@ -221,6 +232,12 @@ def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> 
             "incompatible with current running cluster: this server can join clusters of version "
             f"{CLUSTER_VERSION_MIN} to {highest}, but {told or 'no member told its version'}"
         )
+
+
+def _version_or_more(versions: Mapping[str, str]) -> Version:
+    """Return the version of a member's cluster, or what it will be at most."""
+    is_decided = versions.get("etcdcluster") != UNDECIDED_CLUSTER
+    return parse_version(versions.get("etcdcluster" if is_decided else "etcdserver", ""))
 
 
 def _is_downgrading(
