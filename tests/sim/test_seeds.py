@@ -21,10 +21,7 @@ FOUND = {
     (400414, 3): "none in the members: what came to a paused process came out of order",
     (500359, 5): "a leader that had been removed was asked to promote a learner, and stopped",
     (600381, 1): "who asked for a snapshot while one was made for another never got one",
-    (
-        700277,
-        1,
-    ): "a voter that was added before the cluster had decided on its version never got in",
+    (700277, 1): "a voter that was added before the cluster decided on its version never got in",
 }
 
 
