@@ -6,7 +6,7 @@ from random import Random
 from sim.faults import Faults, draw, draw_more
 from sim.workloads import Workload, draw_workload
 
-_HEARTBEATS = [(0.1, 2), (0.1, 4), (0.2, 2), (0.2, 2), (0.25, 4), (0.5, 2)]
+_HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """How long a heartbeat is, and how many of them an election."""
 
 
