@@ -118,7 +118,7 @@ class Wire:
         self._decoder = Decoder()
         self.credit = credit
         self._block = b""
-        self._last_stream = -1
+        self.last_stream = -1
         self.answers: dict[int, Answer] = {}
         self.settings: dict[int, int] = {}
         self.acknowledged = 0
@@ -143,10 +143,10 @@ class Wire:
 
     def open(self, headers: HeaderList, *, end: bool = False) -> int:
         """Send headers on the next stream."""
-        self._last_stream += 2
-        self.answers[self._last_stream] = Answer()
-        self.send(self.headers_frame(self._last_stream, headers, end=end))
-        return self._last_stream
+        self.last_stream += 2
+        self.answers[self.last_stream] = Answer()
+        self.send(self.headers_frame(self.last_stream, headers, end=end))
+        return self.last_stream
 
     def headers_frame(self, stream: int, headers: HeaderList, *, end: bool = False) -> HeadersFrame:
         frame = HeadersFrame(stream, self.encoder.encode(headers))
