@@ -157,17 +157,22 @@ class Wire:
 
     def data(self, stream: int, data: bytes, *, end: bool = False) -> None:
         """Send data in frames of the usual size, whatever the window."""
+        self.send(*self.data_frames(stream, data, end=end))
+
+    def data_frames(self, stream: int, data: bytes, *, end: bool = False) -> list[DataFrame]:
         pieces = [data[at : at + 16384] for at in range(0, len(data), 16384)] or [b""]
         frames = [DataFrame(stream, piece) for piece in pieces]
         if end:
             frames[-1].flags.add("END_STREAM")
-        self.send(*frames)
+        return frames
 
     def call(self, path: str, body: bytes, *more: tuple[str, str], end: bool = True) -> int:
-        """Open a gRPC call with this body; return its stream."""
-        stream = self.open(grpc_headers(path, *more))
-        self.data(stream, body, end=end)
-        return stream
+        """Open a gRPC call with this body, in one piece; return its stream."""
+        self.last_stream += 2
+        self.answers[self.last_stream] = Answer()
+        frames = self.data_frames(self.last_stream, body, end=end)
+        self.send(self.headers_frame(self.last_stream, grpc_headers(path, *more)), *frames)
+        return self.last_stream
 
     def reset(self, stream: int, code: int = 8) -> None:
         self.send(RstStreamFrame(stream, code))
