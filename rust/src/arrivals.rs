@@ -10,9 +10,9 @@ pub struct Arrivals {
     unary: Vec<Unary>,
     events: Vec<Event>,
     /// Calls that began; their first message may not be among what arrived.
-    calls: usize,
+    calls: u32,
     /// gRPC messages among them.
-    messages: usize,
+    messages: u32,
 }
 
 impl Arrivals {
@@ -43,10 +43,10 @@ impl Arrivals {
         }
         let counters = &network.shared.counters;
         if self.calls > 0 {
-            count(&counters.calls_received, std::mem::take(&mut self.calls));
+            count(&counters.calls_received, std::mem::take(&mut self.calls) as usize);
         }
         if self.messages > 0 {
-            count(&counters.messages_received, std::mem::take(&mut self.messages));
+            count(&counters.messages_received, std::mem::take(&mut self.messages) as usize);
         }
     }
 

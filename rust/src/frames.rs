@@ -88,7 +88,7 @@ pub struct Traffic {
     /// DATA that was written: stream and length.
     pub data: Vec<(u32, usize)>,
     /// GOAWAY frames that were written.
-    pub goaways: u32,
+    pub goaways: u8,
 }
 
 impl Traffic {
@@ -114,7 +114,7 @@ impl Traffic {
                 self.data.push((frame.stream, frame.length));
             }
             HEADERS => self.answered = true,
-            GO_AWAY => self.goaways += 1,
+            GO_AWAY => self.goaways = self.goaways.saturating_add(1),
             _ => {}
         });
     }
