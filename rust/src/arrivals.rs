@@ -9,11 +9,17 @@ use bytes::Bytes;
 pub struct Arrivals {
     unary: Vec<Unary>,
     events: Vec<Event>,
+    /// Calls that began; their first message may not be among what arrived.
+    calls: u32,
     /// gRPC messages among them.
-    messages: usize,
+    messages: u32,
 }
 
 impl Arrivals {
+    pub fn call(&mut self) {
+        self.calls += 1;
+    }
+
     pub fn request(&mut self, request: Unary) {
         self.unary.push(request);
         self.messages += 1;
@@ -29,15 +35,26 @@ impl Arrivals {
     }
 
     /// Queues everything under one lock; the end of the network thread's pass wakes the loop.
+    ///
+    /// What is counted can be polled, so it is counted last.
     pub fn publish(&mut self, network: &Network, connection: &Connection) {
-        if self.unary.is_empty() && self.events.is_empty() {
-            return;
+        if !(self.unary.is_empty() && self.events.is_empty()) {
+            self.queue(network, connection);
         }
+        let counters = &network.shared.counters;
+        if self.calls > 0 {
+            count(&counters.calls_received, std::mem::take(&mut self.calls) as usize);
+        }
+        if self.messages > 0 {
+            count(&counters.messages_received, std::mem::take(&mut self.messages) as usize);
+        }
+    }
+
+    fn queue(&mut self, network: &Network, connection: &Connection) {
         let (unary, events) = (std::mem::take(&mut self.unary), std::mem::take(&mut self.events));
         let cost = unary.iter().map(Item::cost).sum::<usize>()
             + events.iter().map(Item::cost).sum::<usize>();
         network.put_on(connection, cost);
-        count(&network.shared.counters.messages_received, std::mem::take(&mut self.messages));
         network.shared.inbox.lock().push(connection.number, unary, events);
         network.shared.wakeup.note();
     }

@@ -87,6 +87,8 @@ impl NativeEdge {
             paused: AtomicBool::new(false),
             descriptors: Mutex::default(),
             drained: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            callers: AtomicUsize::new(0),
             drain_news: AtomicBool::new(false),
         });
         let network = network::start(shared.clone())?;
@@ -322,6 +324,13 @@ impl NativeEdge {
 
     fn drain(&self) -> PyResult<()> {
         self.say(Command::Drain)
+    }
+
+    fn is_quiet(&self) -> bool {
+        // In this order: a client that is no caller any more has queued its calls before.
+        self.shared.draining.load(Ordering::SeqCst)
+            && self.shared.callers.load(Ordering::SeqCst) == 0
+            && self.shared.inbox.lock().is_empty()
     }
 
     fn is_drained(&self) -> bool {

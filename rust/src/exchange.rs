@@ -64,7 +64,7 @@ impl Exchanges {
         self.end();
         self.requests += 1;
         let id = self.requests;
-        count(&self.network.shared.counters.calls_received, 1);
+        self.arrivals.call();
         count(&self.network.shared.counters.calls_open, 1);
         let (parts, body) = request.into_parts();
         let outgoing = Outgoing {

@@ -87,6 +87,8 @@ pub struct Traffic {
     pub calls_bytes: usize,
     /// DATA that was written: stream and length.
     pub data: Vec<(u32, usize)>,
+    /// GOAWAY frames that were written.
+    pub goaways: u8,
 }
 
 impl Traffic {
@@ -112,6 +114,7 @@ impl Traffic {
                 self.data.push((frame.stream, frame.length));
             }
             HEADERS => self.answered = true,
+            GO_AWAY => self.goaways = self.goaways.saturating_add(1),
             _ => {}
         });
     }
@@ -152,7 +155,12 @@ mod tests {
             frame(PING, 0, 0, &[6; 8]),
         ]
         .concat();
-        let written = [frame(HEADERS, 0, 1, b"h"), frame(DATA, 0, 1, b"12345")].concat();
+        let written = [
+            frame(HEADERS, 0, 1, b"h"),
+            frame(DATA, 0, 1, b"12345"),
+            frame(GO_AWAY, 0, 0, &[0; 8]),
+        ]
+        .concat();
         for step in 1..read.len() {
             let mut traffic = Traffic::default();
             read.chunks(step).for_each(|chunk| traffic.read(chunk));
@@ -160,7 +168,7 @@ mod tests {
             assert_eq!(traffic.resets, [1, 3]);
             assert_eq!(traffic.calls_bytes, 7 + OVERHEAD_BYTES);
             written.chunks(step).for_each(|chunk| traffic.wrote(chunk));
-            assert_eq!(traffic.data, [(1, 5)]);
+            assert_eq!((&traffic.data[..], traffic.goaways), (&[(1, 5)][..], 1));
             assert!(traffic.go_away(1, 11, "text").is_some());
             traffic.wrote(&written[..3]);
             assert!(traffic.go_away(1, 11, "text").is_none());

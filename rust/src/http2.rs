@@ -81,6 +81,8 @@ struct Driver {
     link: Rc<RefCell<Link>>,
     arrivals: Arrivals,
     going_away: bool,
+    /// The client may open calls: it has not confirmed that it was told to open no more.
+    is_caller: bool,
     /// How long the client may take to begin with its settings.
     patience: Option<Pin<Box<Sleep>>>,
     keepalive: Option<Keepalive>,
@@ -108,6 +110,7 @@ impl Driver {
             Some(Keepalive::new(interval, timeout, h2.ping_pong()?))
         });
         let now = Instant::now();
+        network.shared.callers.fetch_add(1, Ordering::SeqCst);
         Driver {
             network: network.clone(),
             shared: network.shared.clone(),
@@ -123,6 +126,7 @@ impl Driver {
             link,
             arrivals: Arrivals::default(),
             going_away: false,
+            is_caller: true,
             patience: Some(Box::pin(sleep(limits.header_read_max))),
             keepalive,
             last_read: now,
@@ -178,10 +182,24 @@ impl Driver {
             }
         }
         self.arrivals.publish(&self.network, &self.connection);
+        if self.going_away {
+            self.look_for_confirmation();
+        }
         if self.streams.is_empty() {
             self.rest();
         }
         Poll::Pending
+    }
+
+    /// Notes that the client has heard that it may open no more calls.
+    ///
+    /// With its GOAWAY h2 sends a ping; after the answer, which every call before it has
+    /// preceded, it sends another GOAWAY.
+    fn look_for_confirmation(&mut self) {
+        let confirmed = self.link.borrow().traffic.as_ref().is_some_and(|it| it.goaways > 1);
+        if confirmed && std::mem::take(&mut self.is_caller) {
+            self.network.lose_caller();
+        }
     }
 
     /// Gives back what an idle connection does not need; there may be very many of them.
@@ -333,7 +351,7 @@ impl Driver {
         };
         match accepted {
             Ok(stream) => {
-                count(&self.shared.counters.calls_received, 1);
+                self.arrivals.call();
                 count(&self.shared.counters.calls_open, 1);
                 self.drive(stream);
             }
@@ -564,6 +582,9 @@ impl Driver {
 /// The runtime drops its tasks when the edge stops; the calls end then, too.
 impl Drop for Driver {
     fn drop(&mut self) {
+        if self.is_caller {
+            self.network.lose_caller();
+        }
         uncount(&self.shared.counters.calls_open, self.streams.len());
         self.shared.partial.fetch_sub(self.load.partial, Ordering::Relaxed);
     }

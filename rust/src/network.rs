@@ -223,6 +223,7 @@ impl Network {
 
     fn drain(&self) {
         self.draining.set(true);
+        self.shared.draining.store(true, Ordering::SeqCst);
         for listener in self.listeners.borrow_mut().drain(..) {
             listener.abort();
         }
@@ -233,9 +234,21 @@ impl Network {
     fn note_if_drained(&self) {
         if self.draining.get() && self.connections_open.get() == 0 {
             self.shared.drained.store(true, Ordering::SeqCst);
-            self.shared.drain_news.store(true, Ordering::SeqCst);
-            self.shared.wakeup.note();
+            self.note_drain_news();
         }
+    }
+
+    /// Notes that one client less may open calls.
+    pub fn lose_caller(&self) {
+        let before = self.shared.callers.fetch_sub(1, Ordering::SeqCst);
+        if before == 1 && self.draining.get() {
+            self.note_drain_news();
+        }
+    }
+
+    fn note_drain_news(&self) {
+        self.shared.drain_news.store(true, Ordering::SeqCst);
+        self.shared.wakeup.note();
     }
 
     /// Takes a new client in and serves it until it is gone.

@@ -307,7 +307,10 @@ pub struct Shared {
     pub paused: AtomicBool,
     /// Every socket, so that a forked child can close its copies.
     pub descriptors: Mutex<HashSet<RawFd>>,
+    pub draining: AtomicBool,
+    /// HTTP/2 connections whose clients may open calls.
+    pub callers: AtomicUsize,
     pub drained: AtomicBool,
-    /// The loop has not been told that it is drained.
+    /// The loop has not been told how far draining is.
     pub drain_news: AtomicBool,
 }

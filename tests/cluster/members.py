@@ -96,19 +96,19 @@ class Member:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def _signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
         """End it as a power cut of its machine would."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self.is_paused = False
         assert self.wait() == -signal.SIGKILL
 
     def terminate(self) -> int:
         """Ask it to end; return its exit code."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
@@ -121,14 +121,14 @@ class Member:
 
     def pause(self) -> None:
         """Stop it in its tracks: it neither hears nor speaks, and nobody is told."""
-        self._signal(signal.SIGSTOP)
+        self.send_signal(signal.SIGSTOP)
         self.is_paused = True
         assert self.process is not None
         stat = Path(f"/proc/{self.process.pid}/stat")
         until(f"{self} stands still", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        self.send_signal(signal.SIGCONT)
         self.is_paused = False
 
     # What it says.

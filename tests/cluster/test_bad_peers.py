@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.load import load
 from tests.cluster.members import PEER_PORT, Cluster, Member, until
+from tests.cluster.starvation import Machine, again_if_starved
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,6 +76,7 @@ def resident_bytes(member: Member) -> int:
 def undisturbed(cluster: Cluster, member: Member) -> Iterator[None]:
     """The cluster serves under load while the block runs; no member ends or takes much memory."""
     cluster.settle()
+    machine = Machine(cluster)
     term = cluster.leader().status().raftTerm
     before = resident_bytes(member)
     with load(cluster, clerks=2) as work:
@@ -82,9 +84,11 @@ def undisturbed(cluster: Cluster, member: Member) -> Iterator[None]:
         yield
         work.go_on()
         assert resident_bytes(member) < before + MEMORY_BYTES_MAX
-    assert cluster.leader().status().raftTerm == term
+    now = cluster.leader().status().raftTerm
+    machine.expect(now == term, f"an election: term {now} after {term}")
 
 
+@again_if_starved
 def test_strangers_are_refused_with_the_reason(cluster: Cluster) -> None:
     leader = cluster.leader()
     follower = cluster.others(leader)[0]
@@ -125,6 +129,7 @@ def test_a_stranger_that_insists_is_told_of_once(cluster: Cluster) -> None:
     assert leader.logged("cluster ID mismatch", size) == 1
 
 
+@again_if_starved
 def test_garbage(cluster: Cluster) -> None:
     leader = cluster.leader()
     with undisturbed(cluster, leader):
@@ -148,6 +153,7 @@ def test_garbage(cluster: Cluster) -> None:
 # A real etcd takes them into memory whole.
 @pytest.mark.parametrize("make", ["kvorum"], indirect=True, scope="module")
 @pytest.mark.parametrize("target", ["/raft", "/raft/snapshot"])
+@again_if_starved
 def test_bodies_without_an_end(cluster: Cluster, target: str) -> None:
     leader = cluster.leader()
     follower = cluster.others(leader)[0]
@@ -162,6 +168,7 @@ def test_bodies_without_an_end(cluster: Cluster, target: str) -> None:
             assert connection.recv(10).startswith(b"HTTP/1.1 4")
 
 
+@again_if_starved
 def test_a_reader_that_does_not_read(cluster: Cluster) -> None:
     """It takes the place of a follower's streams and sleeps; the follower takes it back."""
     leader = cluster.leader()

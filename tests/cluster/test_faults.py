@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.load import Load, load
 from tests.cluster.members import Cluster, Member
+from tests.cluster.starvation import Machine, again_if_starved
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -88,22 +89,29 @@ def test_a_leader_is_disturbed(cluster: Cluster, fault: Fault) -> None:
     [kill, isolate, *(pytest.param(each, marks=pytest.mark.campaign) for each in ONE_WAY)],
     ids=lambda fault: fault.__name__,
 )
+@again_if_starved
 def test_a_follower_in_trouble_disturbs_nobody(cluster: Cluster, fault: Fault) -> None:
+    machine = Machine(cluster)
     term = cluster.leader().status().raftTerm
     with load(cluster) as work:
         work.go_on()
         fault(cluster, cluster.followers()[0], work)
         work.go_on()
-    assert cluster.leader().status().raftTerm == term
+    now = cluster.leader().status().raftTerm
+    machine.expect(now == term, f"an election: term {now} after {term}")
 
 
+@again_if_starved
 def test_a_new_leader_within_two_timeouts(cluster: Cluster) -> None:
-    leader = cluster.leader()
+    leader = cluster.settle()
+    machine = Machine(cluster)
     term = leader.status().raftTerm
     others = cluster.others(leader)
     logs = {member: member.log_size() for member in others}
     leader.kill()
     # Nobody is asked the time: each member campaigns once in a timeout.
-    assert cluster.leader(others).status().raftTerm <= term + 2
+    now = cluster.leader(others).status().raftTerm
+    machine.expect(now <= term + 2, f"more than two elections: term {now} after {term}")
     for member, size in logs.items():
-        assert member.logged("is starting a new election", size) <= 2, member.log_tail()
+        elections = member.logged("is starting a new election", size)
+        machine.expect(elections <= 2, f"{elections} elections of {member}: {member.log_tail()}")

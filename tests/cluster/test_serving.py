@@ -1,11 +1,14 @@
 """What clients get: from every member, from one that was asleep, and when the quorum is lost."""
 
+import signal
 import threading
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hyperframe.frame import GoAwayFrame
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
@@ -13,7 +16,9 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest, ProclaimRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.cluster.client import LEADER_REQUIRED, OPTIONS, Talk
-from tests.cluster.members import Cluster, Member, until
+from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.starvation import Machine, again_if_starved
+from tests.edge.wire import Wire, grpc_headers, message
 from tests.rpc.oracle import by_name, status_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -163,39 +168,48 @@ def test_a_leader_that_slept_tells_nothing_old(cluster: Cluster, make: str) -> N
     cluster.check_agreement()
 
 
+@again_if_starved
 def test_a_leader_that_ends_hands_over(cluster: Cluster) -> None:
-    old = cluster.leader()
+    old = cluster.settle()
+    machine = Machine(cluster)
     term = old.status().raftTerm
     others = cluster.others(old)
     sizes = {member: member.log_size() for member in others}
     old.terminate()
     new = cluster.leader(others)
-    assert new.status().raftTerm == term + 1
+    now = new.status().raftTerm
+    machine.expect(now == term + 1, f"not one election: term {now} after {term}")
     elections = {
         member: member.logged("is starting a new election", size) for member, size in sizes.items()
     }
-    assert elections.pop(new) == 1
-    assert set(elections.values()) == {0}
+    expected = {member: int(member is new) for member in others}
+    machine.expect(elections == expected, f"elections: {elections}; {new} leads")
     assert new.logged("MsgTimeoutNow", sizes[new]) == 1
 
 
 class Reader(threading.Thread):
-    """Reads through a channel to all members, each read tried once more if it fails."""
+    """Reads through a channel to all members, each read tried at every member before it fails.
+
+    A member that hears of a new leader says so to the reads that wait at it, once. Another may
+    hear of it later, and say so to the same read when that is tried again.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
         self._target = "ipv4:" + ",".join(member.address for member in cluster)
+        self._tries = len(cluster)
         self._ending = threading.Event()
         self.served = 0
-        self.retried = 0
-        self.failed: list[Status] = []
+        self.refused: list[list[Status]] = []
+        """What reads were told that did not succeed at once."""
 
     def run(self) -> None:
         method = by_name("KV/Range")
         options = [
             *OPTIONS,
+            # Calls that no member has seen are the library's to repeat, as they are for any
+            # client: it may hear that a member ends while it gives it a call.
             ("grpc.lb_policy_name", "round_robin"),
-            ("grpc.enable_retries", 0),
             # Otherwise all addresses in one, which is not what RFC 9113 calls an authority.
             ("grpc.default_authority", "cluster"),
         ]
@@ -205,14 +219,15 @@ class Reader(threading.Thread):
             )
             request = pb.RangeRequest(key=b"rolling")
             while not self._ending.is_set():
-                try:
-                    read(request, timeout=20)
-                except grpc.RpcError:
-                    self.retried += 1
+                told: list[Status] = []
+                for _ in range(self._tries):
                     try:
                         read(request, timeout=20)
+                        break
                     except grpc.RpcError as error:
-                        self.failed.append(status_of(error))
+                        told.append(status_of(error))
+                if told:
+                    self.refused.append(told)
                 self.served += 1
 
     def go_on(self, reads: int) -> None:
@@ -224,8 +239,13 @@ class Reader(threading.Thread):
         self._ending.set()
         self.join()
 
+    @property
+    def failed(self) -> list[list[Status]]:
+        """What reads were told that did not succeed at all."""
+        return [told for told in self.refused if len(told) == self._tries]
 
-def test_rolling_restart(cluster: Cluster) -> None:
+
+def test_rolling_restart(cluster: Cluster, make: str) -> None:
     cluster[0].put(b"rolling")
     readers = [Reader(cluster) for _ in range(3)]
     for reader in readers:
@@ -239,6 +259,31 @@ def test_rolling_restart(cluster: Cluster) -> None:
     for reader in readers:
         reader.end()
     assert [reader.failed for reader in readers] == [[], [], []]
+    if make == "kvorum":
+        told = {status for reader in readers for each in reader.refused for status in each}
+        assert told <= {errors.LEADER_CHANGED}, "a member that ended let a call down"
+
+
+def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
+    # So long clients are waited for, and so long this test has time.
+    with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=4000") as cluster:
+        leader = cluster.leader()
+        range_path = by_name("KV/Range").path
+        body = message(pb.RangeRequest(key=b"key").SerializeToString())
+        with Wire(leader.address) as unaware:
+            watching = unaware.open(grpc_headers(by_name("Watch/Watch").path))
+            assert unaware.answer(unaware.call(range_path, body)).status == (0, "")
+            leader.send_signal(signal.SIGTERM)
+            while not isinstance(unaware.read_frame(), GoAwayFrame):
+                pass
+            late = [unaware.call(range_path, body) for _ in range(10)]
+            # With the ping that follows it hears of the end, and says so.
+            assert [unaware.answer(stream).status for stream in late] == [(0, "")] * 10
+            assert not unaware.answers[watching].ended
+            # An open stream is not waited for.
+            assert unaware.answer(watching).status == errors.STOPPED
+        leader.wait()
+        assert leader.logged("calls in flight are cut off") == 0
 
 
 def test_without_a_quorum(cluster: Cluster, make: str) -> None:

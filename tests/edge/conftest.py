@@ -7,11 +7,12 @@ from importlib.util import find_spec
 
 import pytest
 
-from kvorum.edge import Limits, TlsSettings
-from tests.edge.service import Service
+from kvorum.edge import Edge, Limits, TlsSettings, open_edge
+from tests.edge.service import METHODS, Service
 from tests.etcd import running_etcd
 
 OpenService = Callable[..., Service]
+OpenEdge = Callable[..., tuple[Edge, str]]
 FORCED = os.environ.get("KVORUM_EDGE", "")
 
 
@@ -50,6 +51,20 @@ def open_service(edge_kind: str) -> Iterator[OpenService]:
 @pytest.fixture
 def service(open_service: OpenService) -> Service:
     return open_service()
+
+
+@pytest.fixture
+def open_it(edge_kind: str) -> Iterator[OpenEdge]:
+    """Open edges without a loop, at an address of their own."""
+    assert edge_kind
+    with ExitStack() as stack:
+
+        def opening(limits: Limits | None = None, address: str = "127.0.0.1:0") -> tuple[Edge, str]:
+            edge = open_edge(METHODS, (), limits)
+            stack.callback(edge.stop)
+            return edge, edge.listen(address)[1]
+
+        yield opening
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kvorum.edge import Edge, Event, Request
 from tests.edge.service import WAIT_SECONDS
+from tests.edge.wire import Wire
 
 
 def wait(edge: Edge) -> None:
@@ -15,6 +16,15 @@ def wait(edge: Edge) -> None:
         poller.register(edge.fileno(), select.POLLIN)
         assert poller.poll(WAIT_SECONDS * 1000), "no wake-up came"
         edge.awake()
+
+
+def shake_hands(edge: Edge, wire: Wire) -> None:
+    """Let both sides' settings arrive."""
+    thread = threading.Thread(target=wire.ping)
+    thread.start()
+    while thread.is_alive():
+        assert edge.poll(0, 0) == ([], [])
+        thread.join(0.002)
 
 
 def turn_until(edge: Edge, condition: Callable[[], bool]) -> None:

@@ -3,13 +3,16 @@
 import contextlib
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from hyperframe.frame import GoAwayFrame
 
 from kvorum.edge import EventKind
 from tests.edge.client import connect as connect_client
-from tests.edge.conftest import OpenService
+from tests.edge.conftest import OpenEdge, OpenService
+from tests.edge.loop import shake_hands
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, Service
 from tests.edge.wire import Reply, Wire, connect, message
 
@@ -59,6 +62,72 @@ def test_drain_lets_calls_finish(service: Service) -> None:
             assert Reply(file).body == b"e"
             assert file.read() == b""
     service.until(lambda edge: edge.is_drained())
+
+
+def test_drain_serves_what_is_on_its_way(service: Service) -> None:
+    with Wire(service.address) as wire:
+        held = wire.call(HELD_STREAM, message(b""), end=False)
+        stream_call = service.next_event(EventKind.OPENED).call
+        service.next_event(EventKind.MESSAGE, stream_call)
+        service.remote.drain()
+        while not isinstance(wire.read_frame(), GoAwayFrame):
+            pass
+        # The edge cannot know yet that the client has read this.
+        late = wire.call(HELD, message(b""))
+        call = service.next_request()[0]
+        assert not service.remote.is_quiet()
+        while wire.goaway is None:
+            wire.pump()
+        assert wire.goaway.last_stream_id == late
+        service.until(lambda edge: edge.is_quiet())
+        service.remote.reply([(call, b"")])
+        assert wire.answer(late).status == (0, "")
+        assert not service.remote.is_drained(), "a stream is open"
+        service.remote.finish(stream_call, OK)
+        assert wire.answer(held).status == (0, "")
+        assert wire.until_closed() == 0
+    service.until(lambda edge: edge.is_drained())
+
+
+def test_quiet_when_the_last_call_was_polled(open_it: OpenEdge) -> None:
+    """A client that confirms leaves calls behind that the loop has not seen."""
+    edge, address = open_it()
+    with Wire(address) as wire:
+        shake_hands(edge, wire)
+        assert not edge.is_quiet()
+        edge.drain()
+        for _ in range(20):
+            wire.call(HELD, message(b""))
+
+        def confirm() -> None:
+            while wire.goaway is None or wire.goaway.last_stream_id > wire.last_stream:
+                wire.pump()
+
+        thread = threading.Thread(target=confirm)
+        thread.start()
+        while thread.is_alive():
+            assert edge.poll(0, 0) == ([], [])
+            assert not edge.is_quiet()
+            thread.join(0.002)
+        calls = 0
+        while not edge.is_quiet():
+            calls += len(edge.poll(1, 1 << 20)[0])
+        assert calls == 20
+
+
+def test_quiet_without_clients(service: Service) -> None:
+    assert not service.remote.is_quiet()
+    with Wire(service.address) as wire, connect(service.address) as plain:
+        wire.ping()
+        plain.sendall(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
+        service.next_event(EventKind.HTTP_OPENED)
+        service.next_event(EventKind.HALF_CLOSED)
+        service.remote.drain()
+        assert not service.remote.is_quiet()
+        wire.socket.close()
+        # A request on HTTP/1.1 is the connection's last.
+        service.until(lambda edge: edge.is_quiet())
+        assert not service.remote.is_drained()
 
 
 def test_drain_accepts_no_new_call(service: Service) -> None:

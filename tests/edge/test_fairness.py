@@ -3,33 +3,20 @@
 import random
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from kvorum.edge import Edge, Event, EventKind, Limits, Request, open_edge
-from tests.edge.loop import poll_until, turn_until, wait
-from tests.edge.service import ECHO, ECHO_STREAM, HELD_STREAM, METHODS, OK, PATHS
+from kvorum.edge import Edge, Event, EventKind, Limits, Request
+from tests.edge.conftest import OpenEdge
+from tests.edge.loop import poll_until, shake_hands, turn_until, wait
+from tests.edge.service import ECHO, ECHO_STREAM, HELD_STREAM, OK, PATHS
 from tests.edge.wire import Wire, connect, grpc_headers, message
 
-OpenEdge = Callable[..., tuple[Edge, str]]
 STREAM_EVENTS = 3  # OPENED, MESSAGE, HALF_CLOSED
 TURN_MAX = 20
-
-
-@pytest.fixture
-def open_it(edge_kind: str) -> Iterator[OpenEdge]:
-    assert edge_kind
-    with ExitStack() as stack:
-
-        def opening(limits: Limits | None = None, address: str = "127.0.0.1:0") -> tuple[Edge, str]:
-            edge = open_edge(METHODS, (), limits)
-            stack.callback(edge.stop)
-            return edge, edge.listen(address)[1]
-
-        yield opening
 
 
 @contextmanager
@@ -51,15 +38,6 @@ def queue_up(edge: Edge, received: int, counter: str = "messages_received") -> N
             return
         tick.wait(0.005)
     raise AssertionError(f"{edge.counters()} after 10 s")
-
-
-def shake_hands(edge: Edge, wire: Wire) -> None:
-    """Let both sides' settings arrive."""
-    thread = threading.Thread(target=wire.ping)
-    thread.start()
-    while thread.is_alive():
-        assert edge.poll(0, 0) == ([], [])
-        thread.join(0.002)
 
 
 def drain(wire: Wire, streams: list[int]) -> list[bytes]:
@@ -166,7 +144,7 @@ def test_shares_on_one_connection(open_it: OpenEdge) -> None:
         wire.data(stream, message(b"m") * 5000)
         poll_until(edge, lambda _, e: len(e) >= 1, 1)
         wire.call(ECHO, message(b"unary"))
-        queue_up(edge, 2, "calls_received")
+        queue_up(edge, 5001)
         requests, events = edge.poll(10, 1 << 20)
         assert len(requests) == 1
         assert 5 <= len(events) <= 9

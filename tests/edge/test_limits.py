@@ -129,7 +129,7 @@ class TestResets:
     def send(self, wire: Wire, pairs: int) -> None:
         frames = b""
         for _ in range(pairs):
-            stream = wire._last_stream = wire._last_stream + 2
+            stream = wire.last_stream = wire.last_stream + 2
             frames += wire.headers_frame(stream, grpc_headers(HELD_STREAM)).serialize()
             frames += b"\0\0\4\3\0" + stream.to_bytes(4, "big") + b"\0\0\0\x08"
         wire.send_bytes(frames)

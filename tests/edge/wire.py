@@ -118,7 +118,7 @@ class Wire:
         self._decoder = Decoder()
         self.credit = credit
         self._block = b""
-        self._last_stream = -1
+        self.last_stream = -1
         self.answers: dict[int, Answer] = {}
         self.settings: dict[int, int] = {}
         self.acknowledged = 0
@@ -143,10 +143,10 @@ class Wire:
 
     def open(self, headers: HeaderList, *, end: bool = False) -> int:
         """Send headers on the next stream."""
-        self._last_stream += 2
-        self.answers[self._last_stream] = Answer()
-        self.send(self.headers_frame(self._last_stream, headers, end=end))
-        return self._last_stream
+        self.last_stream += 2
+        self.answers[self.last_stream] = Answer()
+        self.send(self.headers_frame(self.last_stream, headers, end=end))
+        return self.last_stream
 
     def headers_frame(self, stream: int, headers: HeaderList, *, end: bool = False) -> HeadersFrame:
         frame = HeadersFrame(stream, self.encoder.encode(headers))
@@ -157,17 +157,22 @@ class Wire:
 
     def data(self, stream: int, data: bytes, *, end: bool = False) -> None:
         """Send data in frames of the usual size, whatever the window."""
+        self.send(*self.data_frames(stream, data, end=end))
+
+    def data_frames(self, stream: int, data: bytes, *, end: bool = False) -> list[DataFrame]:
         pieces = [data[at : at + 16384] for at in range(0, len(data), 16384)] or [b""]
         frames = [DataFrame(stream, piece) for piece in pieces]
         if end:
             frames[-1].flags.add("END_STREAM")
-        self.send(*frames)
+        return frames
 
     def call(self, path: str, body: bytes, *more: tuple[str, str], end: bool = True) -> int:
-        """Open a gRPC call with this body; return its stream."""
-        stream = self.open(grpc_headers(path, *more))
-        self.data(stream, body, end=end)
-        return stream
+        """Open a gRPC call with this body, in one piece; return its stream."""
+        self.last_stream += 2
+        self.answers[self.last_stream] = Answer()
+        frames = self.data_frames(self.last_stream, body, end=end)
+        self.send(self.headers_frame(self.last_stream, grpc_headers(path, *more)), *frames)
+        return self.last_stream
 
     def reset(self, stream: int, code: int = 8) -> None:
         self.send(RstStreamFrame(stream, code))

@@ -269,7 +269,17 @@ class Edge(Protocol):
         """
 
     def drain(self) -> None:
-        """Accept no connection and no call any more; finish those in flight, then close."""
+        """Accept no connection any more, and ask clients for no more calls.
+
+        Calls that are on their way when a client hears of it are served. A connection closes
+        when its client has confirmed, and its last call is finished.
+        """
+
+    def is_quiet(self) -> bool:
+        """Return whether, after `drain`, no gRPC call comes any more and all were polled.
+
+        Every client has confirmed or is gone; calls may be in flight.
+        """
 
     def is_drained(self) -> bool:
         """Return whether the last connection is closed after `drain`."""

@@ -41,6 +41,7 @@ INLINE_BYTES_MAX = 4 * 1024
 CLOSE_SECONDS_MAX = 10.0
 
 DRAIN_SECONDS_MAX = 1.0
+"""How long clients are waited for to hear of the end, and then to take their last answers."""
 CLOSE_LOOK_SECONDS = 0.01
 REMOVED_SECONDS = 1.0
 """How long a removed member stays, so that others still hear from it that it is."""
@@ -116,7 +117,7 @@ class Runtime:
         self._is_idle = True
         self._phase = Phase.SERVING
         self._phase_until = 0.0
-        self._drained_since = self._drained_by = 0.0
+        self._quiet_by = self._drained_by = 0.0
 
     # Life.
 
@@ -128,10 +129,9 @@ class Runtime:
     def drain(self) -> None:
         """Take no new calls, finish those in flight, then end."""
         if self._phase is Phase.SERVING:
-            self._drained_since = clock()
-            self._enter(
-                Phase.DRAINING, self._drained_since + self._member.config.request_seconds_max
-            )
+            now, config = clock(), self._member.config
+            self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
+            self._enter(Phase.DRAINING, now + config.request_seconds_max)
             self._edge.drain()
             self.wake()
 
@@ -360,7 +360,11 @@ class Runtime:
         """Go on with a clean end: finish calls, flush the database, close the files."""
         if self._phase is Phase.DRAINING:
             in_flight = len(self.counts.unary) + len(self.front.open)
-            if not self._hand_over(now, in_flight) or (in_flight and now < self._phase_until):
+            # Whoever has not heard yet that this member ends may still call it, and it serves
+            # only while it follows or leads: both come first, if they are a matter of a moment.
+            if (in_flight or not self._edge.is_quiet()) and now < self._quiet_by:
+                return
+            if not self._hand_over() or (in_flight and now < self._phase_until):
                 return
             if in_flight:
                 self._logger.warning("calls in flight are cut off", calls=in_flight)
@@ -382,18 +386,15 @@ class Runtime:
             self.jobs.submit(self._member.out.take_jobs())
             self.wake()
 
-    def _hand_over(self, now: float, in_flight: int) -> bool:
+    def _hand_over(self) -> bool:
         """Let another member lead before this one ends; return whether that is settled.
 
-        Calls in flight are answered first, if that is a matter of a moment: a leader on its way
-        out takes no proposals.
+        A leader on its way out takes no proposals.
         """
         member = self._member
         if not self._has_handed_over:
             if not member.is_leader or self._is_alone:
                 return True
-            if in_flight and now < self._drained_since + member.config.election_seconds:
-                return False
             self._has_handed_over = True
             hand_over(member)
         return not member.is_handing_over

@@ -46,6 +46,8 @@ class Dialect(ABC):
     """Bytes read but not looked at yet."""
     is_paused: bool
     """Whether the loop wants nothing to be read for now."""
+    is_caller: bool
+    """Whether the client may open RPCs: it has not confirmed that it is to open no more."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
@@ -453,6 +455,10 @@ class Connection:
         wanted = call.kind != CallKind.UNARY or call.waiting
         if report and wanted and call.announced and not call.finished:
             self.push_event(EventKind.ENDED, call)
+
+    def may_call(self) -> bool:
+        """Return whether the client may open RPCs."""
+        return self.dialect is not None and self.dialect.is_caller and not self.closing
 
     def end_calls(self) -> None:
         """End all calls, as the client is gone."""

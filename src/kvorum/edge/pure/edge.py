@@ -300,9 +300,17 @@ class PureEdge:
             for connection in list(shared.connections.values()):
                 if connection.dialect is None:
                     connection.lose()
-                else:
+                elif not connection.closing:
                     connection.dialect.drain()
                     connection.flush()
+
+    def is_quiet(self) -> bool:
+        """Return whether no client opens a call any more."""
+        shared = self._shared
+        return shared.draining and not any(
+            connection.requests or connection.events or connection.may_call()
+            for connection in shared.connections.values()
+        )
 
     def is_drained(self) -> bool:
         """Return whether the last connection is closed."""

@@ -44,6 +44,7 @@ class Http1(Dialect):
         "_raw",
         "_shared",
         "ahead_bytes",
+        "is_caller",
         "is_paused",
         "received_bytes_max",
     )
@@ -63,6 +64,7 @@ class Http1(Dialect):
         self._discarded = 0
         self._raw = False
         self.is_paused = False
+        self.is_caller = False
         self._awaited = Awaited.NOTHING
 
     # What the client sends.

@@ -19,6 +19,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
+    PingAckReceived,
     PingReceived,
     RemoteSettingsChanged,
     RequestReceived,
@@ -44,6 +45,9 @@ FRAME_BYTES_MAX = 64 * 1024
 """Largest DATA frame sent, where the client accepts more."""
 RESET_SECONDS = 1.0
 """Calls that are reset within this time are young."""
+STREAM_MAX = 2**31 - 1
+DRAIN_PING = b"draining"
+"""Sent with the first GOAWAY: who answers it has heard that."""
 STRIKES_MAX = 2
 """Pings that may come too early; one more is too many."""
 IDLE_PING_SECONDS_MIN = 7200.0
@@ -69,6 +73,7 @@ class Http2(Dialect):
         "_shared",
         "_strikes",
         "ahead_bytes",
+        "is_caller",
         "is_paused",
         "received_bytes_max",
     )
@@ -81,9 +86,10 @@ class Http2(Dialect):
         self.received_bytes_max = limits.connection_queued_bytes_max
         self.ahead_bytes = 0
         self.is_paused = False
+        self.is_caller = True
         self._sendable: dict[int, Call] = {}
         """Calls with outgoing bytes whose own window is open, in turn."""
-        self._last_stream = 2**31 - 1
+        self._last_stream = STREAM_MAX
         """Streams above this are refused; it becomes smaller when the edge drains."""
         self._reset_debt = 0
         self._reset_since = 0.0
@@ -433,7 +439,16 @@ class Http2(Dialect):
                 if call.outgoing:
                     self._sendable[call.stream] = call
 
+    def _ping_answered(self, event: PingAckReceived) -> None:
+        """Say which call was the last, once the client knows that it may open no more."""
+        if event.ping_data == DRAIN_PING and self.is_caller:
+            self.is_caller = False
+            self._last_stream = self._frames.highest_inbound_stream_id
+            self._go_away()
+            self._close_if_done()
+
     _HANDLERS: ClassVar[dict[type[Event], Callable[..., None]]] = {
+        PingAckReceived: _ping_answered,
         PingReceived: _ping,
         RequestReceived: _request,
         DataReceived: _data,
@@ -566,21 +581,25 @@ class Http2(Dialect):
         self._sendable.pop(call.stream, None)
         self._frames.forget(call.stream)
         self._acknowledge(call.stream, unacknowledged)
-        if self._shared.draining and not self._connection.calls:
-            self.fill()
-            self._connection.close_when_flushed()
+        self._close_if_done()
 
     def pending_bytes(self, call: Call) -> int:
         """Return what the windows or the socket hold back."""
         return len(call.outgoing)
 
     def drain(self) -> None:
-        """Say which call was the last."""
-        self._last_stream = self._frames.highest_inbound_stream_id
+        """Ask the client to open no call any more; those that are on their way are served."""
+        self._go_away()
+        self._frames.ping(DRAIN_PING)
+
+    def _go_away(self) -> None:
         # The library's own way of sending this would end the calls in flight.
         goaway = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=ErrorCodes.NO_ERROR)
         self._connection.out += self._frames.data_to_send() + goaway.serialize()
-        if not self._connection.calls:
+
+    def _close_if_done(self) -> None:
+        if not self.is_caller and not self._connection.calls:
+            self.fill()
             self._connection.close_when_flushed()
 
     def close(self) -> None:

@@ -1,0 +1,68 @@
+"""Telling an election that a member is to blame for from one that a busy machine caused.
+
+A member whose loop gets no processor for an election timeout looks dead to the others, and they
+are right to elect another leader. The kernel counts how long each thread was ready to run and had
+to wait; only where that is long enough may what was expected fail, and the test begins anew.
+"""
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec
+
+from tests.cluster.members import ELECTION_SECONDS, Cluster
+
+P = ParamSpec("P")
+
+
+class StarvedError(Exception):
+    """What was expected did not happen, and the machine may be the reason."""
+
+
+def again_if_starved(test: Callable[P, None]) -> Callable[P, None]:
+    """Let a test begin anew as long as the machine starves its members; its timeout ends that."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        while True:
+            try:
+                return test(*arguments, **named)
+            except StarvedError as reason:
+                print(f"once more: {reason}")  # noqa: T201
+
+    return run
+
+
+def _waited(thread: Path) -> float:
+    try:
+        return int(thread.read_text().split()[1]) / 1e9
+    except OSError:
+        # It has ended meanwhile.
+        return 0.0
+
+
+class Machine:
+    """Watches how long the members, and the network between them, wait for a processor."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._before = self._waits()
+
+    def _waits(self) -> dict[int, float]:
+        """Return the seconds that each process' threads have waited so far."""
+        running = [member.process for member in self._cluster if member.process is not None]
+        waits = {}
+        for number in (os.getpid(), *(process.pid for process in running)):
+            waits[number] = sum(map(_waited, Path(f"/proc/{number}/task").glob("*/schedstat")))
+        return waits
+
+    def expect(self, holds: bool, what: str) -> None:
+        """Check something that holds where no process waits for an election timeout."""
+        if holds:
+            return
+        waits = self._waits()
+        longest = max(seconds - self._before.get(number, 0.0) for number, seconds in waits.items())
+        text = f"{what}; a process waited {longest:.1f} s for a processor"
+        assert longest >= ELECTION_SECONDS, text
+        raise StarvedError(text)
