@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kvorum.api.codec import HeaderEncoder, varint
 from kvorum.api.errors import (
-    LEADER_CHANGED,
     NO_SPACE,
     PROPOSAL_DROPPED,
     REQUEST_TOO_LARGE,
@@ -548,8 +547,7 @@ class Member:
             self.lessor.demote()
         if lead != NONE and lead != self.leader:
             self.leader_since = self.now
-            for waiter, _, _ in self.reads.fail_round():
-                self.answer(waiter, LEADER_CHANGED)
+            self.reads.ask_again()
             self.procedures.leader_known(lead)
         self.leader = lead
 

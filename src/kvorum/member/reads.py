@@ -2,8 +2,8 @@
 
 A round asks raft which index a read now must see. Reads that come while a round runs wait for
 the next one, because the answer may be older than they are. A round asks again after a while
-with a new context, since questions and answers may be lost; any answer to any of its contexts
-counts, and none to another's. When another leader is noticed the round fails.
+with a new context, since questions and answers may be lost, and at once when there is another
+leader; any answer to any of its contexts counts, and none to another's.
 """
 
 from collections import deque
@@ -66,7 +66,7 @@ class Reads:
         if raft.role == Role.LEADER and raft.log.term_or_zero(raft.log.committed) != raft.term:
             # A leader does not know what is committed before it has committed something itself;
             # the first entry of its term is on its way.
-            current.retry_at = 0.0
+            current.retry_at = inf
             return
         current.retry_at = now + RETRY_SECONDS
         context = self._next_id().to_bytes(8, "big")
@@ -116,8 +116,7 @@ class Reads:
     def wake_at(self) -> float | None:
         """When to ask again, if nothing else happens."""
         current = self._round
-        # 0: only an entry of the own term lets it be asked.
-        return None if current is None else current.retry_at or None
+        return None if current is None else current.retry_at
 
     @property
     def is_waiting(self) -> bool:
