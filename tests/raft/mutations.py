@@ -614,6 +614,24 @@ MUTATIONS = [
         "    confirmed = max(raft.read_only.acknowledged.values())\n",
     ),
     Mutation(
+        "a follower of any term confirms its read",
+        "reads",
+        "        message.log_term == raft.term\n",
+        "        message.log_term > 0\n",
+    ),
+    Mutation(
+        "any follower confirms its read alone",
+        "reads",
+        "        and raft.tracker.quorum_index({raft.id: 1, message.sender: 1}) > 0\n",
+        "        and True\n",
+    ),
+    Mutation(
+        "a node vouches for the term of another's request",
+        "follower",
+        "raft.term if is_own else message.log_term",
+        "raft.term",
+    ),
+    Mutation(
         "heartbeats do not carry the newest read",
         "replication",
         "    context = raft.read_only.context()\n",

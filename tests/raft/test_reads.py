@@ -257,3 +257,68 @@ def test_read_numbers() -> None:
     assert reads.confirm_up_to(2) == []
     assert reads.confirm_up_to(9) == [(requests[2], 2)]
     assert reads.context() == b""
+
+
+def forwarded(net: Net, node: int, context: bytes) -> Message:
+    """Let a follower forward a read, and hold it back."""
+    net[node].step(request(node, context))
+    (message,) = net[node].messages
+    net[node].messages = []
+    return message
+
+
+@pytest.mark.parametrize(("size", "heartbeats"), [(2, 0), (3, 0), (4, 3), (5, 4)])
+def test_a_follower_that_completes_the_quorum_is_answered_at_once(
+    size: int, heartbeats: int
+) -> None:
+    net = Net.of(size)
+    net.send(hup(1))
+    net[1].step(forwarded(net, 2, b"ctx"))
+    said = [message.type for message in net[1].messages]
+    assert said == ([HEARTBEAT] * heartbeats or [READ_INDEX_RESP])
+    net.send(*net.filter(read(net[1])))
+    assert net[2].read_states == [ReadState(1, b"ctx")]
+
+
+def test_a_learner_completes_no_quorum() -> None:
+    net = Net([new_core(node, (1, 2), learners=(3,)) for node in (1, 2, 3)])
+    net.send(hup(1))
+    net[1].step(forwarded(net, 3, b"ctx"))
+    assert [message.type for message in net[1].messages] == [HEARTBEAT] * 2
+
+
+@pytest.mark.parametrize("term", [0, 1, 3])
+def test_a_request_of_another_term_confirms_nothing(term: int) -> None:
+    net = Net.of(3)
+    net.send(hup(2))
+    net.send(hup(1))
+    assert (net[1].role, net[1].term) == (LEADER, 2)
+    late = forwarded(net, 2, b"ctx")
+    assert late.log_term == 2
+    late.log_term = term
+    net[1].step(late)
+    assert [message.type for message in net[1].messages] == [HEARTBEAT] * 2
+
+
+def test_a_late_request_confirms_no_read_but_its_own() -> None:
+    net = Net.of(3)
+    net.send(hup(1))
+    late = forwarded(net, 2, b"late")
+    # The others have another leader meanwhile, and write; a client asks the old one.
+    net.isolate(1)
+    net.send(hup(3))
+    net.send(prop(3))
+    assert net[3].log.committed > net[1].log.committed
+    net[1].step(request(1, b"own"))
+    net[1].step(late)
+    assert net[1].read_states == []
+
+
+def test_a_request_keeps_the_term_of_whoever_made_it() -> None:
+    net = Net.of(3)
+    net.send(hup(1))
+    passed_on = request(2, b"ctx", sender=3)
+    passed_on.log_term = 7
+    net[2].step(passed_on)
+    (message,) = net[2].messages
+    assert (message.to, message.sender, message.log_term) == (1, 3, 7)

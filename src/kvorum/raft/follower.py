@@ -33,13 +33,14 @@ def _on_propose(raft: Raft, message: Message) -> None:
     _forward(raft, message)
 
 
-def _forward(raft: Raft, message: Message) -> None:
+def _forward(raft: Raft, message: Message, log_term: int = 0) -> None:
     """Pass a request on to the leader as its sender made it."""
     raft.send(
         Message(
             message.type,
             to=raft.lead,
             sender=message.sender,
+            log_term=log_term,
             entries=message.entries,
             context=message.context,
         )
@@ -133,7 +134,9 @@ def _on_read_index(raft: Raft, message: Message) -> None:
     if raft.lead == NONE:
         raft.logger.info(f"{raft.id:x} no leader at term {raft.term}; dropping index reading msg")
         return
-    _forward(raft, message)
+    # The own request says of which term this node is; see `reads`.
+    is_own = message.sender in (NONE, raft.id)
+    _forward(raft, message, raft.term if is_own else message.log_term)
 
 
 def _on_read_index_response(raft: Raft, message: Message) -> None:

@@ -2,6 +2,11 @@
 
 A leader knows what is committed only once it has committed an entry of its own term; reads
 wait for that. Then it must know that it still leads: by asking a quorum, or by its lease.
+
+A follower's request carries the follower's term. If that is the leader's, the follower had voted
+for no later leader when it asked, and together they may be a quorum already: no later leader was
+elected before the read began, so it is answered without a round of heartbeats. This holds for
+that one read only, since the request may have been on its way for long.
 """
 
 from __future__ import annotations
@@ -57,11 +62,20 @@ def _committed_in_term(raft: Raft) -> bool:
 
 
 def _read(raft: Raft, message: Message) -> None:
-    if raft.config.read_only_option is ReadOnlyOption.LEASE_BASED:
+    is_leased = raft.config.read_only_option is ReadOnlyOption.LEASE_BASED
+    if is_leased or _confirms_itself(raft, message):
         _answer(raft, message, raft.log.committed)
         return
     raft.read_only.add(message, raft.log.committed, raft.id)
     broadcast_heartbeat(raft)
+
+
+def _confirms_itself(raft: Raft, message: Message) -> bool:
+    """Tell whether the sender and this node are a quorum of this term."""
+    return (
+        message.log_term == raft.term
+        and raft.tracker.quorum_index({raft.id: 1, message.sender: 1}) > 0
+    )
 
 
 def _answer(raft: Raft, request: Message, commit: int) -> None:
