@@ -55,6 +55,7 @@ MODULES = (
     "kvorum.mvcc.store",
     "kvorum.mvcc.transaction",
     "kvorum.mvcc.watch.hub",
+    "kvorum.peer.cluster.peering",
     "kvorum.peer.transport.addresses",
     "kvorum.peer.transport.figures",
     "kvorum.peer.transport.frames",

@@ -230,7 +230,7 @@ def _decode_message(data: bytes, *, is_response: bool) -> Message:
             scalars[field] = _number(value, field)
     if scalars[1] not in MESSAGE_TYPES:
         raise ValueError(f"message type {scalars[1]} is unknown; the last known is 23")
-    decoded = decode_snapshot(snapshot)
+    decoded = decode_snapshot(snapshot) if snapshot else None
     return Message(
         type=scalars[1],
         to=scalars[2],
@@ -241,7 +241,7 @@ def _decode_message(data: bytes, *, is_response: bool) -> Message:
         entries=entries or (),
         commit=scalars[8],
         vote=scalars[13],
-        snapshot=decoded if decoded.index else None,
+        snapshot=decoded if decoded is not None and decoded.index else None,
         reject=bool(scalars[10]),
         reject_hint=scalars[11],
         context=context,

@@ -123,7 +123,7 @@ class Runtime:
 
     def start(self) -> None:
         """Begin to take turns."""
-        self._loop.add_reader(self._edge.fileno(), self.wake)
+        self._loop.add_reader(self._edge.fileno(), self._rung)
         self.wake()
 
     def drain(self) -> None:
@@ -140,6 +140,11 @@ class Runtime:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
+
+    def _rung(self) -> None:
+        """Take a turn here and now, which saves the loop a round; the edge has something."""
+        if not self._is_scheduled:
+            self._turn()
 
     def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
         """Take an error of a callback that is not a turn's; it ends the server as any other."""
@@ -198,14 +203,20 @@ class Runtime:
             self._is_idle = False
             self.services.serve(requests, events)
         is_busy = member.turn(now, now + TURN_SECONDS_MAX)
-        # Others write what they are sent while this member writes it, too.
-        peering.deliver(now)
         if member.out.jobs:
+            # Others write what they are sent while this member writes it, too.
+            peering.deliver(now)
+            # And no client waits for a disk that has nothing to do with its answer.
+            self.services.deliver(now)
             inline_bytes_max = INLINE_BYTES_MAX_ALONE if self._is_alone else INLINE_BYTES_MAX
             if len(requests) > INLINE_CALLS_MAX:
                 inline_bytes_max = 0
             is_busy = self._run_jobs(now, inline_bytes_max)
-        self.services.deliver(now)
+            self.services.deliver(now)
+        else:
+            # Clients first: others wake up at what they are sent, and take the processor.
+            self.services.deliver(now)
+            peering.deliver(now)
         if member.is_published and not self.published.done():
             self._logger.info(
                 "published local member to cluster through raft",
