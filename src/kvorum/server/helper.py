@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any, BinaryIO
 
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.member.jobs import JobLostError
 
@@ -108,7 +109,7 @@ class Helper:
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
     """Run jobs until there are no more: the helper's end."""
-    files, environments = RealFiles(), LmdbEnvironments()
+    files, environments = RealFiles(), LmdbEnvironments(native_rows())
     while head := source.read(LENGTH.size):
         (length,) = LENGTH.unpack(head)
         work = pickle.loads(source.read(length))  # noqa: S301 (our parent)
