@@ -213,9 +213,14 @@ class Backend:
         """Compiled functions over rows, if there are any."""
         return self._environment.native
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the file has every change of rows."""
+        return not self._active.rows and not self._active.deleted and self._sealed is None
+
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return rows as the file has them, from a row key on; nothing was written yet."""
-        assert not self._active.rows and self._sealed is None, "rows were written"
+        """Return rows as the file has them, from a row key on; everything is in it."""
+        assert self.is_flushed, "there are changes that the file does not have"
         return self._look().scan_sealed_rows(first, limit)
 
     def pending_rows(self, last: int) -> dict[int, bytes | None]:

@@ -77,7 +77,7 @@ def _read_all(
     """Note all rows, so many at a time; give how many they were."""
     native = backend.native
     first = 0
-    if native is not None:
+    if native is not None and backend.is_flushed:
         while sealed := backend.scan_sealed_rows(row_key(first), limit):
             if not native.note_rows(index.entries, leases, sealed):
                 break

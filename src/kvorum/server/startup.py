@@ -60,6 +60,9 @@ SECOND = 1_000_000_000
 class UnsyncedFiles(RealFiles):
     """Files that are never synced, for `--unsafe-no-fsync`."""
 
+    def start_sync(self, descriptor: int) -> None:
+        """Leave it to the system."""
+
     def fdatasync(self, descriptor: int) -> None:
         """Leave it to the system when the content becomes durable."""
 
