@@ -1,6 +1,7 @@
 """The compiled functions over rows do what Python does: the same pages, histories and verdicts."""
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,3 +189,27 @@ def test_a_damaged_row_is_named_and_nothing_of_its_piece_is_noted(tmp_path: Path
         restore_store(backend, Lessor(backend), Recorder())
     backend.close()
     assert str(building.value) == str(restoring.value)
+
+
+def test_a_large_database_passes_in_pieces(tmp_path: Path) -> None:
+    files, environments = RealFiles(), LmdbEnvironments(native())
+    count, value = 4_000, bytes(20_000)
+    source, target, path = tmp_path / "source", tmp_path / "target", str(tmp_path / "image")
+    for directory in (source, target):
+        directory.mkdir()
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        for main in range(2, count + 2):
+            kv = KeyValue(key=b"k", create_revision=2, mod_revision=main, version=main, value=value)
+            yield row_key(revision_of(main)), kv.SerializeToString()
+
+    install(files, environments, str(source), [(KEY, rows())])
+    tracemalloc.start()
+    try:
+        BuildImage(str(source), path).run(files, environments)
+        InstallImage(path, str(target), 0).run(files, environments)
+        assert tracemalloc.get_traced_memory()[1] < count * len(value) / 5
+    finally:
+        tracemalloc.stop()
+    with open_view(files, environments, str(target)) as view:
+        assert view.count(KEY) == count
