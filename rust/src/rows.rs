@@ -150,6 +150,12 @@ fn number_at<const N: usize>(data: &[u8], offset: usize) -> Option<[u8; N]> {
     data.get(offset..offset + N)?.try_into().ok()
 }
 
+/// Where an entry's key begins, its value begins, and its value ends.
+type Span = (usize, usize, usize);
+
+/// Pages, the first key and the number of each, and how many rows are in them.
+type Leaves<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, usize);
+
 /// One leaf of bucket `key` at the beginning of some pages: where its entries are, and its end.
 fn leaf(
     pages: &[u8],
@@ -157,7 +163,7 @@ fn leaf(
     page_bytes: usize,
     first: &[u8],
     after: &[u8],
-) -> Option<(Vec<(usize, usize, usize)>, usize)> {
+) -> Option<(Vec<Span>, usize)> {
     if u64::from_le_bytes(number_at(pages, 0)?) != number
         || u16::from_le_bytes(number_at(pages, 8)?) != LEAF
     {
@@ -250,7 +256,7 @@ pub fn leaves_of_rows<'py>(
     rows: &Bound<'py, PyList>,
     number: u64,
     is_last: bool,
-) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyList>, usize)>> {
+) -> PyResult<Option<Leaves<'py>>> {
     let mut pages: Vec<u8> = Vec::new();
     let children = PyList::empty(py);
     let mut opened_rows = Vec::with_capacity(rows.len());
