@@ -22,6 +22,7 @@ from kvorum.backend import install
 from kvorum.backend.buckets import KEY
 from kvorum.backend.encoding import revision_of, row_key
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.member.images import BuildImage, InstallImage
 
@@ -60,7 +61,7 @@ def measured(what: str, size: int, rounds: int, work: Callable[[], object]) -> N
 
 def measure_files(directory: Path, keys: int, rounds: int) -> None:
     """Write and import an image of so many keys."""
-    files, environments = RealFiles(), LmdbEnvironments()
+    files, environments = RealFiles(), LmdbEnvironments(native_rows())
     source, target, image = directory / "source", directory / "target", str(directory / "image")
     for each in (source, target):
         each.mkdir()

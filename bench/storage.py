@@ -28,6 +28,7 @@ from kvorum.api.codec import HeaderEncoder
 from kvorum.api.pb.etcdserverpb import PutRequest
 from kvorum.backend import Limits, open_backend
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.lease import Lessor
 from kvorum.mvcc.ranges import RangeOptions, reply_body
@@ -51,7 +52,7 @@ class Storage:
 
     def __init__(self, directory: str, limits: Limits | None = None) -> None:
         self._files = RealFiles()
-        self._environments = LmdbEnvironments()
+        self._environments = LmdbEnvironments(native_rows())
         self.backend = open_backend(
             self._files, self._environments, directory, quota_bytes=8 << 30, limits=limits
         )

@@ -91,13 +91,14 @@ class SimulatedWrite(LmdbWrite):
 class SimulatedEnvironment:
     """One open database."""
 
-    __slots__ = ("_environments", "committing", "inner", "path", "writing")
+    __slots__ = ("_environments", "committing", "inner", "native", "path", "writing")
 
     def __init__(
         self, environments: "SimulatedEnvironments", path: str, inner: LmdbEnvironment
     ) -> None:
         self._environments = environments
         self.path = path
+        self.native = inner.native
         self.inner = inner
         self.writing: SimulatedWrite | None = None
         self.committing = False
@@ -140,12 +141,13 @@ class SimulatedEnvironment:
 class SimulatedEnvironments:
     """The databases of one machine. `directory` is a real one; `next_number` never repeats."""
 
-    __slots__ = ("_directory", "_lmdb", "_next_number", "_open", "files", "strayed")
+    __slots__ = ("_directory", "_lmdb", "_next_number", "_open", "files", "native", "strayed")
 
     def __init__(self, files: MemoryFiles, directory: str, next_number: Callable[[], int]) -> None:
         self.files = files
         self._directory = directory
         self._next_number = next_number
+        self.native = None  # what is simulated is the Python
         self._lmdb = LmdbEnvironments()
         self._open: dict[str, SimulatedEnvironment] = {}
         # The entry whose key has changed, and was not restored.

@@ -1,7 +1,8 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
 //! One thread serves every socket; another writes the log. Neither ever takes the GIL: the
-//! loop's own calls, in `edge`, are the only code that touches Python.
+//! loop's own calls, in `edge`, and functions over rows, in `rows`, are the only code that touches
+//! Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
@@ -25,6 +26,8 @@ mod log_writer;
 mod network;
 mod policy;
 mod ready;
+#[cfg(feature = "python")]
+mod rows;
 mod shared;
 mod stream;
 mod tls;
@@ -40,6 +43,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod _native {
     #[pymodule_export]
     use crate::edge::NativeEdge;
+
+    #[pymodule_export]
+    use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};
 
     #[pymodule_export]
     const SOURCE_HASH: &str = env!("KVORUM_SOURCE_HASH");

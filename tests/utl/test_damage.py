@@ -55,7 +55,7 @@ def snapshot(path: Path, buckets: Buckets) -> bytes:
 def rows_of(data: Path) -> dict[bytes, bytes]:
     directory = str(data / "member" / "backend")
     with open_view(RealFiles(), LmdbEnvironments(), directory) as view:
-        return dict(view.scan_keyed_rows(b"", ROWS * 2))
+        return dict(view.keyed_rows(view.scan_sealed_rows(b"", ROWS * 2)))
 
 
 def restore(path: Path, data: Path, *flags: str) -> int:

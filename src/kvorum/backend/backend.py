@@ -34,6 +34,7 @@ from kvorum.backend.defragment import (
 from kvorum.backend.environment import Environment
 from kvorum.backend.errors import BackendError
 from kvorum.backend.flush import CommitFlush, Staged, StageFlush
+from kvorum.backend.native import NativeRows
 from kvorum.backend.view import View
 from kvorum.files import Files
 
@@ -206,6 +207,21 @@ class Backend:
             kept = (revision for revision in revisions[start:stop] if revision not in deleted)
             result += [(revision, rows[revision]) for revision in islice(kept, limit - len(result))]
         return result
+
+    @property
+    def native(self) -> NativeRows | None:
+        """Compiled functions over rows, if there are any."""
+        return self._environment.native
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the file has every change of rows."""
+        return not self._active.rows and not self._active.deleted and self._sealed is None
+
+    def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return rows as the file has them, from a row key on; everything is in it."""
+        assert self.is_flushed, "there are changes that the file does not have"
+        return self._look().scan_sealed_rows(first, limit)
 
     def pending_rows(self, last: int) -> dict[int, bytes | None]:
         """Return the changes of rows up to `last` that may not be in the file yet.

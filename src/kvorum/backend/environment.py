@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from kvorum.backend.native import NativeRows
+
 LOCK_ENDING = "-lock"
 
 
@@ -74,6 +76,10 @@ class Environment(Protocol):
     def path(self) -> str:
         """The path it was opened by."""
 
+    @property
+    def native(self) -> NativeRows | None:
+        """Compiled functions over its rows, if there are any."""
+
     def begin(self) -> ReadTransaction:
         """Begin a view of the newest commit."""
 
@@ -104,6 +110,10 @@ def writing(environment: Environment) -> Iterator[WriteTransaction]:
 
 class Environments(Protocol):
     """Where environments come from. All of a process go through one of these."""
+
+    @property
+    def native(self) -> NativeRows | None:
+        """Compiled functions over rows, if there are any."""
 
     def open(self, path: str, map_bytes: int) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none.

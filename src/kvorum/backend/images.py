@@ -13,11 +13,13 @@ from google.protobuf.message import DecodeError
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.backend.bbolt import Image, ImageError
 from kvorum.backend.buckets import BUCKETS, KEY
-from kvorum.backend.encoding import parse_row_key
+from kvorum.backend.encoding import parse_row_key, seal_value
 from kvorum.backend.errors import describe_revision
+from kvorum.backend.native import NativeRows
 
 Entries = Iterator[tuple[bytes, bytes]]
 Content = Iterator[tuple[bytes, Entries]]
+SealedContent = Iterator[tuple[bytes, Iterator[list[tuple[bytes, bytes]]]]]
 
 
 def checked_content(image: Image) -> Content:
@@ -36,23 +38,42 @@ def checked_rows(image: Image) -> Entries:
 
 
 def _checked_leaves(image: Image) -> Iterator[list[tuple[bytes, bytes]]]:
-    decode = KeyValue.FromString
     for leaf in image.leaves(KEY):
-        for key, value in leaf:
-            try:
-                revision = parse_row_key(key)
-            except ValueError as error:
-                raise ImageError(image.path, str(error)) from error
-            try:
-                kv = decode(value)
-                is_sound = kv.SerializeToString() == value and (
-                    kv.mod_revision == revision >> 32 if not revision & 1 else bool(kv.key)
-                )
-            except DecodeError:
-                is_sound = False
-            # A row without a value is the mark that a restored snapshot raised its revision by.
-            if not is_sound and value:
-                raise ImageError(
-                    image.path, f"the {describe_revision(revision)} holds no key and value of it"
-                )
-        yield leaf
+        yield _checked(image, leaf)
+
+
+def sealed_content(image: Image, native: NativeRows | None) -> SealedContent:
+    """Give what `checked_content` does, with the rows in pieces and their checksums behind them."""
+    for bucket, _ in checked_content(image):
+        yield bucket, _sealed_rows(image, native) if bucket == KEY else image.leaves(bucket)
+
+
+def _sealed_rows(image: Image, native: NativeRows | None) -> Iterator[list[tuple[bytes, bytes]]]:
+    for is_taken, leaf in image.pieces(KEY, None if native is None else native.rows_of_leaves):
+        if is_taken:
+            yield leaf
+        else:
+            yield [(key, seal_value(key, value)) for key, value in _checked(image, leaf)]
+
+
+def _checked(image: Image, leaf: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the rows of a leaf, which are what they should be."""
+    decode = KeyValue.FromString
+    for key, value in leaf:
+        try:
+            revision = parse_row_key(key)
+        except ValueError as error:
+            raise ImageError(image.path, str(error)) from error
+        try:
+            kv = decode(value)
+            is_sound = kv.SerializeToString() == value and (
+                kv.mod_revision == revision >> 32 if not revision & 1 else bool(kv.key)
+            )
+        except DecodeError:
+            is_sound = False
+        # A row without a value is the mark that a restored snapshot raised its revision by.
+        if not is_sound and value:
+            raise ImageError(
+                image.path, f"the {describe_revision(revision)} holds no key and value of it"
+            )
+    return leaf

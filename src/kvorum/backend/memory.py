@@ -13,6 +13,7 @@ from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.encoding import KEY_BYTES_MAX
 from kvorum.backend.environment import Environment, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
+from kvorum.backend.native import NativeRows
 from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
@@ -190,11 +191,12 @@ class MemoryWrite:
 class MemoryEnvironment:
     """One open file, perhaps shared by several who opened it."""
 
-    __slots__ = ("_environments", "content", "is_writing", "path", "users")
+    __slots__ = ("_environments", "content", "is_writing", "native", "path", "users")
 
     def __init__(self, environments: "MemoryEnvironments", path: str, content: _Content) -> None:
         self._environments = environments
         self.path = path
+        self.native = environments.native
         self.content = content
         self.is_writing = False
         self.users = 1
@@ -232,10 +234,11 @@ class MemoryEnvironment:
 class MemoryEnvironments:
     """Databases beside the files of one machine."""
 
-    __slots__ = ("_contents", "_open", "files")
+    __slots__ = ("_contents", "_open", "files", "native")
 
-    def __init__(self, files: MemoryFiles) -> None:
+    def __init__(self, files: MemoryFiles, native: NativeRows | None = None) -> None:
         self.files = files
+        self.native = native
         self._contents: dict[str, _Content] = {}
         self._open: dict[str, MemoryEnvironment] = {}
 
@@ -245,7 +248,7 @@ class MemoryEnvironments:
         `files` are the files after the same power cut; `survives` is asked for every commit that
         was under way.
         """
-        image = MemoryEnvironments(files)
+        image = MemoryEnvironments(files, self.native)
         for path, content in self._contents.items():
             if not files.exists(path) or (content.is_copy and read_file(files, path) != _COPIED):
                 continue

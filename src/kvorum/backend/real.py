@@ -15,6 +15,7 @@ import lmdb
 from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
+from kvorum.backend.native import NativeRows
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB notes the newest commits.
@@ -147,13 +148,14 @@ class LmdbWrite:
 class LmdbEnvironment:
     """One open file, perhaps shared by several who opened it."""
 
-    __slots__ = ("_environments", "databases", "lmdb", "path", "users")
+    __slots__ = ("_environments", "databases", "lmdb", "native", "path", "users")
 
     def __init__(
         self, environments: "LmdbEnvironments", path: str, map_bytes: int, *, readonly: bool
     ) -> None:
         self._environments = environments
         self.path = path
+        self.native = environments.native
         self.users = 1
         try:
             self.lmdb = lmdb.Environment(
@@ -223,9 +225,10 @@ class LmdbEnvironment:
 class LmdbEnvironments:
     """The database files that this process has open."""
 
-    __slots__ = ("_open",)
+    __slots__ = ("_open", "native")
 
-    def __init__(self) -> None:
+    def __init__(self, native: NativeRows | None = None) -> None:
+        self.native = native
         self._open: dict[str, LmdbEnvironment] = {}
 
     def open(self, path: str, map_bytes: int) -> Environment:

@@ -10,10 +10,13 @@ from typing import Final
 
 from kvorum.backend import directory as directories
 from kvorum.backend.batch import write_entries
+from kvorum.backend.bbolt.pages import ELEMENT_BYTES
+from kvorum.backend.bbolt.writing import INLINE_BYTES_MAX, PackedLeaves
 from kvorum.backend.buckets import BUCKETS, KEY
 from kvorum.backend.directory import Current, database_path, read_current, write_current
 from kvorum.backend.encoding import seal_value
-from kvorum.backend.environment import Environments, WriteTransaction, writing
+from kvorum.backend.environment import Environment, Environments, writing
+from kvorum.backend.native import NativeRows
 from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files
@@ -22,23 +25,65 @@ from kvorum.files import Files
 # count yet: entries may have a byte or a megabyte.
 _PIECE_ENTRIES: Final = 1_000
 _PIECE_BYTES: Final = 1 << 20
+_PACKED_ROWS_MIN: Final = INLINE_BYTES_MAX // ELEMENT_BYTES
+"""So many rows are never kept in their bucket's entry."""
 _COMMIT_ENTRIES: Final = 100_000
 _COMMIT_BYTES: Final = 32 << 20
 
 Entries = Iterable[tuple[bytes, bytes]]
+Piece = list[tuple[bytes, bytes]]
 
 
 def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
     """Give every bucket with its entries."""
     for bucket in BUCKETS:
         # Pieces, not rows, pass through the generator: that saves a step of it per row.
-        rows = chain.from_iterable(_pieces_of_rows(view))
+        rows = chain.from_iterable(map(view.keyed_rows, _sealed_pieces(view)))
         yield bucket, rows if bucket == KEY else iter(view.items(bucket))
 
 
-def _pieces_of_rows(view: View) -> Iterator[list[tuple[bytes, bytes]]]:
+def dump_image(
+    view: View,
+) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]] | PackedLeaves]]:
+    """Give what `dump` does, the rows as leaves if compiled code can make them."""
+    native = view.native
+    for bucket, entries in dump(view):
+        if bucket == KEY and native is not None and view.count(KEY) > _PACKED_ROWS_MIN:
+            yield bucket, _PackedRows(view, native)
+        else:
+            yield bucket, entries
+
+
+class _PackedRows:
+    """The rows of a view as leaves."""
+
+    __slots__ = ("_left", "_native", "_pieces", "_view")
+
+    def __init__(self, view: View, native: NativeRows) -> None:
+        self._view = view
+        self._native = native
+        self._pieces = _sealed_pieces(view)
+        # Rows that do not fill a leaf yet.
+        self._left: list[tuple[bytes, bytes]] = []
+
+    def next_leaves(self, number: int) -> tuple[bytes, list[tuple[bytes, int]]] | None:
+        """Return the next leaves, the first with this number; None if there are no more."""
+        piece = next(self._pieces, None)
+        if piece is None and not self._left:
+            return None
+        rows = self._left + (piece or [])
+        packed = self._native.leaves_of_rows(rows, number, piece is None)
+        if packed is None:
+            self._view.keyed_rows(rows)
+            raise AssertionError("compiled code refused rows that are whole")
+        pages, children, done = packed
+        self._left = rows[done:]
+        return pages, children
+
+
+def _sealed_pieces(view: View) -> Iterator[list[tuple[bytes, bytes]]]:
     first, limit = b"", 1
-    while rows := view.scan_keyed_rows(first, limit):
+    while rows := view.scan_sealed_rows(first, limit):
         yield rows
         first = rows[-1][0] + b"\0"
         size = sum([len(value) for _, value in rows])
@@ -57,6 +102,18 @@ def install(
 
     No Backend has the directory open. A crash leaves the old database or the new one.
     """
+    install_sealed(files, environments, directory, _sealed(content), quota_bytes=quota_bytes)
+
+
+def install_sealed(
+    files: Files,
+    environments: Environments,
+    directory: str,
+    content: Iterable[tuple[bytes, Iterable[Piece]]],
+    *,
+    quota_bytes: int = 0,
+) -> None:
+    """Do what `install` does, with entries in pieces and rows with their checksums."""
     lock = directories.take_lock(files, directory)
     try:
         old = read_current(files, directory)
@@ -65,10 +122,8 @@ def install(
         path = database_path(directory, current.number)
         environment = environments.open(path, reserved_bytes(quota_bytes))
         try:
-            for bucket, entries in content:
-                for piece in _pieces(entries):
-                    with writing(environment) as transaction:
-                        _write(transaction, bucket, piece)
+            for bucket, pieces in content:
+                _load(environment, bucket, pieces)
         finally:
             environment.close()
         write_current(files, directory, current)
@@ -78,22 +133,42 @@ def install(
         files.close(lock)
 
 
-def _pieces(entries: Entries) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Share entries out to transactions."""
-    piece: list[tuple[bytes, bytes]] = []
+def _sealed(content: Iterable[tuple[bytes, Entries]]) -> Iterator[tuple[bytes, Iterator[Piece]]]:
+    for bucket, entries in content:
+        yield bucket, _sealed_rows(entries) if bucket == KEY else _pieces(entries)
+
+
+def _sealed_rows(entries: Entries) -> Iterator[Piece]:
+    for piece in _pieces(entries):
+        yield [(key, seal_value(key, value)) for key, value in piece]
+
+
+def _pieces(entries: Entries) -> Iterator[Piece]:
+    """Share entries out to pieces."""
+    piece: Piece = []
     size = 0
     for entry in entries:
         piece.append(entry)
         size += len(entry[1])
-        if size >= _COMMIT_BYTES or len(piece) == _COMMIT_ENTRIES:
+        if size >= _PIECE_BYTES or len(piece) == _PIECE_ENTRIES:
             yield piece
             piece, size = [], 0
     if piece:
         yield piece
 
 
-def _write(transaction: WriteTransaction, bucket: bytes, piece: list[tuple[bytes, bytes]]) -> None:
-    if bucket == KEY:
-        transaction.append(bucket, [(key, seal_value(key, value)) for key, value in piece])
-    else:
-        write_entries(transaction, bucket, dict(piece))
+def _load(environment: Environment, bucket: bytes, pieces: Iterable[Piece]) -> None:
+    """Write a bucket in as many transactions as it needs."""
+    remaining = iter(pieces)
+    piece = next(remaining, None)
+    while piece is not None:
+        entries = size = 0
+        with writing(environment) as transaction:
+            while piece is not None and size < _COMMIT_BYTES and entries < _COMMIT_ENTRIES:
+                if bucket == KEY:
+                    transaction.append(bucket, piece)
+                else:
+                    write_entries(transaction, bucket, dict(piece))
+                entries += len(piece)
+                size += sum([len(value) for _, value in piece])
+                piece = next(remaining, None)

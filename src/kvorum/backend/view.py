@@ -33,10 +33,11 @@ _SCAN_ENTRIES: Final = 1_000
 class View:
     """The rows and entries of one commit. End it: while it lasts, no page it sees is reused."""
 
-    __slots__ = ("_transaction", "path")
+    __slots__ = ("_transaction", "native", "path")
 
     def __init__(self, environment: Environment) -> None:
         self.path = environment.path
+        self.native = environment.native
         self._transaction: ReadTransaction = environment.begin()
 
     def end(self) -> None:
@@ -107,16 +108,19 @@ class View:
             del rows[bisect_right(rows, last, key=itemgetter(0)) :]
         return rows
 
-    def scan_keyed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return rows of bucket `key` by their keys as files have them, ascending."""
-        found = self._transaction.scan(KEY, first, limit)
+    def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return rows of bucket `key` as the file has them, ascending; nobody looked at them."""
+        return self._transaction.scan(KEY, first, limit)
+
+    def keyed_rows(self, sealed_rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return such rows with their values as they were before they were sealed."""
         rows = [
             (key, sealed[:-CHECKSUM_BYTES])
-            for key, sealed in found
+            for key, sealed in sealed_rows
             if extend(crc32c(key), sealed) == RESIDUE
         ]
-        if len(rows) != len(found):
-            for key, sealed in found:
+        if len(rows) != len(sealed_rows):
+            for key, sealed in sealed_rows:
                 if not is_whole(key, sealed):
                     raise self._damaged_key(key)
         return rows

@@ -24,6 +24,7 @@ from kvorum.edge.interface import (
 )
 
 if TYPE_CHECKING:
+    from kvorum.backend.native import NativeRows
     from kvorum.edge._native import NativeEdge
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Request",
     "TlsSettings",
     "edge_name",
+    "native_rows",
     "open_edge",
 ]
 
@@ -78,6 +80,15 @@ def edge_name() -> str:
             "or set KVORUM_EDGE=python"
         )
     return "native"
+
+
+def native_rows() -> "NativeRows | None":
+    """Return the compiled functions over rows of the database, where the native edge serves."""
+    if edge_name() != "native":
+        return None
+    from kvorum.edge import _native
+
+    return _native
 
 
 def open_edge(

@@ -8,6 +8,24 @@ from kvorum.edge.interface import Event, Headers, Limits, Request, TlsSettings
 SOURCE_HASH: str
 """Hash of the Rust sources this was built from; see `rust/build.rs`."""
 
+def rows_of_leaves(
+    pages: bytes,
+    page_bytes: int,
+    leaves: list[tuple[int, bytes]],
+    after: bytes,
+    reached: bytearray,
+    /,
+) -> tuple[int, list[tuple[bytes, bytes]]]: ...
+def leaves_of_rows(
+    rows: list[tuple[bytes, bytes]], number: int, is_last: bool, /
+) -> tuple[bytes, list[tuple[bytes, int]], int] | None: ...
+def note_rows(
+    entries: dict[bytes, int | bytes | bytearray],
+    leases: dict[bytes, int],
+    rows: list[tuple[bytes, bytes]],
+    /,
+) -> bool: ...
+
 class NativeEdge:
     def __init__(
         self, methods: Sequence[tuple[str, bool]], metadata_keys: Sequence[str], limits: Limits

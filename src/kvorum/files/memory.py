@@ -320,6 +320,9 @@ class MemoryFiles:
             raise
         opened.file.sync()
 
+    def start_sync(self, descriptor: int) -> None:
+        """Promise nothing, as the system does."""
+
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""
         return sorted(self._directory(directory).names)

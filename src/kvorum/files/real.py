@@ -4,6 +4,7 @@ Locks are those of open file descriptions, as etcd takes them: they exclude othe
 of the same process too, and an etcd that is started on the same directory.
 """
 
+import ctypes
 import fcntl
 import os
 import struct
@@ -20,6 +21,12 @@ _FLAGS = {
 }
 # struct flock: type, whence, start, length 0 for all of it, process; padded as in C.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+# Linux alone has it: descriptor, offset, length 0 for all that follows, flags.
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class RealFiles:
@@ -96,6 +103,12 @@ class RealFiles:
         """Return when the content and the length of a file are durable."""
         with self._named(descriptor):
             os.fdatasync(descriptor)
+
+    def start_sync(self, descriptor: int) -> None:
+        """Have the disk begin with what is written: a later sync has less to wait for."""
+        # A failure is told by the sync that counts.
+        if _sync_file_range is not None:
+            _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""

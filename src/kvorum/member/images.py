@@ -7,11 +7,12 @@ while the member goes on, and loaded into a database that takes the place of the
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvorum.backend import dump, install, open_view
+from kvorum.backend import open_view
 from kvorum.backend.bbolt import open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
 from kvorum.backend.environment import Environments
-from kvorum.backend.images import checked_content
+from kvorum.backend.images import sealed_content
+from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.files import Files, Opening
 
 
@@ -46,7 +47,7 @@ class BuildImage:
         descriptor = files.open(self.path, Opening.CREATE)
         try:
             with open_view(files, environments, self.directory) as view:
-                length = write_image(files, descriptor, dump(view))
+                length = write_image(files, descriptor, dump_image(view))
                 index, term = view.applied()
                 return ImageFacts(index, term, view.get(META, CONF_STATE) or b"", length)
         finally:
@@ -76,8 +77,10 @@ class InstallImage:
         """Load it."""
         image = open_image(files, self.path)
         try:
-            content = checked_content(image)
-            install(files, environments, self.directory, content, quota_bytes=self.quota_bytes)
+            content = sealed_content(image, environments.native)
+            install_sealed(
+                files, environments, self.directory, content, quota_bytes=self.quota_bytes
+            )
         finally:
             image.close()
 

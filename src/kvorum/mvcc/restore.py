@@ -3,11 +3,12 @@
 At the start in one go; when a snapshot was installed in slices, for others wait for the loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvorum.api.codec import varint
 from kvorum.backend import Backend
+from kvorum.backend.encoding import parse_row_key, row_key
 from kvorum.mvcc.compaction import stored_revisions
 from kvorum.mvcc.history import RECORD_BYTES, bound
 from kvorum.mvcc.index import Index
@@ -34,11 +35,9 @@ def restore_store(
     """
     index = Index()
     leases: dict[bytes, int] = {}
-    count = first = 0
-    while rows := backend.scan_rows(first, _LAST_REVISION, ROWS_PER_SCAN):
-        _read(index, rows, leases)
-        first = rows[-1][0] + 1
-        count += len(rows)
+    count = 0
+    for rows in _read_all(backend, index, leases, ROWS_PER_SCAN):
+        count += rows
         if progress is not None:
             progress(count)
     index.restored()
@@ -51,10 +50,7 @@ def restore_slices(backend: Backend, lessor: Lessor, hub: Hub) -> Slices[Store]:
     """Return what `restore_store` does."""
     index = Index()
     leases: dict[bytes, int] = {}
-    first = 0
-    while rows := backend.scan_rows(first, _LAST_REVISION, ROWS_PER_SLICE):
-        _read(index, rows, leases)
-        first = rows[-1][0] + 1
+    for _ in _read_all(backend, index, leases, ROWS_PER_SLICE):
         yield
     yield from index.restored_slices()
     for count, (key, lease) in enumerate(leases.items(), 1):
@@ -73,6 +69,25 @@ def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
     store.compaction.resume(finished, scheduled)
     backend.end_turn()
     return store
+
+
+def _read_all(
+    backend: Backend, index: Index, leases: dict[bytes, int], limit: int
+) -> Iterator[int]:
+    """Note all rows, so many at a time; give how many they were."""
+    native = backend.native
+    first = 0
+    if native is not None and backend.is_flushed:
+        while sealed := backend.scan_sealed_rows(row_key(first), limit):
+            if not native.note_rows(index.entries, leases, sealed):
+                break
+            index.newest_revision = parse_row_key(sealed[-1][0])
+            first = index.newest_revision + 1
+            yield len(sealed)
+    while rows := backend.scan_rows(first, _LAST_REVISION, limit):
+        _read(index, rows, leases)
+        first = rows[-1][0] + 1
+        yield len(rows)
 
 
 def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int]) -> None:

@@ -19,6 +19,7 @@ from kvorum.edge import Edge
 from kvorum.files import Files
 from kvorum.member.jobs import Job, Place
 from kvorum.mvcc.hashes import HashRows
+from kvorum.peer.transport.arrivals import BeginDatabase
 from kvorum.server.exposition import Histogram, exponential
 from kvorum.server.helper import Helper, Outcome
 from kvorum.server.logs import Logger
@@ -91,6 +92,9 @@ class JobRunner:
             elif job.place is Place.HELPER:
                 self._helper.run(job, job.work)
             else:
+                if isinstance(job.work, BeginDatabase):
+                    # What arrives is for the helper: it starts meanwhile.
+                    self._helper.prepare()
                 self._start(self._pool, job)
         if self._log_jobs:
             self._advance_log(inline_bytes_max)

@@ -20,7 +20,7 @@ from pathlib import Path
 import kvorum
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled import core_name
-from kvorum.edge import Edge, Limits, TlsSettings, edge_name, open_edge
+from kvorum.edge import Edge, Limits, TlsSettings, edge_name, native_rows, open_edge
 from kvorum.files.real import RealFiles
 from kvorum.gateway.health import Health
 from kvorum.gateway.http import HttpFront
@@ -59,6 +59,9 @@ SECOND = 1_000_000_000
 
 class UnsyncedFiles(RealFiles):
     """Files that are never synced, for `--unsafe-no-fsync`."""
+
+    def start_sync(self, descriptor: int) -> None:
+        """Leave it to the system."""
 
     def fdatasync(self, descriptor: int) -> None:
         """Leave it to the system when the content becomes durable."""
@@ -133,7 +136,7 @@ class Server:
         credentials = self._credentials()
         settings, known = await enter(config, directory, files, credentials, logger)
         self._log_start(settings, descriptors)
-        environments = LmdbEnvironments()
+        environments = LmdbEnvironments(native_rows())
         member = self._recover(settings, files, environments)
         self._check(member)
         start_auto_compaction(member, config)

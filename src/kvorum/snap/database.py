@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from kvorum.files import Files, Opening
 
+SYNC_BYTES = 8 << 20
+"""So much of a file is written before the disk is asked to begin."""
+
 _NAME = re.compile(r"([0-9a-f]{16})\.snap\.db")
 
 
@@ -24,13 +27,21 @@ class ReceivedDatabase:
     `RemoveLeftovers` removes.
     """
 
-    __slots__ = ("_descriptor", "_directory", "_files", "_index", "_length", "_temporary")
+    __slots__ = (
+        "_descriptor",
+        "_directory",
+        "_files",
+        "_index",
+        "_length",
+        "_started",
+        "_temporary",
+    )
 
     def __init__(self, files: Files, directory: str, index: int) -> None:
         self._files = files
         self._directory = directory
         self._index = index
-        self._length = 0
+        self._length = self._started = 0
         self._temporary = "/".join((directory, f"tmp.{index:016x}.snap.db"))
         if files.exists(self._temporary):
             files.unlink(self._temporary)
@@ -42,6 +53,10 @@ class ReceivedDatabase:
         assert self._descriptor is not None, "the file was closed"
         self._files.pwrite(self._descriptor, self._length, data)
         self._length += len(data)
+        if self._length - self._started >= SYNC_BYTES:
+            # The disk works while more arrives, and `finish` waits for the rest alone.
+            self._started = self._length
+            self._files.start_sync(self._descriptor)
 
     def finish(self) -> int:
         """Make the file durable under its name; return its length."""

@@ -7,6 +7,7 @@ answer. Memory holds one path from the root to a leaf, however large the file is
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from kvorum.backend.bbolt.pages import (
     BRANCH,
@@ -25,10 +26,15 @@ from kvorum.backend.bbolt.pages import (
     Meta,
     decode_meta,
 )
+from kvorum.backend.native import TakeLeaves
 from kvorum.files import Files, Opening
 
 Leaf = tuple[int, list[tuple[bytes, bytes]]]
 """The flags that all entries of a leaf have, and their keys and values."""
+RUN_BYTES: Final = 1 << 20
+"""So much of neighbouring leaves is read at once."""
+_TAKEN: Final = -1
+"""In place of flags: somebody else has read these entries."""
 
 
 class Image:
@@ -65,18 +71,28 @@ class Image:
 
     def leaves(self, bucket: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Walk the entries of a bucket leaf by leaf: a step of a generator per entry is saved."""
+        for _, elements in self.pieces(bucket, None):
+            yield elements
+
+    def pieces(
+        self, bucket: bytes, take: TakeLeaves | None
+    ) -> Iterator[tuple[bool, list[tuple[bytes, bytes]]]]:
+        """Walk the entries of a bucket, leaf by leaf or in what `take` makes of many leaves.
+
+        Tells of each piece whether it is of `take`, which may have changed the entries.
+        """
         value = self._roots.pop(bucket, None)
         if value is None:
             return
         root, _ = BUCKET_HEADER.unpack_from(value)
         if root:
-            leaves = self._walk(root, b"")
+            leaves = self._walk(root, b"", take)
         else:
             leaves = iter([self._leaf(0, value[BUCKET_HEADER.size :], b"")])
         for flags, elements in leaves:
-            if flags & IS_BUCKET:
+            if flags != _TAKEN and flags & IS_BUCKET:
                 raise self._error(f"bucket {bucket!r} has a bucket in it")
-            yield elements
+            yield flags == _TAKEN, elements
 
     def _newest_meta(self) -> Meta:
         metas = [decode_meta(self._files.pread(self._descriptor, 0, META_BYTES))]
@@ -104,12 +120,24 @@ class Image:
                 roots[name] = value
         return roots
 
-    def _walk(self, number: int, first: bytes) -> Iterator[Leaf]:
+    def _walk(self, number: int, first: bytes, take: TakeLeaves | None = None) -> Iterator[Leaf]:
         """Walk the leaves below a page; their keys are not below the first."""
+        size = self._meta.page_bytes
         last: bytes | None = None
         # The children still to visit, the next one last, each with the least key it may have.
         waiting = [(number, first)]
+        # Behind this place they are leaves, if the first of them was one.
+        leaves_from = 0
+        are_leaves = False
         while waiting:
+            if take is not None and are_leaves and len(waiting) > leaves_from:
+                run = self._run(waiting, leaves_from)
+                count, taken = take(self._pages(run), size, run, last or b"", self._reached)
+                if count:
+                    del waiting[-count:]
+                    last = taken[-1][0]
+                    yield _TAKEN, taken
+                    continue
             number, first = waiting.pop()
             kind, count, page = self._page(number)
             if kind == LEAF:
@@ -119,11 +147,34 @@ class Image:
                     if last is not None and elements[0][0] <= last:
                         raise self._error(f"the keys of page {number} are not in order")
                     last = elements[-1][0]
+                are_leaves = len(waiting) > leaves_from
                 yield leaf
             elif kind == BRANCH:
+                leaves_from, are_leaves = len(waiting), False
                 waiting += reversed(self._branch(number, count, page, first))
             else:
                 raise self._error(f"page {number} is of kind {kind:#x}, not a branch or a leaf")
+
+    def _run(self, waiting: list[tuple[int, bytes]], start: int) -> list[tuple[int, bytes]]:
+        """Return the next children whose pages lie close together, in the order of both."""
+        number = waiting[-1][0]
+        # A leaf that goes on over further pages has them all only where another follows.
+        end = min(number + RUN_BYTES // self._meta.page_bytes, self._meta.page_count)
+        run = []
+        for child in waiting[: start - len(waiting) - 1 : -1]:
+            if not number <= child[0] < end:
+                break
+            run.append(child)
+            number = child[0] + 1
+        return run
+
+    def _pages(self, run: list[tuple[int, bytes]]) -> bytes:
+        """Return all pages from the first to the last of a run."""
+        if not run:
+            return b""
+        size, number = self._meta.page_bytes, run[0][0]
+        length = (run[-1][0] + 1 - number) * size
+        return self._files.pread(self._descriptor, number * size, length)
 
     def _page(self, number: int) -> tuple[int, int, bytes]:
         """Return the kind, the number of elements and the bytes of a page and its overflow."""

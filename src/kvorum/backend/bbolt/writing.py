@@ -7,7 +7,7 @@ meta pages come last: until they are there, nobody takes the file for a whole on
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Final
+from typing import Final, Protocol
 
 from kvorum.backend.bbolt.pages import (
     BRANCH,
@@ -37,6 +37,13 @@ Child = tuple[bytes, int]
 """The first key below a page, and the page's number."""
 
 
+class PackedLeaves(Protocol):
+    """The entries of a bucket with pages of its own, in leaves that were made elsewhere."""
+
+    def next_leaves(self, number: int) -> tuple[bytes, list[Child]] | None:
+        """Return the next leaves, the first with this number; None if there are no more."""
+
+
 class _Pages:
     """Appends pages to a file, and writes them in large pieces."""
 
@@ -60,6 +67,15 @@ class _Pages:
             self.flush()
         return number
 
+    def add_packed(self, data: bytes) -> None:
+        """Append pages that have their numbers already."""
+        assert len(data) % PAGE_BYTES == 0, f"{len(data)} bytes are not whole pages"
+        self._parts.append(data)
+        self._waiting_bytes += len(data)
+        self.next += len(data) // PAGE_BYTES
+        if self._waiting_bytes >= WRITE_BYTES:
+            self.flush()
+
     def flush(self) -> None:
         """Write what was appended so far."""
         data = b"".join(self._parts)
@@ -70,14 +86,22 @@ class _Pages:
 
 
 def write_image(
-    files: Files, descriptor: int, buckets: Iterable[tuple[bytes, Iterable[Entry]]]
+    files: Files, descriptor: int, buckets: Iterable[tuple[bytes, Iterable[Entry] | PackedLeaves]]
 ) -> int:
     """Write all buckets to an empty file, names and keys ascending; return its length.
 
     The file is durable once the caller has synced it.
     """
     pages = _Pages(files, descriptor)
-    roots = [(name, _write_bucket(pages, entries)) for name, entries in buckets]
+    roots = [
+        (
+            name,
+            _write_bucket(pages, entries)
+            if isinstance(entries, Iterable)
+            else _write_packed(pages, entries),
+        )
+        for name, entries in buckets
+    ]
     root = _build(pages, _leaves(roots), IS_BUCKET)
     pages.flush()
     for transaction in (TRANSACTION, TRANSACTION - 1):
@@ -97,6 +121,15 @@ def _write_bucket(pages: _Pages, entries: Iterable[Entry]) -> bytes:
         if HEADER_BYTES + len(body) <= INLINE_BYTES_MAX:
             return BUCKET_HEADER.pack(0, 0) + PAGE_HEADER.pack(0, LEAF, len(leaf), 0) + body
     return BUCKET_HEADER.pack(_build(pages, chain(heads, leaves), 0), 0)
+
+
+def _write_packed(pages: _Pages, leaves: PackedLeaves) -> bytes:
+    """Write a bucket's leaves as they come; return its entry in the root."""
+    children: list[Child] = []
+    while (packed := leaves.next_leaves(pages.next)) is not None:
+        pages.add_packed(packed[0])
+        children += packed[1]
+    return BUCKET_HEADER.pack(_build_branches(pages, children), 0)
 
 
 def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
@@ -137,6 +170,10 @@ def _build(pages: _Pages, leaves: Iterable[list[Entry]], flags: int) -> int:
     children = [
         (leaf[0][0], pages.add(LEAF, len(leaf), _leaf_body(leaf, flags))) for leaf in leaves
     ]
+    return _build_branches(pages, children)
+
+
+def _build_branches(pages: _Pages, children: list[Child]) -> int:
     if not children:
         return pages.add(LEAF, 0, b"")
     while len(children) > 1:
