@@ -386,22 +386,21 @@ def test_20271_damage_in_the_database_is_found(tmp_path: Path) -> None:
             for path in (member.data / "member" / "backend").iterdir()
             if path.is_file() and mark in path.read_bytes()
         )
-        content = bytearray(database.read_bytes())
-        content[content.index(mark + b" 17") + len(mark) + 2] ^= 1
-        database.write_bytes(content)
+        # Pages that count no more may hold it as well, so every copy of it rots.
+        content = database.read_bytes()
+        database.write_bytes(content.replace(mark + b" 17", mark + b" 16"))
         size = member.log_size()
         member.start()
-        asked: list[Any] = []
 
         def ends() -> bool:
             if not member.is_running:
                 return True
-            asked.append(member.client.ask("KV/Range", EVERYTHING, timeout=1.0))
+            told = member.client.ask("KV/Range", EVERYTHING, timeout=1.0)
+            assert isinstance(told, Status), "it told what the value has become"
             return False
 
         until("it stops", ends)
         assert member.wait() == 1
-        assert all(isinstance(each, Status) for each in asked)
         assert member.logged(str(database), size), member.log_tail()
         assert member.logged("is damaged", size), member.log_tail()
 
