@@ -346,7 +346,7 @@ class Cluster:
     def stop(self) -> None:
         for member in self:
             member.client.close()
-            if member.process is not None:
+            if member.is_running:
                 member.kill()
 
 
