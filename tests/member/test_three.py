@@ -375,6 +375,10 @@ def added(identity: int, url: str, *, is_learner: bool = False) -> ConfChange:
     return ConfChange(kind, identity, encode_member(Listed(identity, (url,), is_learner)))
 
 
+def removed(machine: Machine) -> ConfChange:
+    return ConfChange(ChangeType.REMOVE_NODE, machine.running.id)
+
+
 def join(cluster: Cluster, name: str, identity: int) -> Machine:
     cluster_id = cluster[0].running.cluster.cluster_id
     config = cluster.config(name, joins=(identity, cluster_id))
@@ -402,13 +406,24 @@ def test_a_member_joins_as_a_learner_is_promoted_and_removed() -> None:
     assert not machine.running.is_learner
     assert all(99 in each.running.conf_state.voters for each in cluster)
     cluster.success(machine, machine.put(b"through the new one"))
-    removal = ConfChange(ChangeType.REMOVE_NODE, 99)
-    assert cluster.success(machine, change(machine, removal)) == b"done"
+    assert cluster.success(machine, change(machine, removed(machine))) == b"done"
     cluster.pass_time(1.0)
     assert machine.running.was_removed
     assert all(99 not in each.running.conf_state.voters for each in cluster)
     del cluster.machines["m9"]
     assert equal(cluster)
+
+
+def test_the_last_member_does_not_forget_that_it_is_alone() -> None:
+    cluster = Cluster(2)
+    leader, last = cluster.leader(), cluster.follower()
+    cluster.success(leader, leader.put(b"key"))
+    assert cluster.success(leader, change(leader, removed(leader))) == b"done"
+    cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
+    leader.kill()
+    last.lose_power(lambda: False)
+    last.start()
+    cluster.success(last, last.put(b"key"))
 
 
 def test_a_change_that_does_not_fit_is_refused_by_all_alike() -> None:

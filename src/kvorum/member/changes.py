@@ -30,6 +30,8 @@ def apply_change(member: Member, entry: Entry) -> None:
         conf_state = member.node.apply_conf_change(change)
     member.conf_state = conf_state
     member.backend.set_conf_state(encode_conf_state(conf_state))
+    # Who was removed may be gone for good, and nobody else could tell again that it was.
+    member.writer.keep_commit()
     if isinstance(change, ConfChange):
         if refusal is not None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")

@@ -3,7 +3,7 @@
 Writes gather while earlier ones are on their way, and at most two batches are. Messages that
 promise something leave when the batch that holds it is durable, and so does the member's own
 acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
-write; its messages follow the batches before them.
+write, unless it is of the membership; its messages follow the batches before them.
 """
 
 from collections import deque
@@ -193,11 +193,21 @@ class LogWriter:
         self, index: int, term: int, conf_state: ConfState, done: Callable[[object], None]
     ) -> None:
         """Write the record of an own snapshot, whose file is durable."""
-        # The state that commits the index may still be gathering.
-        while self._waiting and self._waiting[0].snapshot is None and self._installing is None:
-            self._write_batch()
+        self._write_gathered()
         record = self._log.save_snapshot(index, term, conf_state)
         self._out.jobs.append(Job(Place.LOG, record, done))
+
+    def keep_commit(self) -> None:
+        """Make durable what is known to be committed."""
+        self._write_gathered()
+        job = self._log.flush()
+        if job is not None:
+            self._out.jobs.append(Job(Place.LOG, job, _nothing))
+
+    def _write_gathered(self) -> None:
+        """Write what waits; the state that commits what is applied may be among it."""
+        while self._waiting and self._waiting[0].snapshot is None and self._installing is None:
+            self._write_batch()
 
     def release_to(self, index: int) -> None:
         """Give up the segments that a start from a snapshot at this index does not read."""
