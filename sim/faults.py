@@ -56,6 +56,11 @@ class Faults:
     """That a crash takes every member at once."""
     vote_crash_chance: float
     """That a member loses power right after it gave its vote, and is back at once."""
+    rivals_gap: float
+    """About the time between two elections with several candidates; 0: none is made.
+
+    The leader loses its power and is back at once, and the timers of all others run out.
+    """
     leader_crash_chance: float
     """That a new leader loses its power: soon, or when it first commits, before it tells anyone."""
     fall_gap: float
@@ -217,16 +222,20 @@ def draw(random: Random, members: int) -> Faults:
         disk_stall_time=random.choice([(0.05, 0.5), (0.5, 4.0)]),
         fall_gap=sometimes(0.15 if members > 2 else 0.0, 0.05, 0.5),
         replace_gap=sometimes(0.2 if members > 2 else 0.0, 0.1, 0.6),
+        rivals_gap=0.0,
         moving_chance=0.0,
         wipe_gap=0.0,
         stale_flags_chance=0.0,
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
-        # Several steps that have to follow each other: little else goes wrong meanwhile.
-        peace = without_faults()
-        left_out = {name: getattr(peace, name) for name in _INTERRUPTING}
-        return replace(faults, **left_out)
+        return _left_alone(faults)
     return faults
+
+
+def _left_alone(faults: Faults) -> Faults:
+    """Return the faults without those that interrupt steps which have to follow each other."""
+    peace = without_faults()
+    return replace(faults, **{name: getattr(peace, name) for name in _INTERRUPTING})
 
 
 def draw_more(random: Random, faults: Faults, members: int) -> Faults:
@@ -237,12 +246,20 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
 
     # A machine whose member forgot its votes must be refused, and only frames have who refuses.
     wipes = 0.35 if members > 2 and faults.frames and not faults.replace_gap else 0.0
-    return replace(
+    faults = replace(
         faults,
         moving_chance=sometimes(0.4, 0.3, 0.9),
         wipe_gap=sometimes(wipes, 0.5, 3.0),
         stale_flags_chance=sometimes(0.5, 0.1, 0.6),
     )
+    is_free = members > 2 and not (faults.frames or faults.fall_gap or faults.replace_gap)
+    rivals_gap = sometimes(0.4 if is_free else 0.0, 0.3, 2.0)
+    if rivals_gap and random.random() < 0.75:
+        faults = _left_alone(faults)
+    if rivals_gap:
+        # Who votes twice must be asked twice, and be gone in between.
+        faults = replace(faults, rivals_gap=rivals_gap, vote_crash_chance=random.uniform(0.3, 0.9))
+    return faults
 
 
 def without_faults() -> Faults:
@@ -266,6 +283,7 @@ def without_faults() -> Faults:
         amid_chance=0.0,
         all_crash_chance=0.0,
         vote_crash_chance=0.0,
+        rivals_gap=0.0,
         leader_crash_chance=0.0,
         fall_gap=0.0,
         leader_chance=0.0,

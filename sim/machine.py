@@ -44,6 +44,8 @@ _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _SLACK_TICKS = 0.25
 """How much earlier or later than it is due a turn may be, if one turn does instead of two."""
+_SLACK_ELECTIONS = 0.05
+"""The same as a part of an election timeout, lest a leader with slow ticks is taken for lost."""
 _NOWHERE = Start(None, ())
 """The log tells."""
 _TURNS_AT_ONCE_MAX = 1000
@@ -125,6 +127,7 @@ class Machine:
         "_outputs_left",
         "_pace",
         "_random",
+        "_slack_seconds",
         "_stalled_until",
         "_started_at",
         "_tick_at",
@@ -205,6 +208,7 @@ class Machine:
         self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
         self._stalled_until = 0.0
         self.tick_seconds = config.heartbeat_seconds
+        self._slack_seconds = 0.0
         self._incarnation = 0
         self._jobs: dict[Place, deque[Job]] = {}
         # Whether it is woken, and when the turn begins; None: at no moment.
@@ -254,6 +258,9 @@ class Machine:
         self.line("start")
         drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
         self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
+        self._slack_seconds = min(
+            _SLACK_TICKS * self.tick_seconds, _SLACK_ELECTIONS * self.config.election_seconds
+        )
         # Its clock is never faster than that of clients, who judge when leases end.
         self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
         self.guarded(self._enter)
@@ -507,9 +514,7 @@ class Machine:
     def _wait_until(self, moment: float) -> None:
         """Let a turn be run at a moment, if nothing wakes the process before."""
         tick_at = self._tick_at
-        if moment < tick_at and (
-            not self._has_ticked or tick_at <= moment + _SLACK_TICKS * self.tick_seconds
-        ):
+        if moment < tick_at and (not self._has_ticked or tick_at <= moment + self._slack_seconds):
             # One turn for the tick and for what is due near to it: the first tick decides when.
             moment = tick_at
         self._due_at = moment = max(moment, self._busy_until, self._world.now)
@@ -573,6 +578,15 @@ class Machine:
             if self._outputs_left < 0:
                 self.line("cut off between outputs")
                 raise ProcessEnd
+
+    def run_out_of_patience(self) -> None:
+        """Let the timer for elections run out."""
+        member = self.member
+        if member is None or self.paused_until > self._world.now or member.is_leader:
+            return
+        self.guarded(member.node.campaign)
+        if not self.is_dead:
+            self.request_turn()
 
     def peers_spoke(self) -> None:
         """Take a turn soon: something arrived from another member."""
@@ -652,7 +666,7 @@ class Machine:
         self._world.at(self._tick_at, self._tick, incarnation)
         self.guarded(member.tick, self.now)
         # A turn that is due in a moment takes the tick in.
-        if self._due_at > now + _SLACK_TICKS * self.tick_seconds and not self.is_dead:
+        if self._due_at > now + self._slack_seconds and not self.is_dead:
             self.request_turn()
 
     def serve(

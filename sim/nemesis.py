@@ -78,6 +78,7 @@ class Nemesis:
             self._reset,
             self._crash,
             self._fall,
+            self._call_rivals,
             self._pause,
             self._fail_disk,
             self._fill_disk,
@@ -93,6 +94,7 @@ class Nemesis:
             self._reset: faults.reset_gap if self._links is not None else 0.0,
             self._crash: faults.crash_gap,
             self._fall: faults.fall_gap if len(self._machines) > 2 else 0.0,
+            self._call_rivals: faults.rivals_gap if len(self._machines) > 2 else 0.0,
             self._pause: faults.pause_gap,
             self._fail_disk: faults.disk_error_gap,
             self._fill_disk: faults.disk_full_gap,
@@ -163,6 +165,17 @@ class Nemesis:
         self.counts["voters crashed"] += 1
         machine.crash(power_cut=True)
         self._world.after(self._random.uniform(0.0, 0.01), self._restart, machine)
+
+    def _call_rivals(self) -> None:
+        """Let the leader be gone for a moment, and all others stand for election."""
+        leader = self._machines.get(self.leaders[max(self.leaders)]) if self.leaders else None
+        if leader is not None and not leader.is_dead:
+            self.counts["rivals"] += 1
+            leader.crash(power_cut=True)
+            self._world.after(self._random.uniform(0.0, 0.01), self._restart, leader)
+            for rival in self._machines.values():
+                self._world.after(self._random.uniform(0.0, 0.02), rival.run_out_of_patience)
+        self._again(self._call_rivals)
 
     def leads(self, machine: Machine, term: int, committed: int, appended: int) -> None:
         """See to a leader after its turn: some are not to lead for long."""

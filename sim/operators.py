@@ -355,7 +355,8 @@ class Operator:
         random = self._random
         if self.faults.stale_flags_chance and random.random() < self.faults.stale_flags_chance:
             running = [each.member for each in self._cluster.machines.values()]
-            member = random.choice([each for each in running if each is not None])
+            told = [each for each in running if each is not None and each.cluster.members]
+            member = random.choice(told or [member])
         flags = {_name(each): each.peer_urls for each in member.cluster.members}
         return flags | {f"m{number}": (_url(number),)}
 

@@ -22,6 +22,10 @@ FOUND = {
     (500359, 5): "a leader that had been removed was asked to promote a learner, and stopped",
     (600381, 1): "who asked for a snapshot while one was made for another never got one",
     (700277, 1): "a voter that was added before the cluster decided on its version never got in",
+    (820195, 5): "none in the members: elections in peace gave leases their time again",
+    (821421, 1): "none in the members: an operator asked someone who knew no members",
+    (822465, 1): "the last of two members forgot that the other had been removed",
+    (826286, 3): "none in the members: an operator asked for flags when nobody ran",
 }
 
 
