@@ -23,11 +23,12 @@ from sim.entering import Entrance
 from sim.faults import Faults, without_faults
 from sim.history import History
 from sim.links import Links
-from sim.machine import REFUSED, Front, Machine
+from sim.machine import REFUSED, Machine
 from sim.nemesis import DATABASE_FLIPS, Nemesis
 from sim.network import Network
 from sim.operators import Operator
 from sim.peers import FramedPeers, PlainPeers, receive
+from sim.surroundings import Front
 from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World

@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import permutations
 from math import inf
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from kvorum.api.errors import Code, Status
 from kvorum.backend.errors import BackendError
-from kvorum.edge.interface import Event, EventKind, Request
+from kvorum.edge.interface import EventKind
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
@@ -28,13 +28,13 @@ from kvorum.membership.bootstrap import BootstrapError
 from kvorum.membership.documents import Member as Peer
 from kvorum.mvcc.hashes import HashKV, HashRows
 from kvorum.peer.cluster.joining import Start
-from kvorum.raft.messages import Message
 from kvorum.wal import exists as log_exists
 from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
 from sim.entering import Entrance
 from sim.faults import Faults
 from sim.logs import CollectedLogs
+from sim.surroundings import Cluster, Front, Peers
 from sim.violation import Violation
 from sim.world import World
 
@@ -50,60 +50,6 @@ _NOWHERE = Start(None, ())
 """The log tells."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
-
-
-class Front(Protocol):
-    """What stands between the edge and the member."""
-
-    def serve(self, requests: Sequence[Request], events: Sequence[Event]) -> None:
-        """Take what arrived."""
-
-    def deliver(self, now: float) -> None:
-        """Give the edge what there is to say, after a turn."""
-
-
-class Peers(Protocol):
-    """How the member of a machine speaks to the others."""
-
-    def enter(self) -> Entrance | None:
-        """Let a process without a log ask others for its place; None if it need not."""
-
-    def begin(self, member: Member) -> None:
-        """Take a process that has started."""
-
-    def crash(self, *, power_cut: bool) -> None:
-        """Note that the process has ended."""
-
-    def hear(self, now: float) -> float:
-        """Give the member what others said, before a turn; return when there is more to do."""
-
-    def deliver(self, now: float) -> None:
-        """Send what the member has to say, after a turn."""
-
-
-class Cluster(Protocol):
-    """What a machine asks of the world around it."""
-
-    def said(self, sender: int, message: Message) -> None:
-        """Look at a raft message that leaves a member."""
-
-    def turned(self, machine: "Machine") -> None:
-        """Look at a member after its turn."""
-
-    def stopped(self, machine: "Machine") -> None:
-        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
-
-    def admits(self, machine: "Machine", start: Start, entrance: Entrance) -> bool:
-        """Look at where a process without a log starts; return whether it may."""
-
-    def refused(self, machine: "Machine", error: BootstrapError) -> None:
-        """Note that a process without a log was refused, and ended."""
-
-    def hashed(self, machine: "Machine", job: HashRows, value: int) -> None:
-        """Look at a hash that a machine made of its rows."""
-
-    def accounts_for(self, error: BaseException) -> bool:
-        """Return whether a member had to stop because another one is damaged."""
 
 
 class Machine:

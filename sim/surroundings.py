@@ -1,0 +1,71 @@
+"""What a machine finds around it: its front, its way to the others, and those who look at it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvorum.edge.interface import Event, Request
+    from kvorum.member.member import Member
+    from kvorum.membership.bootstrap import BootstrapError
+    from kvorum.mvcc.hashes import HashRows
+    from kvorum.peer.cluster.joining import Start
+    from kvorum.raft.messages import Message
+    from sim.entering import Entrance
+    from sim.machine import Machine
+
+
+class Front(Protocol):
+    """What stands between the edge and the member."""
+
+    def serve(self, requests: Sequence[Request], events: Sequence[Event]) -> None:
+        """Take what arrived."""
+
+    def deliver(self, now: float) -> None:
+        """Give the edge what there is to say, after a turn."""
+
+
+class Peers(Protocol):
+    """How the member of a machine speaks to the others."""
+
+    def enter(self) -> Entrance | None:
+        """Let a process without a log ask others for its place; None if it need not."""
+
+    def begin(self, member: Member) -> None:
+        """Take a process that has started."""
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Note that the process has ended."""
+
+    def hear(self, now: float) -> float:
+        """Give the member what others said, before a turn; return when there is more to do."""
+
+    def deliver(self, now: float) -> None:
+        """Send what the member has to say, after a turn."""
+
+
+class Cluster(Protocol):
+    """What a machine asks of the world around it."""
+
+    def said(self, sender: int, message: Message) -> None:
+        """Look at a raft message that leaves a member."""
+
+    def turned(self, machine: Machine) -> None:
+        """Look at a member after its turn."""
+
+    def stopped(self, machine: Machine) -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+
+    def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
+        """Look at where a process without a log starts; return whether it may."""
+
+    def refused(self, machine: Machine, error: BootstrapError) -> None:
+        """Note that a process without a log was refused, and ended."""
+
+    def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
+        """Look at a hash that a machine made of its rows."""
+
+    def accounts_for(self, error: BaseException) -> bool:
+        """Return whether a member had to stop because another one is damaged."""
