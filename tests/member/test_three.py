@@ -257,15 +257,20 @@ def test_a_power_cut_while_a_snapshot_is_received_harms_nothing(seed: int) -> No
     assert late.running.snapshots.index > 0
 
 
-def test_an_image_that_cannot_be_made_is_made_later() -> None:
-    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=10)
-    leader, late = cluster.leader(), cluster.follower()
-    cluster.isolate(late)
+def write_much(cluster: Cluster, leader: Machine) -> None:
+    """Write so much that whoever hears nothing of it needs a snapshot."""
     for number in range(300):
         leader.put(b"%d" % number)
         if number % 10 == 0:
             cluster.pass_time(0.1)
     cluster.pass_time(1.0)
+
+
+def test_an_image_that_cannot_be_made_is_made_later() -> None:
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=10)
+    leader, late = cluster.leader(), cluster.follower()
+    cluster.isolate(late)
+    write_much(cluster, leader)
     failures = 0
 
     def before(call: Call) -> None:
@@ -286,11 +291,7 @@ def test_a_peer_that_asks_while_an_image_is_made_gets_the_next() -> None:
     late = [machine for machine in cluster if machine is not leader][:2]
     for machine in late:
         cluster.isolate(machine)
-    for number in range(300):
-        leader.put(b"%d" % number)
-        if number % 10 == 0:
-            cluster.pass_time(0.1)
-    cluster.pass_time(1.0)
+    write_much(cluster, leader)
     leader.held = {Place.HELPER}
     for machine in late:
         cluster.cut = {link for link in cluster.cut if machine.name not in link}
