@@ -262,6 +262,19 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
     return faults
 
 
+def draw_sleep(random: Random, faults: Faults) -> Faults:
+    """Return faults of a run in which leaders sleep past elections, and little else happens."""
+    return replace(
+        _left_alone(faults),
+        fall_gap=0.0,
+        replace_gap=0.0,
+        rivals_gap=0.0,
+        pause_gap=random.uniform(0.3, 1.0),
+        pause_time=(1.0, 3.0),
+        leader_chance=0.9,
+    )
+
+
 def without_faults() -> Faults:
     """Return a world in which nothing goes wrong: what a run ends with."""
     return Faults(

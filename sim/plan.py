@@ -1,13 +1,16 @@
 """What a run will be like: everything that its seed decides before it begins."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from sim.faults import Faults, draw, draw_more
+from sim.faults import Faults, draw, draw_more, draw_sleep
 from sim.workloads import Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """How long a heartbeat is, and how many of them an election."""
+SLEEPING_CHANCE = 0.2
+SLEEPING_SECONDS = 5.0
+"""How long faults last, at least, where leaders sleep."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -45,11 +48,19 @@ def draw_plan(seed: int, members: int) -> Plan:
     workload = draw_workload(random, seconds)
     options = draw_options(random)
     more = Random(f"{seed}/more")
+    faults = draw_more(more, faults, members)
     waits_for_leases = random.random() < 0.2
+    if members > 2 and more.random() < SLEEPING_CHANCE:
+        # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
+        faults = draw_sleep(more, faults)
+        seconds = max(seconds, SLEEPING_SECONDS)
+        workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
+        waits_for_leases = True
     return Plan(
         seed=seed,
         members=members,
-        faults=draw_more(more, faults, members),
+        faults=faults,
         fault_seconds=seconds,
         workload=workload,
         options=options | draw_hash_checks(random, more),
