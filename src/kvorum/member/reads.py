@@ -91,19 +91,15 @@ class Reads:
                 mark("late read index answer")
         return started
 
-    def fail_round(self) -> list[Read]:
-        """Give up the round that runs; return its reads."""
-        current, self._round = self._round, None
-        if current is None:
-            return []
-        mark("read round given up")
-        self.failed_rounds += 1
-        return current.reads
-
     def expire(self, started_before: float) -> list[Read]:
         """Give up the round if it began before a moment; return its reads."""
         current = self._round
-        return self.fail_round() if current and current.started <= started_before else []
+        if current is None or current.started > started_before:
+            return []
+        mark("read round given up")
+        self._round = None
+        self.failed_rounds += 1
+        return current.reads
 
     def take_ready(self, applied: int) -> list[Read]:
         """Return the reads that may run now."""

@@ -2,8 +2,8 @@
 
 A `Log` lives on the loop and touches no file. It frames records, keeps the checksum, the offset
 and the newest state, and gives out jobs that someone else runs in order (see `jobs`). A change
-of the commit index alone needs no durability, so it is not written at all: the next batch
-brings it along.
+of the commit index alone needs no durability, so `save` does not write it: the next batch brings
+it along, or `flush` does.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ class Log:
         return self._append(data)
 
     def flush(self) -> AppendLog | None:
-        """Return what no batch brought along yet, for a clean end."""
+        """Return what no batch brought along yet, where it is worth a write of its own."""
         state = self._take_state()
         return None if state is None else self._append(self._framer.batch((), state))
 
