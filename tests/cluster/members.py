@@ -169,6 +169,12 @@ class Member:
     def put(self, key: bytes, value: bytes = b"", lease: int = 0) -> Any:
         return self.answer("KV/Put", pb.PutRequest(key=key, value=value, lease=lease))
 
+    def put_together(self, count: int, value: bytes) -> None:
+        """Write so many keys at once."""
+        requests = [pb.PutRequest(key=b"%d" % each, value=value) for each in range(count)]
+        for call in [self.client.begin("KV/Put", request) for request in requests]:
+            call.result()
+
     def get(self, key: bytes, *, serializable: bool = False) -> bytes | None:
         request = pb.RangeRequest(key=key, serializable=serializable)
         found = self.answer("KV/Range", request).kvs

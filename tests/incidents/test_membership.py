@@ -115,12 +115,7 @@ def test_20967_processes(tmp_path: Path) -> None:
         size = behind.log_size()
         remove(leader, gone.id)
         cluster.forget(gone)
-        calls = [
-            leader.client.begin("KV/Put", pb.PutRequest(key=b"%d" % each, value=bytes(5000)))
-            for each in range(400)
-        ]
-        for call in calls:
-            call.result()
+        leader.put_together(400, bytes(5000))
         cluster.network.mend()
         until("a snapshot has arrived", lambda: behind.logged("received the snapshot", size))
         check_processes(cluster, expected)

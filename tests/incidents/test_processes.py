@@ -319,12 +319,7 @@ def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
             processes.network.sever(behind.node, other.node)
         leader = processes.leader(others)
         size = behind.log_size()
-        calls = [
-            leader.client.begin("KV/Put", pb.PutRequest(key=b"%d" % each, value=bytes(5000)))
-            for each in range(400)
-        ]
-        for call in calls:
-            call.result()
+        leader.put_together(400, bytes(5000))
         processes.network.mend()
         until_received(behind, size)
         if number == 1:
