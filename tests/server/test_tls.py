@@ -123,7 +123,8 @@ def gist(output: str) -> str:
     for line in output.splitlines():
         if line.startswith("{"):
             output = json.loads(line)["error"]
-    output = re.sub(r"(read|write) tcp \S+: [a-z ]+", "connection closed", output.strip())
+    closed = r"(read|write) tcp \S+: ([a-z]+: )?[a-z ]+|\bEOF\b"
+    output = re.sub(closed, "connection closed", output.strip())
     return re.sub(r"(remote error: tls: )[a-z ]+", r"\1*", output)
 
 
