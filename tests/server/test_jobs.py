@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +19,7 @@ from kvorum.edge import open_edge
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
 from kvorum.member.jobs import Job, Place
-from kvorum.server.helper import Helper, Outcome
+from kvorum.server.helper import LENGTH, Helper, Outcome
 from kvorum.server.jobs import Ended, JobRunner
 from kvorum.server.logs import Logger
 from kvorum.wal import AppendLog
@@ -161,3 +164,16 @@ def test_a_helper_that_dies_is_replaced() -> None:
         assert isinstance(result, tuple)
 
     with_helper(use)
+
+
+def test_a_helper_whose_server_was_killed_ends_without_a_word() -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "kvorum.server.helper"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE
+    ) as process:
+        os.close(reader)
+        os.close(writer)
+        work = pickle.dumps(Compute("work"))
+        _, said = process.communicate(LENGTH.pack(len(work)) + work)
+    assert (process.returncode, said) == (-signal.SIGPIPE, b"")

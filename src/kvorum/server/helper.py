@@ -144,4 +144,6 @@ def _portable(error: Exception) -> Exception:
 if __name__ == "__main__":
     # Ctrl-C reaches the whole group; the server decides when its helper ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A server that was killed takes no answer: the signal ends this process without a traceback.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -22,6 +22,7 @@ SAMPLED_FIRST = 100
 SAMPLED_THEN = 100
 STREAMS = {"default": 2, "stderr": 2, "stdout": 1}
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_LIBRARY = str(Path(os.__file__).parent) + os.sep
 
 Fields = dict[str, Any]
 
@@ -127,7 +128,11 @@ class Logger:
         if LEVELS[level] < self._level or not self._is_sampled(level, message):
             return
         frame = sys._getframe(depth)
-        caller = f"{frame.f_code.co_filename.removeprefix(_PACKAGE)}:{frame.f_lineno}"
+        path = frame.f_code.co_filename
+        caller = f"{path.removeprefix(_PACKAGE)}:{frame.f_lineno}"
+        if path.startswith(_LIBRARY) and not path.startswith(_PACKAGE):
+            # Compiled code has no frame: this is whoever runs the loop, not who writes.
+            caller = self._name or "kvorum"
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         line = Line(level, datetime.now(UTC), self._name, caller, message, named)
         for sink in self._sinks:
