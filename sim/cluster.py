@@ -217,7 +217,8 @@ class Cluster:
             and self._random.random() < self.faults.vote_crash_chance
         ):
             machine = self.machines[sender]
-            delay = self._random.uniform(0.0, 0.01)
+            # Mostly so soon that who was elected has told it nothing yet.
+            delay = 0.01 * self._random.random() ** 3
             self._world.after(delay, self.nemesis.crash_voter, machine)
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:

@@ -266,9 +266,6 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
     """Return faults of a run in which leaders sleep past elections, and little else happens."""
     return replace(
         _left_alone(faults),
-        fall_gap=0.0,
-        replace_gap=0.0,
-        rivals_gap=0.0,
         pause_gap=random.uniform(0.3, 1.0),
         pause_time=(1.0, 3.0),
         leader_chance=0.9,

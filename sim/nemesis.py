@@ -167,14 +167,26 @@ class Nemesis:
         self._world.after(self._random.uniform(0.0, 0.01), self._restart, machine)
 
     def _call_rivals(self) -> None:
-        """Let the leader be gone for a moment, and all others stand for election."""
+        """Let the leader be gone for a moment, and all others stand for election.
+
+        They stand before they hear of each other, so for the same term. What one of them says is
+        late, and it hears of no other leader meanwhile: whoever voted for another by then may have
+        lost its power, and is asked once more.
+        """
         leader = self._machines.get(self.leaders[max(self.leaders)]) if self.leaders else None
         if leader is not None and not leader.is_dead:
             self.counts["rivals"] += 1
+            random, world = self._random, self._world
             leader.crash(power_cut=True)
-            self._world.after(self._random.uniform(0.0, 0.01), self._restart, leader)
-            for rival in self._machines.values():
-                self._world.after(self._random.uniform(0.0, 0.02), rival.run_out_of_patience)
+            world.after(random.uniform(0.0, 0.01), self._restart, leader)
+            rivals = [machine for machine in self._machines.values() if machine is not leader]
+            stands_at = random.uniform(0.0, 0.03)
+            for rival in rivals:
+                delay = stands_at + random.uniform(0.0, 0.001)
+                world.after(delay, rival.run_out_of_patience)
+            late = random.choice(rivals).number
+            longer = random.uniform(0.02, 0.1)
+            self._network.hold_back(late, world.now + stands_at + longer, longer)
         self._again(self._call_rivals)
 
     def leads(self, machine: Machine, term: int, committed: int, appended: int) -> None:

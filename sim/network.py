@@ -22,7 +22,16 @@ Deliver = Callable[[int, int, bytes], None]
 class Network:
     """Carries raft messages between the numbered members, and delivers them."""
 
-    __slots__ = ("_cut", "_deliver", "_random", "_world", "dropped", "faults", "sent")
+    __slots__ = (
+        "_cut",
+        "_deliver",
+        "_held_back",
+        "_random",
+        "_world",
+        "dropped",
+        "faults",
+        "sent",
+    )
 
     def __init__(self, world: World, faults: Faults, deliver: Deliver) -> None:
         self.faults = faults
@@ -33,6 +42,8 @@ class Network:
         self._deliver = deliver
         # (sender, receiver) pairs between which nothing passes.
         self._cut: set[tuple[int, int]] = set()
+        # Until when what a member sends takes longer, and by how much; to reach it, twice as much.
+        self._held_back: dict[int, tuple[float, float]] = {}
 
     def send(self, sender: int, to: int, message: Message) -> None:
         """Send a message; it may not arrive."""
@@ -58,6 +69,9 @@ class Network:
         else:
             least, most = faults.link_delay
             delay = least + draw() * (most - least)
+            for member, times in ((sender, 1), (to, 2)):
+                until, longer = self._held_back.get(member, (0.0, 0.0))
+                delay += times * longer if self._world.now < until else 0.0
             self._world.after(delay, self._arrive, sender, to, frame)
 
     def _arrive_late(self, sender: int, to: int, frame: bytes) -> None:
@@ -72,6 +86,10 @@ class Network:
             self.dropped += 1
         else:
             self._deliver(sender, to, frame)
+
+    def hold_back(self, member: int, until: float, longer: float) -> None:
+        """Let what a member sends until then take so much longer, and what it is sent twice."""
+        self._held_back[member] = until, longer
 
     def is_cut(self, sender: int, to: int) -> bool:
         """Return whether nothing passes from one member to another now."""

@@ -8,7 +8,7 @@ from sim.workloads import Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """How long a heartbeat is, and how many of them an election."""
-SLEEPING_CHANCE = 0.2
+SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders sleep."""
 
@@ -50,7 +50,11 @@ def draw_plan(seed: int, members: int) -> Plan:
     more = Random(f"{seed}/more")
     faults = draw_more(more, faults, members)
     waits_for_leases = random.random() < 0.2
-    if members > 2 and more.random() < SLEEPING_CHANCE:
+    if faults.rivals_gap:
+        # Candidates that ask before they stand would not be late.
+        options |= {"pre_vote": False}
+    is_free = not (faults.fall_gap or faults.replace_gap or faults.rivals_gap)
+    if members > 2 and is_free and more.random() < SLEEPING_CHANCE:
         # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
         faults = draw_sleep(more, faults)
         seconds = max(seconds, SLEEPING_SECONDS)
