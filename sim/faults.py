@@ -59,7 +59,8 @@ class Faults:
     rivals_gap: float
     """About the time between two elections with several candidates; 0: none is made.
 
-    The leader loses its power and is back at once, and the timers of all others run out.
+    The leader loses its power and is back at once, and the timers of all others run out at once;
+    what one of them says, and hears, is late.
     """
     leader_crash_chance: float
     """That a new leader loses its power: soon, or when it first commits, before it tells anyone."""
