@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvorum.server.config import ConfigError, make_config
+from kvorum.server.config import ConfigError, make_config, suggestions
 from kvorum.server.environment import (
     PREFIXES,
     EnvironmentRefusedError,
@@ -86,6 +86,15 @@ def test_unknown_variables_are_warned_of() -> None:
     environment = {"ETCD_FOO": "1", "KVORUM_BAR": "2", "KVORUM_EDGE": "python", "HOME": "/"}
     _, warned = from_environment(environment, {})
     assert [variable for _, variable in warned] == ["ETCD_FOO=1", "KVORUM_BAR=2"]
+
+
+def test_streams_between_members_get_the_time_that_was_given_but_at_least_five_seconds() -> None:
+    arguments = ["--data-dir=d", "--name=n", "--raft-read-timeout=7s", "--raft-write-timeout=3s"]
+    given, _ = parse_arguments(arguments)
+    config = make_config(given)
+    assert (config.peer_read_seconds, config.peer_write_seconds) == (7.0, 5.0)
+    raised = "--raft-write-timeout was raised to its least value"
+    assert suggestions(config, given) == [(raised, {"least": "5s"})]
 
 
 @flags

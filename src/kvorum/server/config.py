@@ -7,7 +7,7 @@ whatever the flag's unit was.
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kvorum.server import values
 from kvorum.server.flags import DEFAULTS, FLAGS
@@ -20,6 +20,8 @@ REQUEST_BYTES_SUGGESTED_MAX = 10 * 1024 * 1024
 GRPC_OVERHEAD_BYTES = 512 * 1024
 """What a gRPC message may have above the largest request."""
 ELECTION_MILLISECONDS_MAX = 50_000
+PEER_SECONDS_MIN = 5.0
+"""Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
 
 
 class ConfigError(Exception):
@@ -61,6 +63,10 @@ class Config:
     keepalive_timeout_seconds: float
     client_security: Security
     peer_security: Security
+    peer_read_seconds: float
+    """How long a stream of another member may be silent."""
+    peer_write_seconds: float
+    """How long another member may leave a stream unread."""
     pre_vote: bool
     strict_reconfig_check: bool
     learners_max: int
@@ -131,6 +137,8 @@ def make_config(given: Mapping[str, object]) -> Config:
         keepalive_timeout_seconds=_seconds(flags["grpc-keepalive-timeout"]),
         client_security=_security(flags, ""),
         peer_security=_security(flags, "peer-"),
+        peer_read_seconds=max(_seconds(flags["raft-read-timeout"]), PEER_SECONDS_MIN),
+        peer_write_seconds=max(_seconds(flags["raft-write-timeout"]), PEER_SECONDS_MIN),
         pre_vote=flags["pre-vote"],
         strict_reconfig_check=flags["strict-reconfig-check"],
         learners_max=flags["max-learners"],
@@ -194,6 +202,11 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
                 },
             )
         )
+    found.extend(
+        (f"--{name} was raised to its least value", {"least": "5s"})
+        for name in ("raft-read-timeout", "raft-write-timeout")
+        if name in given and cast(int, given[name]) < PEER_SECONDS_MIN * SECOND
+    )
     found.extend(_security_suggestions(config))
     if config.unsafe_no_fsync:
         found.append(("fsync is off: a power cut loses acknowledged data", {}))

@@ -62,7 +62,6 @@ TUNING = "Behaviour"
 TRACING = "Distributed tracing"
 UNSAFE = "Unsafe"
 
-_PEER = "the transport between members"
 _DISCOVERY = "discovery"
 _AUTH = "authentication"
 _TRACING = "distributed tracing"
@@ -203,16 +202,14 @@ FLAGS: tuple[Flag, ...] = (
         DURATION,
         "5s",
         MEMBER,
-        "Longest silence on a connection from another member.",
-        _PEER,
+        "Longest silence on a stream from another member; at least 5s.",
     ),
     Flag(
         "raft-write-timeout",
         DURATION,
         "5s",
         MEMBER,
-        "Longest write to another member.",
-        _PEER,
+        "How long another member may leave a stream unread; at least 5s.",
     ),
     Flag("enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."),
     Flag(

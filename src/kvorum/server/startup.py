@@ -272,7 +272,10 @@ class Server:
         """Open the peer port."""
         config, logger, loop = self._config, self._logger, asyncio.get_running_loop()
         settings = PeeringSettings(
-            peer_urls=tuple(map(str, config.advertise_peer_urls)), known=known
+            peer_urls=tuple(map(str, config.advertise_peer_urls)),
+            known=known,
+            read_seconds_max=config.peer_read_seconds,
+            write_seconds_max=config.peer_write_seconds,
         )
         runtime.dialer = dialer
         runtime.peering = Peering(member, edge, dialer, settings, logger.named("peer"))

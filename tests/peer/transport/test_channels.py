@@ -3,7 +3,7 @@
 import pytest
 
 from kvorum.edge.interface import EventKind
-from kvorum.peer.transport.settings import LINK_HEARTBEAT_SECONDS, READ_SECONDS_MAX
+from kvorum.peer.transport.settings import LINK_HEARTBEAT_SECONDS
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
@@ -185,18 +185,19 @@ def test_silence_is_broken_by_heartbeats_of_the_link() -> None:
     assert other.node.received == []
 
 
-def test_a_silent_peer_is_given_up_after_the_read_deadline_and_found_again() -> None:
-    network, one, other = pair()
+@pytest.mark.parametrize("seconds", [5.0, 12.0])
+def test_a_silent_peer_is_given_up_after_the_read_deadline_and_found_again(seconds: float) -> None:
+    network, one, other = pair(read_seconds_max=seconds)
     network.silence(other, one)
     start = network.now
     network.run_until(lambda: 2 not in one.node.connections)
-    assert READ_SECONDS_MAX - LINK_HEARTBEAT_SECONDS < network.now - start <= READ_SECONDS_MAX + 0.1
+    assert seconds - LINK_HEARTBEAT_SECONDS < network.now - start <= seconds + 0.1
     # It still reads what we say, so it does not miss us.
     assert 1 in other.node.connections
     network.mend(one, other)
     network.run_until(lambda: 2 in one.node.connections)
     assert len(one.log.about("silent for too long")) == 2  # one of each stream
-    network.run(6)
+    network.run(seconds + 2)
     assert len(one.log.about("of 2 at http://host2:2380 again")) == 2
 
 
@@ -289,15 +290,20 @@ def test_a_newer_stream_takes_the_place_of_the_older() -> None:
     assert one.log.about("opened its message stream anew")
 
 
-def test_a_slow_reader_is_bounded_and_then_given_up() -> None:
-    network, one, other = pair(stream_pending_bytes_max=100_000)
+@pytest.mark.parametrize("seconds", [5, 12])
+def test_a_slow_reader_is_bounded_and_then_given_up(seconds: int) -> None:
+    network, one, other = pair(
+        stream_pending_bytes_max=100_000, write_seconds_max=seconds, read_seconds_max=30.0
+    )
     network.silence(one, other)
+    start = network.now
     for index in range(5, 25):
         one.send_messages(append(one, other, index, 100))
     assert one.node.lost
     assert one.transport.peers[2].figures.dropped_messages > 0
     assert one.transport.peers[2].figures.sent_bytes < 150_000
-    network.run_until(lambda: bool(one.log.about("were not read for 5 s")))
+    network.run_until(lambda: bool(one.log.about(f"were not read for {seconds} s")))
+    assert abs(network.now - start - seconds) <= LINK_HEARTBEAT_SECONDS
     network.mend(one, other)
     network.run(5)
     one.send_messages(append(one, other, 50))

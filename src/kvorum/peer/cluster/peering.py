@@ -36,6 +36,10 @@ class Settings:
     """Where others reach this one."""
     known: Sequence[Peer] = ()
     """The members that a joining one was told of; its log tells it later."""
+    read_seconds_max: float = 5.0
+    """How long a stream of another member may be silent."""
+    write_seconds_max: float = 5.0
+    """How long another member may leave a stream unread."""
 
 
 class Peering:
@@ -62,6 +66,8 @@ class Peering:
                 snap_directory=member.snap_directory,
                 election_seconds=member.config.election_seconds,
                 unix_seconds=member.unix_seconds,
+                read_seconds_max=settings.read_seconds_max,
+                write_seconds_max=settings.write_seconds_max,
             ),
             logger,
         )

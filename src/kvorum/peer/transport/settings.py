@@ -5,10 +5,6 @@ from dataclasses import dataclass
 
 LINK_HEARTBEAT_SECONDS = 5.0 / 3
 """Between two heartbeats on a stream, whatever else is sent."""
-READ_SECONDS_MAX = 5.0
-"""A stream that is silent for so long is dead."""
-WRITE_SECONDS_MAX = 5.0
-"""A stream whose reader takes nothing for so long, though there is something, is dead."""
 DIAL_SECONDS_MIN = 0.1
 """Between two attempts to open a stream."""
 PROBE_SECONDS = 4.0
@@ -31,6 +27,10 @@ class Settings:
     """The election timeout; a peer gets one second more to answer."""
     unix_seconds: Callable[[], float]
     """The time of day, to be compared with the peers'."""
+    read_seconds_max: float = 5.0
+    """A stream that is silent for so long is dead."""
+    write_seconds_max: float = 5.0
+    """A stream whose reader takes nothing for so long, though there is something, is dead."""
     frame_bytes_max: int = 512 << 20
     """Largest message on a stream."""
     body_bytes_max: int = 64 << 20

@@ -31,8 +31,6 @@ from kvorum.peer.transport.headers import (
 from kvorum.peer.transport.settings import (
     DIAL_SECONDS_MIN,
     LINK_HEARTBEAT_SECONDS,
-    READ_SECONDS_MAX,
-    WRITE_SECONDS_MAX,
 )
 from kvorum.peer.transport.shared import PROBLEMS_MAX, Shared
 from kvorum.raft.messages import Message
@@ -169,8 +167,9 @@ class StreamWriter:
         if not pending or taken > self._taken_bytes:
             self._moved_at = now
         self._taken_bytes = taken
-        if now - self._moved_at > WRITE_SECONDS_MAX:
-            self._lost(f"{pending} bytes were not read for {WRITE_SECONDS_MAX:.0f} s")
+        seconds = self._shared.settings.write_seconds_max
+        if now - self._moved_at > seconds:
+            self._lost(f"{pending} bytes were not read for {seconds:.0f} s")
             self._shared.output.finish(call, Status(Code.UNAVAILABLE, "the reader is too slow"))
             return _NEVER
         self._frames.append(APPEND_HEARTBEAT if self._is_append else MESSAGE_HEARTBEAT)
@@ -255,7 +254,7 @@ class StreamReader:
     def happened(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == _PIECE and self.is_open:
-            self.wake_at = now + READ_SECONDS_MAX
+            self.wake_at = now + self._shared.settings.read_seconds_max
             if now >= self._settled_at:
                 self._settle()
             self._figures.received_bytes += len(detail)
@@ -288,8 +287,7 @@ class StreamReader:
                 self._give_up("the peer's version has no such stream", now)
                 return
             self.is_open = True
-            self.wake_at = now + READ_SECONDS_MAX
-            self._settled_at = now + READ_SECONDS_MAX
+            self.wake_at = self._settled_at = now + self._shared.settings.read_seconds_max
             if not self._problems:
                 self._shared.logger.info(f"reads the {self._name} of {self._peer:x} at {self._url}")
 
