@@ -18,7 +18,9 @@ RESPONDED, PIECE, COMPLETED, FAILED, WRITABLE = DialEventKind
 class Dialing:
     """One dialer with a loop of its own."""
 
-    def __init__(self, settings: DialSettings, connect_seconds_max: float) -> None:
+    def __init__(
+        self, settings: DialSettings, connect_seconds_max: float, local_address: str = ""
+    ) -> None:
         self.loop = uvloop.new_event_loop()
         self.loop.set_exception_handler(self._unforeseen)
         self.warnings: list[str] = []
@@ -28,6 +30,7 @@ class Dialing:
             self.loop,
             Credentials(settings, self.warnings.append),
             connect_seconds_max=connect_seconds_max,
+            local_address=local_address,
             wake=self._happened.set,
         )
         self._events: list[DialEvent] = []

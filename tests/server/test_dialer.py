@@ -38,8 +38,12 @@ OpenDialing = Callable[..., Dialing]
 def open_dialing() -> Iterator[OpenDialing]:
     opened = []
 
-    def open_it(settings: DialSettings | None = None, seconds: float = WAIT_SECONDS) -> Dialing:
-        opened.append(Dialing(settings or DialSettings(), seconds))
+    def open_it(
+        settings: DialSettings | None = None,
+        seconds: float = WAIT_SECONDS,
+        local_address: str = "",
+    ) -> Dialing:
+        opened.append(Dialing(settings or DialSettings(), seconds, local_address))
         return opened[-1]
 
     yield open_it
@@ -107,6 +111,17 @@ def test_requests_and_answers(dialing: Dialing, open_service: OpenService) -> No
     assert ("x-etcd-cluster-id", "1f") in headers
     # All of it on one connection.
     assert counter(service, "connections_accepted") == 1
+
+
+@pytest.mark.parametrize("given", ["", "127.0.0.2"])
+def test_connections_come_from_the_local_address(open_dialing: OpenDialing, given: str) -> None:
+    dialing = open_dialing(local_address=given)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dialing.dialer.request(f"http://127.0.0.1:{server.getsockname()[1]}", "GET", "/", [], b"")
+        server.setblocking(False)
+        connection, (host, _) = dialing.run(dialing.loop.sock_accept(server))
+        connection.close()
+    assert host == (given or "127.0.0.1")
 
 
 def test_a_stream_comes_as_it_is_sent(dialing: Dialing, open_service: OpenService) -> None:

@@ -15,6 +15,7 @@ from kvorum.server.environment import (
     variables_of,
 )
 from kvorum.server.flags import BOOL, DEFAULTS, FLAGS, Flag, FlagError, parse_arguments
+from kvorum.server.gates import gates
 from kvorum.server.help import flags_text
 from kvorum.server.values import duration, duration_text, url
 from tests.etcd import binary
@@ -95,6 +96,33 @@ def test_streams_between_members_get_the_time_that_was_given_but_at_least_five_s
     assert (config.peer_read_seconds, config.peer_write_seconds) == (7.0, 5.0)
     raised = "--raft-write-timeout was raised to its least value"
     assert suggestions(config, given) == [(raised, {"least": "5s"})]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "address"),
+    [
+        (["127.0.0.1", "[::1]", "0.0.0.0", "m1.example", "192.0.2.7", "192.0.2.8"], "192.0.2.7"),
+        (["[2001:db8::7]"], "2001:db8::7"),
+        (["127.0.0.1", "m1.example"], ""),
+    ],
+)
+def test_other_members_are_dialed_from_the_first_address_that_is_advertised(
+    hosts: list[str], address: str
+) -> None:
+    urls = ",".join(f"http://{host}:2380" for host in hosts)
+    given, _ = parse_arguments(
+        [
+            "--data-dir=d",
+            "--name=n",
+            f"--initial-advertise-peer-urls={urls}",
+            f"--initial-cluster={','.join(f'n={url}' for url in urls.split(','))}",
+        ]
+    )
+    assert make_config(given).peer_local_address == ""
+    given["feature-gates"] = gates("SetMemberLocalAddr=true")
+    config = make_config(given)
+    assert config.peer_local_address == address
+    assert bool(suggestions(config, given)) == (not address)
 
 
 @flags

@@ -6,7 +6,9 @@ whatever the flag's unit was.
 
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, cast
 
 from kvorum.server import values
@@ -93,6 +95,17 @@ class Config:
     log_level: str
     log_format: str
     """`json`, `console`, or empty for json unless the output is a terminal."""
+
+    @property
+    def peer_local_address(self) -> str:
+        """Return the address that other members are dialed from; empty: whichever fits."""
+        if self.gates["SetMemberLocalAddr"]:
+            for url in self.advertise_peer_urls:
+                with suppress(ValueError):
+                    address = ip_address(url.hostname)
+                    if not address.is_loopback and not address.is_unspecified:
+                        return str(address)
+        return ""
 
     @property
     def request_seconds_max(self) -> float:
@@ -207,6 +220,11 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
         for name in ("raft-read-timeout", "raft-write-timeout")
         if name in given and cast(int, given[name]) < PEER_SECONDS_MIN * SECOND
     )
+    if config.gates["SetMemberLocalAddr"] and not config.peer_local_address:
+        urls = list(map(str, config.advertise_peer_urls))
+        found.append(
+            ("no address to dial other members from", {"initial_advertise_peer_urls": urls})
+        )
     found.extend(_security_suggestions(config))
     if config.unsafe_no_fsync:
         found.append(("fsync is off: a power cut loses acknowledged data", {}))

@@ -36,12 +36,17 @@ class HttpDialer:
         credentials: Credentials,
         *,
         connect_seconds_max: float,
+        local_address: str = "",
         wake: Callable[[], None],
     ) -> None:
-        """`wake` is called when there is something to poll."""
+        """`wake` is called when there is something to poll.
+
+        Connections come from the local address, if there is one.
+        """
         self._loop = loop
         self._credentials = credentials
         self._connect_seconds_max = connect_seconds_max
+        self._local = (local_address, 0) if local_address else None
         self._wake = wake
         self._numbers = 0
         self._requests: dict[int, Request] = {}
@@ -159,6 +164,7 @@ class HttpDialer:
                         lambda: Connection(self._loop, self, request),
                         place.host,
                         place.port,
+                        local_addr=self._local,
                         **security,
                     )
         except (OSError, ValueError) as error:

@@ -86,6 +86,7 @@ async def ask_others(
         asyncio.get_running_loop(),
         credentials,
         connect_seconds_max=1.0 + config.heartbeat_seconds * config.election_ticks,
+        local_address=config.peer_local_address,
         wake=arrived.set,
     )
     try:

@@ -164,6 +164,7 @@ class Server:
             loop,
             credentials,
             connect_seconds_max=DIAL_SECONDS + settings.election_seconds,
+            local_address=config.peer_local_address,
             wake=runtime.wake,
         )
         try:
