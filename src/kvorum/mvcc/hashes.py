@@ -83,13 +83,13 @@ def hash_rows(
     compacted = bound(compact_revision)
     newest: dict[bytes, int] = {}
     if compact_revision > 0:
-        newest = _newest(rows_to(revision))
+        newest = _newest(rows_to(revision), revision)
         is_any_kept = any(
             not each & 1 or (is_compaction and each >> 32 == revision) for each in newest.values()
         )
         if not is_any_kept:
             # etcd then leaves out nothing but what the compaction has deleted.
-            newest = _newest(rows_to(compact_revision))
+            newest = _newest(rows_to(compact_revision), 0)
     value: int = extend(0, KEY)
     for row, kv in rows_to(revision):
         if row <= compacted and (row & 1 or newest[_key(kv)] != row):
@@ -98,9 +98,21 @@ def hash_rows(
     return value
 
 
-def _newest(rows: Rows) -> dict[bytes, int]:
-    """Return the newest revision of every key."""
-    return {_key(kv): row for row, kv in rows}
+def _newest(rows: Rows, deleted_at: int) -> dict[bytes, int]:
+    """Return the newest revision of every key.
+
+    What is deleted at that main revision counts as deleted, even if it is put again there: so it
+    does for etcd.
+    """
+    newest: dict[bytes, int] = {}
+    for row, kv in rows:
+        key = _key(kv)
+        if row >> 32 == deleted_at:
+            before = newest.get(key, 0)
+            if before & 1 and before >> 32 == deleted_at:
+                continue
+        newest[key] = row
+    return newest
 
 
 def _key(kv: bytes) -> bytes:
