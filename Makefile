@@ -38,7 +38,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign differential sim sim-shrink sim-planted proto clean h2load clients
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -134,9 +134,14 @@ bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 campaign: setup clients ## Run the tests that take minutes, such as etcdctl's own check of performance
 	$(BIN)/python -m pytest -m campaign
 
+# Those of `make test` are always the same, so that it judges the change and not the day.
+properties: setup ## Try every property on other examples than `make test` does
+	KVORUM_COMPILED=0 $(PYTEST) --hypothesis-profile=random \
+		$$(grep -rl '^from hypothesis' tests --include='test_*.py')
+
 differential: setup ## Compare thousands of sequences of calls with a real etcd's answers
-	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 tests/rpc/test_differential.py \
-		tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
+	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
+		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
 		tests/cluster/test_differential.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed

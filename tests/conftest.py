@@ -1,9 +1,13 @@
-"""What all tests share: properties are about results, never about the time they take."""
+"""What all tests share: properties are about results, never about the time they take.
+
+`make test` draws the same examples each time, as it runs the same seeds: what it says is about the
+change. `make properties` draws others.
+"""
 
 from hypothesis import HealthCheck, settings
 
-# What is already loaded, such as a profile for CI, is kept.
 settings.register_profile(
-    "kvorum", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "kvorum", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
+settings.register_profile("random", settings.get_profile("kvorum"), derandomize=False)
 settings.load_profile("kvorum")
