@@ -29,7 +29,7 @@ T = TypeVar("T")
 MAKES = ("kvorum", "etcd")
 HEARTBEAT_SECONDS = 0.025
 ELECTION_SECONDS = 0.5
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 CLIENT_PORT, PEER_PORT, ADVERTISED_PORT = 2379, 2380, 2381
 TIMING = (
     f"--heartbeat-interval={HEARTBEAT_SECONDS * 1000:.0f}",
@@ -106,8 +106,10 @@ class Member:
             *self._cluster.flags,
             *self.flags,
         ]
-        self.process = start(self._cluster.make, arguments, self.log)
-        self._cluster.network.started(self.node, self.process.pid)
+        network = self._cluster.network
+        with network.starting():
+            self.process = start(self._cluster.make, arguments, self.log)
+            network.started(self.node, self.process.pid)
 
     @property
     def is_running(self) -> bool:

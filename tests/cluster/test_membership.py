@@ -13,6 +13,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.load import load
 from tests.cluster.members import PASSING, Cluster, Member, running_cluster, until
+from tests.cluster.starvation import Machine, again_if_starved
 
 
 def listed(through: Member, identity: int) -> pb.Member:
@@ -98,18 +99,23 @@ def promote(through: Member, identity: int) -> None:
     succeed(through, "MemberPromote", request, errors.LEARNER_NOT_READY, is_there=there)
 
 
-def test_an_empty_disk_is_no_member(cluster: Cluster, make: str) -> None:
-    # The first test here: the members are still those that made the cluster.
-    lost = cluster.followers()[0]
-    saved = lost.data.with_suffix(".saved")
-    with load(cluster, clerks=2) as work:
+@again_if_starved
+def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, make: str) -> None:
+    directory = tmp_path_factory.mktemp("empty")
+    with running_cluster(directory, make) as cluster, load(cluster, clerks=2) as work:
+        lost = cluster.followers()[0]
+        saved = lost.data.with_suffix(".saved")
         work.go_on()
         lost.kill()
         lost.data.rename(saved)
+        machine = Machine(cluster)
         # A real etcd that is told to join begins anew, and ends at the first heartbeat.
         for state in ("new", "existing") if make == "kvorum" else ("new",):
             size = lost.log_size()
             lost.start(state=state)
+            until("it ends or serves", lambda: not lost.is_running or lost.status())
+            # Whom no other member answers within a second founds the cluster, as etcd does.
+            machine.expect(not lost.is_running, f"{lost} was not told that it is known")
             assert lost.wait() == 1
             assert lost.logged("has already been bootstrapped", size) >= 1, lost.log_tail()
             work.go_on()
