@@ -177,7 +177,8 @@ def test_a_reader_that_does_not_read(cluster: Cluster) -> None:
             stream = begun(leader, "GET", f"/raft/stream/{kind}/{follower.id:x}", headers)
             connection = open_streams.enter_context(stream)
             assert connection.recv(12) == b"HTTP/1.1 200"
-        for number in range(40):
+        # More than the sockets between hold, and no more: all of it makes the members wait.
+        for number in range(16):
             leader.put(b"large/%d" % (number % 10), bytes(MEBIBYTE))
         revision = leader.revision()
         until("the follower has everything", lambda: follower.revision() >= revision)
