@@ -22,16 +22,24 @@ from tests.cluster.members import Cluster, Member, until
 
 CALL_SECONDS = 1.0
 REGISTERS = 6
+_loads = count()
 
 
 class Clerk(threading.Thread):
     """One client of a cluster; `acknowledged` counts what it was told to have happened."""
 
     def __init__(
-        self, number: int, members: Sequence[Member], moments: "count[int]", *, ordered: bool
+        self,
+        number: int,
+        members: Sequence[Member],
+        registers: Sequence[bytes],
+        moments: "count[int]",
+        *,
+        ordered: bool,
     ) -> None:
         super().__init__(name=f"clerk {number}")
         self._number = number
+        self._registers = registers
         self._clients = [Client(member.address) for member in members]
         self._place = number % len(members)
         self._random = Random(number)
@@ -80,7 +88,7 @@ class Clerk(threading.Thread):
             self.written[key] = value
 
     def _register(self) -> bytes:
-        return b"register/%d" % self._random.randrange(REGISTERS)
+        return self._random.choice(self._registers)
 
     def _put(self) -> None:
         history, key = self.operations, self._register()
@@ -135,8 +143,12 @@ class Load:
         self._cluster = cluster
         self._moments = count()
         members = list(cluster)
+        # Of its own: what an earlier load no longer waited for may still be done.
+        load = next(_loads)
+        self._registers = [b"register/%d/%d" % (load, number) for number in range(REGISTERS)]
         self._clerks = [
-            Clerk(number, members, self._moments, ordered=ordered) for number in range(clerks)
+            Clerk(number, members, self._registers, self._moments, ordered=ordered)
+            for number in range(clerks)
         ]
         for clerk in self._clerks:
             clerk.start()
@@ -169,7 +181,7 @@ class Load:
             lost = clerk.written.items() - found.items()
             assert not lost, f"acknowledged and lost: {sorted(lost)}"
         history = [each for clerk in self._clerks for each in clerk.operations]
-        for key in (b"register/%d" % number for number in range(REGISTERS)):
+        for key in self._registers:
             invoked = next(self._moments)
             last = ((key, member.get(key)),)
             history.append(Operation(invoked, next(self._moments), last, ()))

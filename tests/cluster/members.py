@@ -6,6 +6,7 @@ free. Members reach each other only through a `Network`.
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,24 +14,40 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 from google.protobuf.message import Message
 
+from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from tests.cluster.client import Client
+from tests.cluster.client import Client, Metadata, Talk
 from tests.cluster.network import Network, Node
 from tests.cluster.processes import Process, start
+from tests.rpc.oracle import status_of
 
 T = TypeVar("T")
 MAKES = ("kvorum", "etcd")
 HEARTBEAT_SECONDS = 0.025
 ELECTION_SECONDS = 0.5
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 CLIENT_PORT, PEER_PORT, ADVERTISED_PORT = 2379, 2380, 2381
 TIMING = (
     f"--heartbeat-interval={HEARTBEAT_SECONDS * 1000:.0f}",
     f"--election-timeout={ELECTION_SECONDS * 1000:.0f}",
 )
+PASSING = frozenset(
+    {
+        errors.LEADER_CHANGED,
+        errors.NO_LEADER,
+        errors.TIMEOUT,
+        errors.TIMEOUT_DUE_TO_CONNECTION_LOST,
+        errors.TIMEOUT_DUE_TO_LEADER_FAIL,
+        errors.TIMEOUT_WAIT_APPLIED_INDEX,
+        errors.CONTEXT_DEADLINE_EXCEEDED,
+    }
+)
+"""What may be said where an election comes between, as it does whenever a busy machine starves a
+leader; of what was asked for nobody knows then whether it has happened."""
 _prefixes = count()
 
 
@@ -89,8 +106,10 @@ class Member:
             *self._cluster.flags,
             *self.flags,
         ]
-        self.process = start(self._cluster.make, arguments, self.log)
-        self._cluster.network.started(self.node, self.process.pid)
+        network = self._cluster.network
+        with network.starting():
+            self.process = start(self._cluster.make, arguments, self.log)
+            network.started(self.node, self.process.pid)
 
     @property
     def is_running(self) -> bool:
@@ -150,11 +169,55 @@ class Member:
         """Make a unary call of it; return the response or the status."""
         return self.client.ask(name, request, **options)
 
+    def settled(self, name: str, request: Message, **options: Any) -> Any:
+        """Make a unary call of it, again where an election comes between.
+
+        Return the response or the status. What the call does may have been done before.
+        """
+
+        def found() -> Any:
+            answer = self.client.ask(name, request, **options)
+            return None if isinstance(answer, Status) and answer in PASSING else answer
+
+        return until(f"{self} answers {name} {request!s:.200}", found)
+
     def answer(self, name: str, request: Message, **options: Any) -> Any:
-        """Make a unary call of it that succeeds."""
-        answer = self.client.ask(name, request, **options)
+        """Make a unary call of it that succeeds, again where an election comes between."""
+        answer = self.settled(name, request, **options)
         assert not isinstance(answer, Status), f"{self}: {name} {request}: {answer}"
         return answer
+
+    def answers(self, name: str, requests: Sequence[Message]) -> list[Any]:
+        """Make calls that succeed, all at once; those between which an election came, again."""
+        calls = [(request, self.client.begin(name, request)) for request in requests]
+        return [self.outcome(call, name, request) for request, call in calls]
+
+    def outcome(self, call: Any, name: str, request: Message) -> Any:
+        """Return what a call that was begun succeeds with, asking again as `answer` does."""
+        error = call.exception()
+        if error is None:
+            return call.result()
+        assert status_of(error) in PASSING, f"{self}: {name} {request}: {error}"
+        return self.answer(name, request)
+
+    def talk(self, name: str, first: Message, metadata: Metadata = ()) -> tuple[Talk, Any]:
+        """Open a stream and say something; anew where an election comes between.
+
+        Return the stream and the answer.
+        """
+
+        def opened() -> tuple[Talk, Any] | None:
+            talk = self.client.talk(name, metadata)
+            talk.say(first)
+            try:
+                return talk, talk.hear()
+            except grpc.RpcError as error:
+                talk.close()
+                if status_of(error) not in PASSING:
+                    raise
+                return None
+
+        return until(f"{self} answers {name}", opened)
 
     def status(self) -> Any:
         """Return its status, or None while it does not answer."""
@@ -166,14 +229,22 @@ class Member:
         self.id = answer.header.member_id
         return answer
 
+    def state(self) -> Any:
+        """Return its status, as soon as it answers."""
+        return until(f"{self} answers", self.status)
+
+    def term(self) -> int:
+        term: int = self.state().raftTerm
+        return term
+
     def put(self, key: bytes, value: bytes = b"", lease: int = 0) -> Any:
         return self.answer("KV/Put", pb.PutRequest(key=key, value=value, lease=lease))
 
     def put_together(self, count: int, value: bytes) -> None:
         """Write so many keys at once."""
-        requests = [pb.PutRequest(key=b"%d" % each, value=value) for each in range(count)]
-        for call in [self.client.begin("KV/Put", request) for request in requests]:
-            call.result()
+        self.answers(
+            "KV/Put", [pb.PutRequest(key=b"%d" % each, value=value) for each in range(count)]
+        )
 
     def get(self, key: bytes, *, serializable: bool = False) -> bytes | None:
         request = pb.RangeRequest(key=key, serializable=serializable)
@@ -212,7 +283,7 @@ class Cluster:
         self.flags = flags
         self.peer_scheme = peer_scheme
         self._like = like
-        self._prefix = _prefix()
+        self._prefix, self._reserved = _prefix()
         self._members: list[Member] = []
         for _ in range(size):
             self.add()
@@ -306,10 +377,16 @@ class Cluster:
 
     def lead(self, member: Member) -> None:
         """Make a member the leader."""
-        leader = self.leader()
-        if leader is not member:
-            leader.answer("Maintenance/MoveLeader", pb.MoveLeaderRequest(targetID=member.id))
-            until(f"{member} leads", lambda: self._led() is member)
+        move = pb.MoveLeaderRequest(targetID=member.id)
+
+        def leads() -> bool:
+            leader = self.leader()
+            if leader is not member:
+                # It may be refused: another leads by now.
+                leader.ask("Maintenance/MoveLeader", move)
+            return self._led() is member
+
+        until(f"{member} leads", leads)
 
     def catch_up(self) -> int:
         """Wait until all members are at the revision that the leader is at now; return it."""
@@ -325,7 +402,10 @@ class Cluster:
     def check_agreement(self) -> None:
         """All members have, or come to, the same keys, leases, members, alarms and hashes."""
         revision = self.catch_up()
-        everything = pb.RangeRequest(key=b"\0", range_end=b"\0", serializable=True)
+        # At this revision: a call that nobody waited for any more may still change something.
+        everything = pb.RangeRequest(
+            key=b"\0", range_end=b"\0", revision=revision, serializable=True
+        )
         views = []
         for member in self:
             keys = member.answer("KV/Range", everything)
@@ -354,12 +434,24 @@ class Cluster:
             member.client.close()
             if member.is_running:
                 member.kill()
+        self._reserved.close()
 
 
-def _prefix() -> str:
-    """Return the first three numbers of loopback addresses that no other cluster uses."""
-    number = 256 + (os.getpid() * 16 + next(_prefixes)) % 60_000
-    return f"127.{number // 256}.{number % 256}"
+def _prefix() -> tuple[str, socket.socket]:
+    """Return the first three numbers of loopback addresses that no other cluster uses.
+
+    They are taken for as long as the socket is open.
+    """
+    while True:
+        number = 256 + (os.getpid() * 16 + next(_prefixes)) % 60_000
+        prefix = f"127.{number // 256}.{number % 256}"
+        taken = socket.socket()
+        try:
+            taken.bind((f"{prefix}.254", ADVERTISED_PORT))
+        except OSError:
+            taken.close()
+        else:
+            return prefix, taken
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -81,6 +81,8 @@ class Network:
         self._servers: dict[Address, asyncio.Server] = {}
         self._nodes: dict[tuple[str, Address], Node] = {}
         self._processes: dict[int, Node] = {}
+        self._all_known = asyncio.Event()
+        self._all_known.set()
         self._links: dict[tuple[Node, Node], Link] = {}
         self._connections: dict[asyncio.Task[None], tuple[Node, Node]] = {}
 
@@ -104,6 +106,15 @@ class Network:
                 self._servers[node.advertised] = server
 
         self._run(listen())
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Let those who dial wait while the block starts a process, which may be the one."""
+        self._call(self._all_known.clear)
+        try:
+            yield
+        finally:
+            self._call(self._all_known.set)
 
     def started(self, node: Node, process: int) -> None:
         """Take what a process dials for a node's."""
@@ -175,6 +186,7 @@ class Network:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         local: Address = writer.get_extra_info("sockname")
         remote: Address = writer.get_extra_info("peername")
+        await self._all_known.wait()
         source = self._who(remote, local)
         target = self._nodes.get((source.group, local)) if source else None
         if source is None or target is None or self.link(source, target).is_severed:

@@ -2,7 +2,8 @@
 
 A member whose loop gets no processor for an election timeout looks dead to the others, and they
 are right to elect another leader. The kernel counts how long each thread was ready to run and had
-to wait; only where that is long enough may what was expected fail, and the test begins anew.
+to wait, and how long the machine itself was not run by the one below it; only where that is long
+enough may what was expected fail, and the test begins anew.
 """
 
 import os
@@ -42,6 +43,12 @@ def _waited(thread: Path) -> float:
         return 0.0
 
 
+def _stolen() -> float:
+    """Return the seconds for which a hypervisor did not let a processor run that had work."""
+    fields = Path("/proc/stat").read_text().partition("\n")[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
 class Machine:
     """Watches how long the members, and the network between them, wait for a processor."""
 
@@ -50,9 +57,9 @@ class Machine:
         self._before = self._waits()
 
     def _waits(self) -> dict[int, float]:
-        """Return the seconds that each process' threads have waited so far."""
+        """Return the seconds that each process' threads have waited so far; of 0, all together."""
         running = [member.process for member in self._cluster if member.process is not None]
-        waits = {}
+        waits = {0: _stolen()}
         for number in (os.getpid(), *(process.pid for process in running)):
             waits[number] = sum(map(_waited, Path(f"/proc/{number}/task").glob("*/schedstat")))
         return waits

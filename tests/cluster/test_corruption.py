@@ -18,8 +18,6 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
 from tests.cluster.members import Cluster, Member, running_cluster, until
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def checking(tmp_path: Path) -> Iterator[Cluster]:
@@ -54,17 +52,23 @@ def alarms(member: Member) -> list[tuple[int, int]]:
     return [(each.memberID, each.alarm) for each in raised]
 
 
+def is_done(answer: object) -> bool:
+    """Tell whether a member is removed, by this call or by one before that nobody answered."""
+    return not isinstance(answer, Status) or answer == errors.MEMBER_NOT_FOUND
+
+
 def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
-    leader = checking.leader()
+    victim, through = checking.followers()
     for number in range(20):
-        leader.put(b"key/%d" % number, b"true")
-    victim = checking.followers()[0]
+        through.put(b"key/%d" % number, b"true")
+    # Whoever leads takes the others for those who differ, so it had better not campaign.
+    victim.flags = ("--election-timeout=20000",)
     victim.terminate()
     tamper(victim, b"key/7", b"false")
     victim.start()
     until("it serves", victim.status)
     assert victim.get(b"key/7", serializable=True) == b"false"
-    found = until("the alarm is raised", lambda: alarms(leader))
+    found = until("the alarm is raised", lambda: alarms(through))
     assert found == [(victim.id, pb.CORRUPT)]
     for member in checking:
         until(
@@ -73,25 +77,21 @@ def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
                 member.ask("KV/Put", pb.PutRequest(key=b"key/7")) == errors.CORRUPT
             ),
         )
-        assert any("CORRUPT" in each for each in member.status().errors)
+        assert any("CORRUPT" in each for each in member.state().errors)
     # What an operator does: the member is made anew, and the alarm is cleared.
     remove = pb.MemberRemoveRequest(ID=victim.id)
-    until(
-        "it is removed",
-        lambda: not isinstance(leader.ask("Cluster/MemberRemove", remove), Status),
-    )
+    until("it is removed", lambda: is_done(through.ask("Cluster/MemberRemove", remove)))
     victim.wait()
     clear = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, memberID=victim.id, alarm=pb.CORRUPT)
-    leader.answer("Maintenance/Alarm", clear)
+    through.answer("Maintenance/Alarm", clear)
     checking.forget(victim)
-    leader.put(b"key/7", b"true again")
+    through.put(b"key/7", b"true again")
     checking.check_agreement()
 
 
 def test_a_changed_member_does_not_start(checking: Cluster) -> None:
-    leader = checking.leader()
-    leader.put(b"key", b"true")
-    victim = checking.followers()[0]
+    victim, through = checking.followers()
+    through.put(b"key", b"true")
     victim.flags = ("--feature-gates=InitialCorruptCheck=true",)
     victim.terminate()
     victim.start()

@@ -17,7 +17,11 @@ from tests.rpc.oracle import Oracle
 from tests.rpc.pair import Pair
 from tests.rpc.pairs import SEQUENCES
 
-pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 200)
+pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)
+
+# An election may lose what one cluster was asked for, and nobody can be compared from then on.
+# So patient are the members that a machine that is busy with something else makes nobody campaign.
+FLAGS = ("--unsafe-no-fsync", "--heartbeat-interval=100", "--election-timeout=5000")
 
 
 class Twins:
@@ -48,13 +52,15 @@ class Twins:
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
     directory = tmp_path_factory.mktemp("twins")
     network = Network()
-    ours = Cluster(directory / "kvorum", network, "kvorum", 3, "--unsafe-no-fsync")
-    theirs = Cluster(directory / "etcd", network, "etcd", 3, "--unsafe-no-fsync", like=ours)
+    ours = Cluster(directory / "kvorum", network, "kvorum", 3, *FLAGS)
+    theirs = Cluster(directory / "etcd", network, "etcd", 3, *FLAGS, like=ours)
     try:
+        for member in (*ours, *theirs):
+            member.start()
         for cluster in (ours, theirs):
-            cluster.start()
+            cluster.settle()
         for member in ours:
-            until("the version is agreed on", lambda member=member: member.status().storageVersion)  # type: ignore[misc]
+            until("the version is agreed on", lambda member=member: member.state().storageVersion)  # type: ignore[misc]
         found = Twins(ours, theirs)
         yield found
         found.close()

@@ -12,9 +12,6 @@ from tests.certificates import Authority, Pair
 from tests.cluster.load import load
 from tests.cluster.members import PEER_PORT, Cluster, Member, new_cluster, until
 
-pytestmark = pytest.mark.timeout(120)
-
-
 REFUSED = {"kvorum": "tls: ", "etcd": "certificate"}
 
 

@@ -8,8 +8,6 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import DowngradeRequest
 from tests.cluster.members import Cluster, Member, until
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def make() -> str:
@@ -19,12 +17,12 @@ def make() -> str:
 
 def ask(member: Member, action: DowngradeRequest.DowngradeAction, version: str = "") -> object:
     request = pb.DowngradeRequest(action=action, version=version)
-    answer = member.ask("Maintenance/Downgrade", request)
+    answer = member.settled("Maintenance/Downgrade", request)
     return answer if isinstance(answer, Status) else answer.version
 
 
 def seen_by_all(cluster: Cluster, target: str, storage: str) -> bool:
-    found = [member.status() for member in cluster]
+    found = [member.state() for member in cluster]
     return {(each.downgradeInfo.targetVersion, each.storageVersion) for each in found} == {
         (target, storage)
     }

@@ -82,7 +82,7 @@ class Group:
             connection.request(method, target, body)
             response = connection.getresponse()
             return response.status, response.read()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return 0, b""
         finally:
             connection.close()

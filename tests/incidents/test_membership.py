@@ -5,18 +5,16 @@ own files, a snapshot, files of long ago, those who were removed stay so.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from sim.calls import METHODS
 from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.starvation import Machine, again_if_starved
+from tests.cluster.test_corruption import is_done
 from tests.incidents.conftest import MakeStage
 from tests.incidents.stage import Stage
-
-pytestmark = pytest.mark.timeout(180)
 
 METHODS.setdefault(
     pb.MemberRemoveRequest, ("/etcdserverpb.Cluster/MemberRemove", pb.MemberRemoveResponse)
@@ -87,7 +85,7 @@ def remove(through: Member, identity: int) -> None:
     request = pb.MemberRemoveRequest(ID=identity)
     until(
         f"{identity:x} is removed",
-        lambda: not isinstance(through.ask("Cluster/MemberRemove", request), Status),
+        lambda: is_done(through.ask("Cluster/MemberRemove", request)),
     )
 
 
@@ -98,13 +96,14 @@ def check_processes(cluster: Cluster, expected: set[int]) -> None:
     cluster.check_agreement()
 
 
-def test_20967_processes(tmp_path: Path) -> None:
+@again_if_starved
+def test_20967_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
     flags = (
         "--snapshot-count=100",
         "--snapshot-catchup-entries=20",
         "--backend-batch-interval=5ms",
     )
-    with running_cluster(tmp_path, "kvorum", 5, *flags) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("members"), "kvorum", 5, *flags) as cluster:
         leader = cluster.leader()
         gone, behind, *_ = cluster.others(leader)
         expected = ids(leader) - {gone.id}
@@ -123,12 +122,14 @@ def test_20967_processes(tmp_path: Path) -> None:
             member.kill()
         check_processes(cluster, expected)
         # It comes back with its old files, in which it is a member; so do its flags say.
-        term = cluster.leader().status().raftTerm
+        machine = Machine(cluster)
+        term = cluster.leader().term()
         gone.start(among=everybody)
         gone.wait()
         assert gone.logged("removed from the cluster"), gone.log_tail()
         # By now it knows, and says so at once.
         gone.start(among=everybody)
         assert gone.wait() == 1, gone.log_tail()
-        assert cluster.leader().status().raftTerm == term
+        now = cluster.leader().term()
+        machine.expect(now == term, f"an election: term {now} after {term}")
         check_processes(cluster, expected)

@@ -6,14 +6,15 @@ midst of a call, or starts on files that were changed behind their back.
 
 import mmap
 import threading
+import time
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.request import urlopen
 
 import grpc
-import pytest
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
@@ -21,11 +22,11 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.reads import RETRY_SECONDS
 from tests.cluster.load import load
 from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.starvation import StarvedError, again_if_starved
 from tests.cluster.test_corruption import alarms, tamper
+from tests.cluster.test_serving import grant
 from tests.incidents.conftest import FREQUENT
 from tests.rpc.oracle import status_of
-
-pytestmark = pytest.mark.timeout(180)
 
 EVERYTHING = pb.RangeRequest(key=b"\0", range_end=b"\0")
 ROUNDS = 3
@@ -99,17 +100,23 @@ class Renewals(threading.Thread):
         self._ending = threading.Event()
         self.renewed = 0
         self.lowest = lease
+        self.gap_seconds_max = 0.0
+        """Longest time from when one renewal was asked for until the next one was answered."""
 
     def run(self) -> None:
         number = 0
+        last = time.monotonic()
         while not self._ending.wait(self.PACE_SECONDS):
             member = self._members[number % len(self._members)]
             number += 1
+            asked = time.monotonic()
             talk = member.client.talk("Lease/LeaseKeepAlive", timeout=2)
             talk.say(pb.LeaseKeepAliveRequest(ID=self._lease))
             with suppress(grpc.RpcError):
                 self.lowest = min(self.lowest, talk.hear().TTL)
                 self.renewed += 1
+                self.gap_seconds_max = max(self.gap_seconds_max, time.monotonic() - last)
+                last = asked
             talk.close()
 
     def end(self) -> None:
@@ -117,19 +124,21 @@ class Renewals(threading.Thread):
         self.join()
 
 
+@again_if_starved
 def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster) -> None:
     """Issues 12528 and 16822 too: it sleeps for longer than leases last."""
-    old = processes.leader()
+    old = processes.settle()
     others = processes.others(old)
-    kept, left, revoked, granted = 4001, 4002, 4003, 4
-    for lease, ttl in ((kept, granted), (left, granted), (revoked, 60)):
-        old.answer("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
+    granted = 8
+    kept, left, revoked = grant(old, granted), grant(old, granted), grant(old, 60)
+    for lease in (kept, left, revoked):
         old.put(b"leased/%d" % lease, b"", lease)
     # By its own reckoning two end while it sleeps, and the third one does not.
-    asleep = {lease: old.client.talk("Lease/LeaseKeepAlive") for lease in (left, revoked)}
-    for lease, talk in asleep.items():
-        talk.say(pb.LeaseKeepAliveRequest(ID=lease))
-        assert talk.hear().TTL > 0
+    asleep = {}
+    for lease in (left, revoked):
+        renewal = pb.LeaseKeepAliveRequest(ID=lease)
+        asleep[lease], answer = old.talk("Lease/LeaseKeepAlive", renewal)
+        assert answer.TTL > 0
     old.pause()
     for lease, talk in asleep.items():
         talk.say(pb.LeaseKeepAliveRequest(ID=lease))
@@ -137,7 +146,9 @@ def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster
     renewals.start()
     try:
         new = processes.leader(others)
-        new.answer("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=revoked))
+        ended = new.settled("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=revoked))
+        # It has ended by a call before if nobody answered that.
+        assert not isinstance(ended, Status) or ended == errors.LEASE_NOT_FOUND, ended
         until("the other lease has ended", lambda: new.get(b"leased/%d" % left) is None)
         before = renewals.renewed
         old.resume()
@@ -149,12 +160,16 @@ def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster
         put = new.put(b"awake")
         until("it has caught up", lambda: old.revision() >= put.header.revision)
         until("renewals go on", lambda: renewals.renewed >= before + 20)
-        assert new.get(b"leased/%d" % kept) is not None, "it revoked what others renewed"
+        is_kept = new.get(b"leased/%d" % kept) is not None
         assert old.get(b"leased/%d" % left) is None
         processes.check_agreement()
     finally:
         renewals.end()
-    assert renewals.lowest == granted, "a lease that was renewed in time has ended"
+    gap, lowest = renewals.gap_seconds_max, renewals.lowest
+    if gap >= granted and (lowest != granted or not is_kept):
+        raise StarvedError(f"a lease of {granted} s was renewed after {gap:.1f} s")
+    assert is_kept, "it revoked what others renewed"
+    assert lowest == granted, "a lease that was renewed in time has ended"
 
 
 # Processes that are killed.
@@ -177,13 +192,19 @@ def test_13766_kills_under_load_leave_equal_members(tmp_path: Path) -> None:
                 victim.start()
 
 
+def compact(member: Member, revision: int) -> None:
+    answer = member.settled("KV/Compact", pb.CompactionRequest(revision=revision))
+    # So it is told if a call before, which nobody answered, has compacted it.
+    assert not isinstance(answer, Status) or answer == errors.COMPACTED, answer
+
+
 def test_13766_a_member_that_differs_is_found_by_default(tmp_path: Path) -> None:
     """No feature is switched on; only the time is short that the leader lets pass."""
     with running_cluster(tmp_path, "kvorum", 3, "--compact-hash-check-time=1s") as cluster:
         leader = cluster.leader()
         for number in range(10):
             leader.put(b"key/%d" % number, b"true")
-            leader.answer("KV/Compact", pb.CompactionRequest(revision=leader.revision()))
+            compact(leader, leader.revision())
         for member in cluster:
             assert not member.logged("compaction at"), "nothing is told of members that agree"
         victim = cluster.followers()[0]
@@ -192,8 +213,7 @@ def test_13766_a_member_that_differs_is_found_by_default(tmp_path: Path) -> None
         cluster.settle()
         leader = cluster.leader()
         assert not alarms(leader)
-        compaction = pb.CompactionRequest(revision=leader.put(b"more").header.revision)
-        leader.answer("KV/Compact", compaction)
+        compact(leader, leader.put(b"more").header.revision)
         found = until("the alarm is raised", lambda: alarms(leader))
         assert found == [(victim.id, pb.CORRUPT)]
 
@@ -291,7 +311,7 @@ def test_14685_a_kill_in_a_defragmentation_loses_nothing(tmp_path: Path) -> None
         backend = member.data / "member" / "backend"
 
         killed = 0
-        for changes in (1, 2, 3, 4):
+        for changes in cycle((1, 2, 3, 4)):
             call = member.client.begin("Maintenance/Defragment", pb.DefragmentRequest())
             for _ in range(changes):
                 until_changed(backend, call)
@@ -301,18 +321,27 @@ def test_14685_a_kill_in_a_defragmentation_loses_nothing(tmp_path: Path) -> None
             after = member.answer("KV/Range", EVERYTHING)
             assert list(after.kvs) == list(before.kvs)
             assert after.header.revision == before.header.revision
-        assert killed
+            # On a busy machine all may have ended before they were seen to begin.
+            if changes == 4 and killed:
+                break
         member.answer("Maintenance/Defragment", pb.DefragmentRequest())
         assert list(member.answer("KV/Range", EVERYTHING).kvs) == list(before.kvs)
 
 
-def until_received(member: Member, size: int) -> None:
-    until("it is sent a snapshot", lambda: member.logged("received the snapshot", size))
+def is_sent_a_snapshot(member: Member, size: int, revision: int) -> bool:
+    """Wait until a member has a revision; tell whether it was sent a snapshot for it."""
+
+    def is_sent() -> bool:
+        return member.logged("received the snapshot", size) > 0
+
+    until("it has caught up", lambda: is_sent() or member.state().header.revision >= revision)
+    return is_sent()
 
 
 def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
     """Each from another leader, as one that has sent a snapshot keeps entries for a while."""
-    for number in range(ROUNDS):
+    number = 0
+    while number < ROUNDS:
         behind = processes.followers()[number % 2]
         others = processes.others(behind)
         for other in others:
@@ -320,14 +349,19 @@ def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
         leader = processes.leader(others)
         size = behind.log_size()
         leader.put_together(400, bytes(5000))
+        revision = leader.revision()
         processes.network.mend()
-        until_received(behind, size)
+        if not is_sent_a_snapshot(behind, size, revision):
+            # An election has made one the leader that had sent a snapshot not long ago.
+            processes.settle()
+            continue
         if number == 1:
             # Before it is installed, or while it is, or after: it is sent or installed again.
             behind.kill()
         processes.settle()
         processes.check_agreement()
         processes.lead(processes.others(processes.leader())[number % 2])
+        number += 1
 
 
 # Files that were changed.

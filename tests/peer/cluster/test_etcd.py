@@ -6,7 +6,6 @@ Both run at the same address, one after the other, so that ids are the same, too
 import http.client
 import json
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
+from tests.peer.transport.etcds import reserved_ports
 
 INTERNAL = "/leases/internal"
 COMPARED_HEADERS = ("content-type", "allow", "x-etcd-cluster-id", "x-content-type-options")
@@ -34,13 +34,6 @@ class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def ask(port: int, request: Request) -> Answer:
@@ -178,8 +171,9 @@ def answers(port: int) -> dict[str, Answer]:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    peer, client = free_port(), free_port()
     directory: Path = tmp_path_factory.mktemp("peers")
+    with reserved_ports(2) as (peer, client):
+        pass
     with running_etcd(directory / "etcd", *flags(peer, client)):
         etcd = answers(peer)
     with running_kvorum(directory / "ours", *flags(peer, client)):

@@ -15,11 +15,14 @@ from typing import NamedTuple
 from tests.etcd import Etcd, binary
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Yield ports that nobody uses, and that nobody is given while the block runs."""
+    with ExitStack() as probes:
+        made = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in made:
+            probe.bind(("127.0.0.1", 0))
+        yield [probe.getsockname()[1] for probe in made]
 
 
 class Passage:
@@ -144,9 +147,9 @@ def running_members(directory: Path, count: int, *flags: str) -> Iterator[list[M
     """Run a cluster of real members for as long as the block takes."""
     with ExitStack() as stack:
         names = [f"m{number}" for number in range(count)]
-        peer_ports = [free_port() for _ in names]
-        client_ports = [free_port() for _ in names]
-        taps = [Tap(port) for port in peer_ports]
+        with reserved_ports(2 * count) as ports:
+            peer_ports, client_ports = ports[:count], ports[count:]
+            taps = [Tap(port) for port in peer_ports]
         for tap in taps:
             stack.callback(tap.close)
         urls = [f"http://127.0.0.1:{tap.port}" for tap in taps]

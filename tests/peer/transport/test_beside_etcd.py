@@ -36,9 +36,12 @@ from kvorum.raft.wire import decode_conf_change
 from kvorum.server.credentials import Credentials, DialSettings
 from kvorum.server.dialer import HttpDialer
 from kvorum.snap import database_path
-from tests.peer.transport.etcds import Member, free_port, running_members
+from tests.peer.transport.etcds import Member, running_members
 
 SECONDS_MAX = 60.0
+TICK_SECONDS = 0.1
+# So patient are both that a busy machine makes neither campaign before it is told to.
+ELECTION_TICKS = 50
 LOGGER = logging.getLogger("learner")
 
 
@@ -57,9 +60,8 @@ class Learner:
         self._failure: Exception | None = None
         self._tick_at = time.monotonic()
         self._edge = open_edge([])
-        port = free_port()
-        self._edge.listen(f"127.0.0.1:{port}")
-        url = f"http://127.0.0.1:{port}"
+        _, address = self._edge.listen("127.0.0.1:0")
+        url = f"http://{address}"
         added = member.etcd.ask("cluster/member/add", peerURLs=[url], isLearner=True)
         self.id = int(added["member"]["ID"])
         leader_id, cluster_id = (
@@ -73,7 +75,7 @@ class Learner:
                 storage=self.storage,
                 logger=LOGGER,
                 random_below=random.Random(1).randrange,
-                election_ticks=10,
+                election_ticks=ELECTION_TICKS,
                 heartbeat_ticks=1,
                 message_size_max=1 << 20,
             )
@@ -89,7 +91,11 @@ class Learner:
             self._edge,
             self._dialer,
             Identity(self.id, cluster_id, (url,), "3.5.1"),
-            Settings(snap_directory=self.directory, election_seconds=1.0, unix_seconds=time.time),
+            Settings(
+                snap_directory=self.directory,
+                election_seconds=ELECTION_TICKS * TICK_SECONDS,
+                unix_seconds=time.time,
+            ),
             LOGGER,
         )
         self.transport.add_peer(leader_id, [member.peer_url], time.monotonic())
@@ -123,7 +129,7 @@ class Learner:
         for event in self._dialer.poll():
             self.transport.happened(event, now)
         while now >= self._tick_at:
-            self._tick_at += 0.1
+            self._tick_at += TICK_SECONDS
             self.raft.tick()
         while self.raft.has_ready():
             self._do_ready(now)
@@ -237,7 +243,8 @@ def test_a_real_etcd_leads_a_node_of_ours_and_follows_it(tmp_path: Path, is_behi
             learner.close()
 
     # With its first snapshot the leader forgets the first entry, which a new node needs.
-    flags = ["--snapshot-count=50"] * is_behind
+    flags = [f"--election-timeout={ELECTION_TICKS * TICK_SECONDS * 1000:.0f}"]
+    flags += ["--snapshot-count=50"] * is_behind
     with running_members(tmp_path, 1, *flags) as (member,):
         asyncio.run(run(member))
 

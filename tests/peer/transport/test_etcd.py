@@ -9,8 +9,10 @@ are the same bytes.
 
 import http.client
 import json
+import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,7 @@ from tests.peer.transport.network import Client, Network
 from tests.raft.test_wire import protobuf_snapshot
 
 WORD = 8
+SECONDS_MAX = 60.0
 
 
 def spelled_out_entry(entry: Entry) -> bytes:
@@ -65,28 +68,41 @@ def word(number: int) -> bytes:
     return number.to_bytes(WORD, "big")
 
 
+def status_of(member: Member) -> dict[str, Any]:
+    return member.etcd.ask("maintenance/status")
+
+
+def the_leader(members: list[Member]) -> int:
+    """Wait until all members know the same leader; return its id."""
+    end = time.monotonic() + SECONDS_MAX
+    while True:
+        leaders = {int(status_of(member).get("leader", 0)) for member in members}
+        if len(leaders) == 1 and 0 not in leaders:
+            return leaders.pop()
+        assert time.monotonic() < end, f"no leader that all know: {leaders}"
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Member, list[Stream]]]:
     """What three members said on their streams: writes, reads and two changes of the leader."""
     directory = tmp_path_factory.mktemp("etcd")
+    # So patient that a busy machine makes nobody campaign.
     with running_members(
-        directory, 3, "--heartbeat-interval=20", "--election-timeout=200"
+        directory, 3, "--heartbeat-interval=20", "--election-timeout=5000"
     ) as members:
-        ids = []
-        for member in members:
-            status = member.etcd.ask("maintenance/status")
-            ids.append(int(status["header"]["member_id"]))
+        ids = [int(status_of(member)["header"]["member_id"]) for member in members]
         for turn in range(2):
-            leader = int(members[0].etcd.ask("maintenance/status")["leader"])
+            leader = ids.index(the_leader(members))
             for number in range(40):
                 member = members[number % 3]
                 member.etcd.put(b"key%d" % number, b"v" + b"alue" * number * turn)
                 member.etcd.get(b"key%d" % number)
-            target = ids[(ids.index(leader) + 1) % 3]
             # A transfer is asked of the leader.
-            members[ids.index(leader)].etcd.ask(
-                "maintenance/transfer-leadership", targetID=str(target)
+            members[leader].etcd.ask(
+                "maintenance/transfer-leadership", targetID=str(ids[(leader + 1) % 3])
             )
+        the_leader(members)
         members[1].etcd.put(b"last", b"one")
     return [(member, streams(member.tap)) for member in members]
 
@@ -263,7 +279,7 @@ def test_the_same_requests_are_answered_the_same(tmp_path: Path) -> None:
                 known = Message(MessageType.HEARTBEAT_RESP, int(to, 16), 9)
                 return encode_message_frame(known)[8:] if given == b"@message" else given
 
-            connection = http.client.HTTPConnection("127.0.0.1", member.peer_port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", member.peer_port, timeout=20)
             connection.request(method, target, message(local), filled(local, cluster))
             theirs = connection.getresponse()
             their_body = theirs.read()
