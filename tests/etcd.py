@@ -3,7 +3,6 @@
 import base64
 import http.client
 import json
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import held_port
 
 
 def binary(name: str) -> Path:
@@ -58,9 +59,12 @@ def _base64(data: bytes) -> str:
 @contextmanager
 def running_etcd(directory: Path, *flags: str, scheme: str = "http") -> Iterator[Etcd]:
     """Run a member on a data directory for as long as the block takes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    with held_port() as port, _running(directory, port, *flags, scheme=scheme) as etcd:
+        yield etcd
+
+
+@contextmanager
+def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[Etcd]:
     command = [
         str(binary("etcd")),
         f"--data-dir={directory}",

@@ -1,12 +1,13 @@
 """Our own program as users start it: a process on a data directory, until the block ends."""
 
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.ports import held_port
 
 READY = "ready to serve client requests"
 
@@ -40,9 +41,13 @@ def command(directory: Path, address: str, *flags: str, scheme: str = "http") ->
 @contextmanager
 def running_kvorum(directory: Path, *flags: str, scheme: str = "http") -> Iterator[Kvorum]:
     """Run a member on a data directory for as long as the block takes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with held_port() as port, _running(directory, port, *flags, scheme=scheme) as server:
+        yield server
+
+
+@contextmanager
+def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[Kvorum]:
+    address = f"127.0.0.1:{port}"
     process = subprocess.Popen(
         command(directory, address, *flags, scheme=scheme), stderr=subprocess.PIPE, text=True
     )

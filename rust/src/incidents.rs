@@ -58,11 +58,12 @@ pub struct Incidents {
 impl Incidents {
     pub fn note(&self, kind: Incident, listener: usize, peer: &str, text: String) {
         let place = kind as usize;
-        self.totals[place].fetch_add(1, Ordering::Relaxed);
         let recent = &mut self.recent.lock()[place];
         let count = recent.as_ref().map_or(0, |recent| recent.count) + 1;
         let (name, peer) = (NAMES[place], peer.to_owned());
         *recent = Some(Recent { name, listener, peer, text, count });
+        // What is counted can be taken, so it is counted last.
+        self.totals[place].fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn totals(&self) -> impl Iterator<Item = (&'static str, &AtomicU64)> {

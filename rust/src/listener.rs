@@ -124,9 +124,8 @@ impl Listener {
 }
 
 /// Accepts clients until the task is aborted.
-pub async fn accept(network: Rc<Network>, bound: BoundSocket) {
+pub async fn accept(network: Rc<Network>, bound: BoundSocket, _listening: Listening) {
     let _file = SocketFile(bound.path, bound.creator);
-    let _registered = Registered::new(&network, &bound.kind);
     let listener = match bound.kind {
         Kind::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
         Kind::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
@@ -156,25 +155,26 @@ async fn wait_for_room(network: &Network, listener: usize) {
     }
 }
 
-/// Keeps a listening socket in the list of descriptors as long as it is open.
-struct Registered {
+/// Keeps a listening socket on the books; dropped after the socket.
+pub struct Listening {
     network: Rc<Network>,
     descriptor: RawFd,
 }
 
-impl Registered {
-    fn new(network: &Rc<Network>, kind: &Kind) -> Registered {
-        let descriptor = match kind {
+impl Listening {
+    pub fn new(network: &Rc<Network>, bound: &BoundSocket) -> Listening {
+        let descriptor = match &bound.kind {
             Kind::Tcp(listener) => listener.as_raw_fd(),
             Kind::Unix(listener) => listener.as_raw_fd(),
         };
         network.shared.descriptors.lock().insert(descriptor);
-        Registered { network: network.clone(), descriptor }
+        Listening { network: network.clone(), descriptor }
     }
 }
 
-impl Drop for Registered {
+impl Drop for Listening {
     fn drop(&mut self) {
         self.network.shared.descriptors.lock().remove(&self.descriptor);
+        self.network.forget_listener();
     }
 }

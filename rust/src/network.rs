@@ -2,7 +2,7 @@
 
 use crate::connection;
 use crate::incidents::Incident;
-use crate::listener::{self, BoundSocket};
+use crate::listener::{self, BoundSocket, Listening};
 use crate::shared::{
     Command, ConnectionShared, Event, EventDetail, Shared, connection_of, count, uncount,
 };
@@ -37,6 +37,8 @@ pub struct Network {
     /// Sockets that are open, even if they only say goodbye.
     connections_open: Cell<usize>,
     listeners: RefCell<Vec<AbortHandle>>,
+    /// Listening sockets that are open; one that is aborted is closed a little later.
+    listeners_open: Cell<usize>,
     main: RefCell<Option<Waker>>,
     pub draining: Cell<bool>,
     stopping: Cell<bool>,
@@ -110,6 +112,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
         connections_made: Cell::new(0),
         connections_open: Cell::new(0),
         listeners: RefCell::default(),
+        listeners_open: Cell::new(0),
         main: RefCell::default(),
         draining: Cell::new(false),
         stopping: Cell::new(false),
@@ -217,7 +220,9 @@ impl Network {
     }
 
     fn listen(self: &Rc<Self>, bound: BoundSocket) {
-        let accepting = spawn(listener::accept(self.clone(), bound));
+        self.listeners_open.set(self.listeners_open.get() + 1);
+        let listening = Listening::new(self, &bound);
+        let accepting = spawn(listener::accept(self.clone(), bound, listening));
         self.listeners.borrow_mut().push(accepting);
     }
 
@@ -231,8 +236,15 @@ impl Network {
         self.note_if_drained();
     }
 
+    /// Takes a listener off the books; its socket is closed.
+    pub fn forget_listener(&self) {
+        self.listeners_open.set(self.listeners_open.get() - 1);
+        self.note_if_drained();
+    }
+
     fn note_if_drained(&self) {
-        if self.draining.get() && self.connections_open.get() == 0 {
+        let open = self.connections_open.get() + self.listeners_open.get();
+        if self.draining.get() && open == 0 {
             self.shared.drained.store(true, Ordering::SeqCst);
             self.note_drain_news();
         }

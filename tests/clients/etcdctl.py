@@ -18,7 +18,9 @@ class Outcome(NamedTuple):
 
 
 def _command(address: str, arguments: tuple[str, ...]) -> list[str]:
-    return [str(binary("etcdctl")), f"--endpoints={address}", *arguments]
+    # Answers come at once, or late from a busy machine.
+    patience = ("--dial-timeout=60s", "--command-timeout=60s")
+    return [str(binary("etcdctl")), f"--endpoints={address}", *patience, *arguments]
 
 
 def run(address: str, *arguments: str, text: str = "") -> Outcome:

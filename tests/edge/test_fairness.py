@@ -270,8 +270,8 @@ def test_unary_calls_that_are_not_polled_are_held_back(open_it: OpenEdge, tmp_pa
         counters = edge.counters()
         assert counters["bytes_read"] < 3 << 20
         assert counters["requests_refused"] == 0
-        requests, _ = poll_until(edge, lambda r, _: len(r) >= counters["calls_received"])
-        assert len(requests) >= counters["calls_received"]
+        # Those that are whole: the last one may have been cut off.
+        poll_until(edge, lambda r, _: len(r) >= counters["messages_received"])
 
 
 def test_the_total_holds_all_connections_back(open_it: OpenEdge, tmp_path: Path) -> None:
@@ -313,20 +313,18 @@ def test_a_slow_readers_pending_bytes_are_seen(open_it: OpenEdge) -> None:
         call = events[0][1]
         assert edge.pending_bytes(call) == 0
         size, sent, window = 10_000, 0, 65_535
-        # First what fits into the client's window: from there on pending bytes only grow, and
-        # the one event to come is that of the end.
-        while sent + size + 5 <= window:
-            edge.send([(call, bytes(size))])
-            sent += size + 5
+        # First what fills the client's window to the last byte: from there on nothing is taken,
+        # and the one event to come is that of the end.
+        edge.send([(call, bytes(window - 5))])
         turn_until(edge, lambda: edge.pending_bytes(call) == 0)
-        while sent < window + limits.stream_writable_bytes:
+        while sent < limits.stream_writable_bytes:
             edge.send([(call, bytes(size))])
             sent += size + 5
-        # It is not counted twice, and what the network took is not counted.
-        turn_until(edge, lambda: edge.pending_bytes(call) == sent - window)
+        # It is not counted twice.
+        assert edge.pending_bytes(call) == sent
         for other in (0, stream):
             wire.give_credit(other, 1 << 24)
-        reader = threading.Thread(target=lambda: read_to(wire, stream, sent))
+        reader = threading.Thread(target=lambda: read_to(wire, stream, window + sent))
         reader.start()
         _, events = poll_until(edge, lambda _, e: len(e) > 0)
         assert events == [(EventKind.WRITABLE, call, None)]
@@ -334,7 +332,8 @@ def test_a_slow_readers_pending_bytes_are_seen(open_it: OpenEdge) -> None:
         edge.finish(call, OK)
         turn_until(edge, lambda: edge.counters()["calls_open"] == 0)
         reader.join()
-        assert wire.answers[stream].data == message(bytes(size)) * (sent // (size + 5))
+        rest = message(bytes(size)) * (sent // (size + 5))
+        assert wire.answers[stream].data == message(bytes(window - 5)) + rest
 
 
 def read_to(wire: Wire, stream: int, size: int) -> None:

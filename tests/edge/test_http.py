@@ -13,7 +13,7 @@ import pytest
 from kvorum.api.errors import Code, Status
 from kvorum.edge import Edge, EventKind, Limits
 from tests.edge.conftest import OpenService
-from tests.edge.service import OK, WAIT_SECONDS, Service
+from tests.edge.service import ECHO, OK, WAIT_SECONDS, Service
 from tests.edge.wire import Reply, Wire, connect
 
 BROKEN = Status(Code.INTERNAL, "the source of the body failed")
@@ -264,7 +264,7 @@ def test_expect_100_continue(service: Service) -> None:
 @pytest.mark.parametrize("protocol", ["http1", "http2"])
 def test_a_slow_reader_holds_the_sender_back(service: Service, protocol: str) -> None:
     size, total = 100_000, 400
-    with connect(service.address) as connection:
+    with connect(service.address) as connection, Wire(service.address) as other:
         wire = None
         if protocol == "http1":
             connection.sendall(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -277,11 +277,13 @@ def test_a_slow_reader_holds_the_sender_back(service: Service, protocol: str) ->
         service.remote.respond(call, 200, [], None)
         sent = 0
         limit = Limits().stream_writable_bytes
-        # The sender stops where it sees that the network takes no more.
+        # The sender stops where it sees that the network takes no more; what it has taken shows
+        # when it has answered somebody else.
         while service.remote.pending_bytes(call) < 4 * limit:
             service.remote.send([(call, b"x" * size)])
             sent += size
             assert sent < size * total, "pending bytes never grew"
+            assert other.unary(ECHO, b"").status == (0, "")
         while not service.events.empty():
             service.next_event(EventKind.WRITABLE, call)
         if wire is None:

@@ -4,8 +4,7 @@ import random
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.certificates import Authority
 from tests.edge.client import Client
 from tests.edge.conftest import OpenService
 from tests.edge.service import ECHO, OK, WAIT_SECONDS, Arrived, Service
-from tests.edge.wire import PREFACE, Reply, connect
+from tests.edge.wire import PREFACE, Reply, connect, in_time
 
 STREAM = b"GET /raft/stream/message/1 HTTP/1.1\r\nhost: x\r\n\r\n"
 UPLOAD = b"POST /raft/snapshot HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -138,7 +137,7 @@ def test_a_stream_whose_reader_leaves_is_ended(service: Service) -> None:
 
 
 class Uploader:
-    """Sends chunks as fast as they are taken."""
+    """Sends the chunks of a request that has begun as fast as they are taken."""
 
     def __init__(self, connection: socket.socket, size: int) -> None:
         self.sent = 0
@@ -149,7 +148,6 @@ class Uploader:
 
     def _run(self) -> None:
         piece = bytes(256 * 1024)
-        self._connection.sendall(UPLOAD)
         while self.sent < self._size:
             self._connection.sendall(b"%x\r\n" % len(piece) + piece + b"\r\n")
             self.sent += len(piece)
@@ -176,9 +174,10 @@ def next_piece(service: Service) -> Arrived:
 def test_a_paused_upload_is_held_back(service: Service) -> None:
     size = 300 << 20
     with connect(service.address) as connection:
-        uploader = Uploader(connection, size)
+        connection.sendall(UPLOAD)
         call = service.next_event(EventKind.HTTP_OPENED).call
         service.remote.pause(call)
+        uploader = Uploader(connection, size)
         stuck = uploader.wait_until_stuck()
         assert stuck < 32 << 20, "sockets and queues hold some, but not everything"
         service.remote.resume(call)
@@ -224,40 +223,48 @@ def test_pauses_lose_nothing(open_service: OpenService) -> None:
 # No patience.
 
 
-@contextmanager
-def until_an_idle_one_is_closed(service: Service) -> Iterator[None]:
-    """Do something at first, and leave it alone until an idle connection has been closed."""
-    with connect(service.address) as connection, connection.makefile("rb") as file:
-        yield
-        echo(connection, file, b"x")
+def wait_until_an_idle_one_is_closed(service: Service) -> None:
+    """Leave everything alone until the edge has closed an idle connection, for no fault of its."""
+
+    def used() -> socket.socket:
+        connection = connect(service.address)
+        try:
+            with connection.makefile("rb") as file:
+                echo(connection, file, b"x")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    with in_time(used) as connection:
+        service.remote.incidents()
         assert connection.recv(1) == b""
+    assert service.remote.incidents() == []
 
 
 def test_an_idle_connection_is_closed(open_service: OpenService) -> None:
     service = open_service(LIMITS, http1_only=True)
-    with until_an_idle_one_is_closed(service):
-        pass
-    assert service.remote.incidents() == []
+    wait_until_an_idle_one_is_closed(service)
     # At a listener for all it may stay as long as it likes.
     _, address = service.do(lambda edge: edge.listen("127.0.0.1:0"))
     with connect(address) as connection, connection.makefile("rb") as file:
         echo(connection, file, b"x")
-        with until_an_idle_one_is_closed(service):
-            pass
+        wait_until_an_idle_one_is_closed(service)
         echo(connection, file, b"x")
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\n", b"G"])
 def test_a_head_that_does_not_come(open_service: OpenService, first: bytes) -> None:
     service = open_service(LIMITS, http1_only=True)
-    with connect(service.address) as connection:
+    # It may be closed before it says anything.
+    with connect(service.address) as connection, suppress(ConnectionError):
         connection.sendall(first)
         assert connection.recv(1) == b""
     assert [one[0] for one in service.remote.incidents()] == ["headers_timed_out"]
 
 
 def test_a_body_that_does_not_come(open_service: OpenService) -> None:
-    service = open_service(LIMITS, http1_only=True)
+    service = open_service(Limits(http1_read_seconds_max=0.1), http1_only=True)
     with connect(service.address) as connection:
         connection.sendall(UPLOAD + b"3\r\nabc\r\n")
         call = service.next_event(EventKind.HTTP_OPENED).call
@@ -270,7 +277,9 @@ def test_a_body_that_does_not_come(open_service: OpenService) -> None:
 
 
 def test_who_is_made_to_wait_is_not_closed(open_service: OpenService) -> None:
-    service = open_service(LIMITS, http1_only=True)
+    # Time enough to say everything on a busy machine before it is waited.
+    limits = Limits(http1_idle_seconds_max=3.5, http1_read_seconds_max=3.0)
+    service = open_service(limits, http1_only=True)
     with connect(service.address) as upload, connect(service.address) as stream:
         upload.sendall(UPLOAD + b"3\r\nabc\r\n")
         uploading = service.next_event(EventKind.HTTP_OPENED).call
@@ -280,8 +289,7 @@ def test_who_is_made_to_wait_is_not_closed(open_service: OpenService) -> None:
         streaming = service.next_event(EventKind.HTTP_OPENED).call
         assert service.next_event(EventKind.HALF_CLOSED, streaming)
         service.remote.respond(streaming, 200, [], None)
-        with until_an_idle_one_is_closed(service):
-            pass
+        wait_until_an_idle_one_is_closed(service)
         service.remote.send([(streaming, b"still")])
         data = b""
         while not data.endswith(b"5\r\nstill\r\n"):

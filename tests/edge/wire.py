@@ -8,9 +8,9 @@ import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from urllib.parse import unquote
 
 from hpack import Decoder, Encoder
@@ -29,6 +29,7 @@ from hyperframe.frame import (
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SECONDS = 20.0
 HeaderList = list[tuple[str, str]]
+T = TypeVar("T")
 
 
 def connect(address: str, seconds: float = SECONDS) -> socket.socket:
@@ -123,6 +124,7 @@ class Wire:
         self.settings: dict[int, int] = {}
         self.acknowledged = 0
         self.pongs: list[bytes] = []
+        self.pinged = 0
         self.windows: dict[int, int] = {}
         self.goaway: GoAwayFrame | None = None
         self.closed = False
@@ -216,6 +218,7 @@ class Wire:
             if "ACK" in frame.flags:
                 self.pongs.append(frame.opaque_data)
             else:
+                self.pinged += 1
                 self._respond(PingFrame(0, frame.opaque_data, flags=["ACK"]))
         elif isinstance(frame, WindowUpdateFrame):
             window = self.windows.get(frame.stream_id, 0)
@@ -275,6 +278,28 @@ class Wire:
                 raise EOFError
             data += piece
         return data
+
+
+def in_time(begin: Callable[[], T]) -> T:
+    """Begin until it succeeds: on a busy machine a short time limit may pass in between."""
+    while True:
+        with contextlib.suppress(EOFError, ConnectionError):
+            return begin()
+
+
+def greeted(address: str) -> Wire:
+    """Connect where little time is given for it; what was said has been heard."""
+
+    def begin() -> Wire:
+        wire = Wire(address)
+        try:
+            wire.ping()
+        except BaseException:
+            wire.socket.close()
+            raise
+        return wire
+
+    return in_time(begin)
 
 
 class Reply:

@@ -15,16 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
+from tests.ports import held_port
 
 # Header names whose values differ by nature, or that a server may choose.
 FREE = {"date", "content-length", "transfer-encoding", "connection"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Answer(NamedTuple):
@@ -61,12 +55,18 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("pair")
-    ours, theirs = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     with (
-        running_kvorum(directory / "ours", f"--listen-metrics-urls=http://{ours}") as kvorum,
-        running_etcd(directory / "theirs", f"--listen-metrics-urls=http://{theirs}") as etcd,
+        held_port() as our_port,
+        held_port() as their_port,
+        running_kvorum(directory / "ours", metrics_flag(our_port)) as kvorum,
+        running_etcd(directory / "theirs", metrics_flag(their_port)) as etcd,
     ):
-        yield Pair(kvorum.address, etcd.address, ours, theirs)
+        metrics = (f"127.0.0.1:{port}" for port in (our_port, their_port))
+        yield Pair(kvorum.address, etcd.address, *metrics)
+
+
+def metrics_flag(port: int) -> str:
+    return f"--listen-metrics-urls=http://127.0.0.1:{port}"
 
 
 TARGETS = [

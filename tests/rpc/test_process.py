@@ -3,6 +3,7 @@
 import queue
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,32 @@ from tests.rpc.pairs import SEQUENCES
 WAIT_SECONDS = 20
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with (
-        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data", "--unsafe-no-fsync") as server,
-        running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
-    ):
-        ours = Oracle(server.address)
+@contextmanager
+def running_server(directory: Path) -> Iterator[Oracle]:
+    with running_kvorum(directory / "data", "--unsafe-no-fsync") as kvorum:
+        server = Oracle(kvorum.address)
         status: Any = None
         while status is None or not status.storageVersion:
             # The cluster agrees on a version soon after its start.
-            status = ours.ask("Maintenance/Status", pb.StatusRequest())
+            status = server.ask("Maintenance/Status", pb.StatusRequest())
+        yield server
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
+    with running_server(tmp_path_factory.mktemp("kvorum")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two servers of which only the same is asked; `server` is another one."""
+    with (
+        running_server(tmp_path_factory.mktemp("pair")) as ours,
+        running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
+    ):
         yield Pair(ours, oracle)
-        ours.close()
-
-
-@pytest.fixture
-def server(pair: Pair) -> Oracle:
-    assert isinstance(pair.ours, Oracle)
-    return pair.ours
 
 
 @given(calls=sequences(every_call))
@@ -168,7 +176,7 @@ def test_range_stream(server: Oracle) -> None:
 
 def test_a_client_that_gives_up_a_lock(server: Oracle) -> None:
     for lease in (71, 72, 73):
-        server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=100))
+        server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=3600))
     held: Any = server.ask("Lock/Lock", LockRequest(name=b"lock", lease=71))
     waiting = begin(server, "Lock/Lock", LockRequest(name=b"lock", lease=72))
     await_keys(server, b"lock/", 2)
@@ -211,7 +219,7 @@ def await_keys(server: Oracle, prefix: bytes, count: int) -> None:
 
 
 def test_observe(server: Oracle) -> None:
-    server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=74, TTL=100))
+    server.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=74, TTL=3600))
     stream = server_stream(server, "Election/Observe", LeaderRequest(name=b"election"))
     for value in (b"1", b"2"):
         campaign = CampaignRequest(name=b"election", lease=74, value=value)

@@ -7,15 +7,15 @@ only the second of imports is shared. Its log goes to a named pipe that the test
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
 from tests.kvorum import READY, command
+from tests.ports import held_port
 
 RUNNING = 1000
 """Stands for the exit code of a process that has none yet."""
@@ -65,6 +65,7 @@ class Nursery:
             text=True,
         )
         self._count = 0
+        self._ports = ExitStack()
 
     def _ask(self, *question: object) -> int:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -74,9 +75,7 @@ class Nursery:
 
     def start(self, data: Path, *flags: str) -> Child:
         """Start a server on a data directory; it may not be ready yet."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{self._ports.enter_context(held_port())}"
         self._count += 1
         pipe = self._directory / f"log{self._count}"
         os.mkfifo(pipe)
@@ -100,6 +99,7 @@ class Nursery:
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
+        self._ports.close()
 
 
 @contextmanager

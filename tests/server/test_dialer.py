@@ -20,6 +20,7 @@ from tests.certificates import Authority, Pair
 from tests.edge.conftest import OpenService, edge_kind, open_service
 from tests.edge.service import OK, WAIT_SECONDS, Service
 from tests.etcd import running_etcd
+from tests.ports import held_port
 from tests.server.dialing import (
     COMPLETED,
     FAILED,
@@ -520,10 +521,9 @@ def test_files_are_read_again(
 
 
 @pytest.fixture
-def peer_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+def peer_port() -> Iterator[int]:
+    with held_port() as port:
+        yield port
 
 
 def peer_flags(url: str) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -134,6 +135,8 @@ def test_a_long_apply_is_warned_of(tmp_path: Path) -> None:
             client.put_many([f"{number}/{key}".encode() for key in range(5000)])
         client.delete_everything()
         assert not client.everything().kvs
+        with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=60) as page:
+            assert b"\netcd_server_slow_apply_total 1\n" in page.read()
     (line,) = [line for line in server.lines if "apply request took too long" in line]
     assert json.loads(line)["expected-duration"] == "1ms"
 

@@ -148,7 +148,6 @@ SAME = [
     "etcd_server_proposals_pending",
     "etcd_server_quota_backend_bytes",
     "etcd_server_read_indexes_failed_total",
-    "etcd_server_slow_apply_total",
 ]
 
 

@@ -3,12 +3,11 @@
 import json
 import os
 import re
-import socket
 import stat
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +27,7 @@ from kvorum.server.security import read_security, tls_settings
 from tests.certificates import Authority, Pair
 from tests.etcd import binary, running_etcd
 from tests.kvorum import running_kvorum
+from tests.ports import held_port
 
 
 class Place:
@@ -45,7 +45,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("tls"))
 
 
-def etcdctl(url: str, *arguments: str, seconds: int = 3) -> tuple[int, str]:
+REFUSED_SECONDS = 8
+"""What etcdctl tries for before it says why: long enough for a server on a busy machine."""
+
+
+def etcdctl(url: str, *arguments: str, seconds: int = 30) -> tuple[int, str]:
     """Return etcdctl's exit status and everything it says."""
     done = subprocess.run(
         [
@@ -57,7 +61,7 @@ def etcdctl(url: str, *arguments: str, seconds: int = 3) -> tuple[int, str]:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
         env={**os.environ, "ETCDCTL_API": "3"},
     )
@@ -141,9 +145,11 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
         "plain text to TLS": ("http://127.0.0.1", []),
         "another name": ("https://localhost", known),
     }
-    with both(place, tmp_path) as ports, ThreadPoolExecutor(4) as pool:
+    with both(place, tmp_path) as ports, ThreadPoolExecutor(2 * len(cases)) as pool:
         futures = {
-            (name, case): pool.submit(etcdctl, f"{url}:{port}", *flags, "get", "x")
+            (name, case): pool.submit(
+                etcdctl, f"{url}:{port}", *flags, "get", "x", seconds=REFUSED_SECONDS
+            )
             for name, port in ports.items()
             for case, (url, flags) in cases.items()
         }
@@ -151,7 +157,10 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
             key: (future.result()[0], gist(future.result()[1])) for key, future in futures.items()
         }
     for case in cases:
-        assert said["kvorum", case] == said["etcd", case], case
+        status, text = said["kvorum", case]
+        # A real etcd closes with bytes unread, which may cost the client its last words.
+        unheard = text.replace("remote error: tls: *", "connection closed")
+        assert said["etcd", case] in ((status, text), (status, unheard)), case
     assert said["kvorum", "well"] == (0, "")
     assert "remote error: tls: *" in said["kvorum", "expired"][1]
 
@@ -164,7 +173,7 @@ def test_tls_at_a_plain_port_looks_as_a_real_etcds(place: Place, tmp_path: Path)
     ):
         flags = identity(place, place.client)
         said = [
-            pool.submit(etcdctl, f"https://{address}", *flags, "get", "x")
+            pool.submit(etcdctl, f"https://{address}", *flags, "get", "x", seconds=REFUSED_SECONDS)
             for address in (ours.address, theirs.address)
         ]
         (status, text), (their_status, their_text) = (future.result() for future in said)
@@ -177,11 +186,16 @@ def test_a_revoked_client_is_not_let_in(place: Place, tmp_path: Path) -> None:
     crl = f"--client-crl-file={place.authority.revoke(revoked)}"
     with both(place, tmp_path, crl) as ports, ThreadPoolExecutor(4) as pool:
         futures = [
-            (expected, pool.submit(etcdctl, f"https://127.0.0.1:{port}", *flags, "get", "x"))
+            (
+                expected,
+                pool.submit(
+                    etcdctl, f"https://127.0.0.1:{port}", *flags, "get", "x", seconds=seconds
+                ),
+            )
             for port in ports.values()
-            for expected, flags in (
-                (0, identity(place, place.client)),
-                (1, identity(place, revoked)),
+            for expected, flags, seconds in (
+                (0, identity(place, place.client), 30),
+                (1, identity(place, revoked), 3),
             )
         ]
         for expected, future in futures:
@@ -204,14 +218,14 @@ def test_a_certificate_made_by_the_server(tmp_path: Path) -> None:
 
 
 def test_both_schemes_at_one_address(place: Place, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    urls = [
-        f"--listen-client-urls=http://{address},https://{address},unixs://{tmp_path}/socket",
-        f"--advertise-client-urls=http://{address}",
-    ]
-    flags = security_flags(place)
-    with running_kvorum(tmp_path / "data", *flags, *urls) as server:
+    with ExitStack() as stack:
+        address = f"127.0.0.1:{stack.enter_context(held_port())}"
+        urls = [
+            f"--listen-client-urls=http://{address},https://{address},unixs://{tmp_path}/socket",
+            f"--advertise-client-urls=http://{address}",
+        ]
+        flags = security_flags(place)
+        server = stack.enter_context(running_kvorum(tmp_path / "data", *flags, *urls))
         assert etcdctl(f"http://{address}", "put", "k", "v") == (0, "OK\n")
         known = identity(place, place.client)
         assert etcdctl(f"https://{address}", *known, "get", "k") == (0, "k\nv\n")

@@ -22,6 +22,7 @@ from tests.certificates import Authority, Pair
 from tests.edge.service import WAIT_SECONDS
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
+from tests.ports import held_port
 from tests.server.dialing import RESPONDED, Dialing
 
 
@@ -54,10 +55,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("certificates"))
 
 
-def peer_flags(scheme: str) -> tuple[str, list[str]]:
-    """Return a URL for members that is free, and the flags that listen there."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        url = f"{scheme}://127.0.0.1:{probe.getsockname()[1]}"
+def peer_flags(port: int) -> tuple[str, list[str]]:
+    """Return a URL for members, and the flags that listen there."""
+    url = f"https://127.0.0.1:{port}"
     return url, [
         f"--listen-peer-urls={url}",
         f"--initial-advertise-peer-urls={url}",
@@ -100,10 +100,10 @@ def test_members_are_let_in_as_a_real_etcd_lets_them_in(
         "--peer-client-cert-auth",
     ]
     with ExitStack() as stack:
-        ours, flags = peer_flags("https")
+        ours, flags = peer_flags(stack.enter_context(held_port()))
         more = [flag] if flag else []
         server = stack.enter_context(running_kvorum(tmp_path / "ours", *flags, *common, *more))
-        theirs, flags = peer_flags("https")
+        theirs, flags = peer_flags(stack.enter_context(held_port()))
         more = [older] if older else []
         stack.enter_context(running_etcd(tmp_path / "theirs", *flags, *common, *more))
         for other, pair in place.others.items():
@@ -121,8 +121,9 @@ def test_members_are_let_in_as_a_real_etcd_lets_them_in(
 
 
 def test_certificates_that_members_make(tmp_path: Path) -> None:
-    url, flags = peer_flags("https")
-    with running_kvorum(tmp_path, *flags, "--peer-auto-tls"):
+    with ExitStack() as stack:
+        url, flags = peer_flags(stack.enter_context(held_port()))
+        stack.enter_context(running_kvorum(tmp_path, *flags, "--peer-auto-tls"))
         assert is_served(url, DialSettings(insecure=True))
         assert not is_served(url, DialSettings())
         made = tmp_path / "fixtures" / "peer" / "cert.pem"

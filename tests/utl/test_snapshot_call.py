@@ -96,7 +96,7 @@ def test_blobs_come_with_what_remains_and_end_with_their_digest(tmp_path: Path) 
         assert versions <= {"", "3.7.0"} and len(versions) == 1
         wait_for_helper(client)
         assert temporary_files(tmp_path / "data") == []
-        assert any("successfully sent database snapshot to client" in each for each in server.lines)
+    assert any("successfully sent database snapshot to client" in each for each in server.lines)
 
 
 def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ class Edge(Protocol):
         """
 
     def is_drained(self) -> bool:
-        """Return whether the last connection is closed after `drain`."""
+        """Return whether, after `drain`, every listener and the last connection are closed."""
 
     def stop(self) -> None:
         """Close everything now, and return when no thread of the edge runs any more."""

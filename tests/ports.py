@@ -1,0 +1,18 @@
+"""Ports for the servers of tests."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a port for a server of this machine, which may come, go and come again.
+
+    It is bound and not listened at, with the option that servers bind with, too: they get it, and
+    nobody who asks for any port does.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
