@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 
 @contextmanager
@@ -16,3 +16,10 @@ def held_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+@contextmanager
+def held_ports(count: int) -> Iterator[list[int]]:
+    """Hold several ports, as `held_port` does."""
+    with ExitStack() as held:
+        yield [held.enter_context(held_port()) for _ in range(count)]

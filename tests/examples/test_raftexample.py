@@ -4,7 +4,6 @@ import asyncio
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from examples.raftexample.node import CATCH_UP_ENTRIES, SNAPSHOT_ENTRIES
+from tests.ports import held_ports
 
 REPOSITORY = Path(__file__).parents[2]
 SECONDS_MAX = 120.0
@@ -26,14 +26,6 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 async def put(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> int:
@@ -51,9 +43,9 @@ async def put(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number
 class Group:
     """Processes of the example, and clients of theirs. Nodes are numbered from 1 on."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path, ports: list[int]) -> None:
         self.directory = directory
-        ports = free_ports(2 * count)
+        count = len(ports) // 2
         self.urls = [f"http://127.0.0.1:{port}" for port in ports[:count]]
         self.ports = ports[count:]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -123,13 +115,14 @@ class Group:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    made = Group(tmp_path, 4)
-    for node in (1, 2, 3):
-        made.start(node, 3)
-    yield made
-    for process in made.processes.values():
-        process.kill()
-        process.wait()
+    with held_ports(8) as ports:
+        made = Group(tmp_path, ports)
+        for node in (1, 2, 3):
+            made.start(node, 3)
+        yield made
+        for process in made.processes.values():
+            process.kill()
+            process.wait()
 
 
 def test_a_group_of_three_grows_shrinks_and_survives(group: Group) -> None:

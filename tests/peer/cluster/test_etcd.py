@@ -17,7 +17,7 @@ from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
-from tests.peer.transport.etcds import reserved_ports
+from tests.ports import held_ports
 
 INTERNAL = "/leases/internal"
 COMPARED_HEADERS = ("content-type", "allow", "x-etcd-cluster-id", "x-content-type-options")
@@ -172,12 +172,11 @@ def answers(port: int) -> dict[str, Answer]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     directory: Path = tmp_path_factory.mktemp("peers")
-    with reserved_ports(2) as (peer, client):
-        pass
-    with running_etcd(directory / "etcd", *flags(peer, client)):
-        etcd = answers(peer)
-    with running_kvorum(directory / "ours", *flags(peer, client)):
-        ours = answers(peer)
+    with held_ports(2) as (peer, client):
+        with running_etcd(directory / "etcd", *flags(peer, client)):
+            etcd = answers(peer)
+        with running_kvorum(directory / "ours", *flags(peer, client)):
+            ours = answers(peer)
     return Both(etcd, ours)
 
 

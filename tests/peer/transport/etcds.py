@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.etcd import Etcd, binary
-
-
-@contextmanager
-def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Yield ports that nobody uses, and that nobody is given while the block runs."""
-    with ExitStack() as probes:
-        made = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in made:
-            probe.bind(("127.0.0.1", 0))
-        yield [probe.getsockname()[1] for probe in made]
+from tests.ports import held_ports
 
 
 class Passage:
@@ -147,9 +138,9 @@ def running_members(directory: Path, count: int, *flags: str) -> Iterator[list[M
     """Run a cluster of real members for as long as the block takes."""
     with ExitStack() as stack:
         names = [f"m{number}" for number in range(count)]
-        with reserved_ports(2 * count) as ports:
-            peer_ports, client_ports = ports[:count], ports[count:]
-            taps = [Tap(port) for port in peer_ports]
+        ports = stack.enter_context(held_ports(2 * count))
+        peer_ports, client_ports = ports[:count], ports[count:]
+        taps = [Tap(port) for port in peer_ports]
         for tap in taps:
             stack.callback(tap.close)
         urls = [f"http://127.0.0.1:{tap.port}" for tap in taps]
