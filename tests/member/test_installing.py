@@ -8,6 +8,8 @@ import pytest
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.member import requests
 from kvorum.member.hashing import hash_kv
+from kvorum.member.images import Nothing
+from kvorum.member.jobs import Job, Place
 from kvorum.member.parts import stored
 from kvorum.member.waits import RunJob
 from kvorum.mvcc.ranges import RangeOptions
@@ -36,6 +38,35 @@ def lagging() -> tuple[Cluster, Machine, Machine]:
     cluster.pass_time(1.0)
     assert leader.running.storage.first_index() > late.running.applied + 1
     return cluster, leader, late
+
+
+def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
+    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
+    leader, late = cluster.leader(), cluster.follower()
+    started: list[Machine] = []
+
+    def noted(machine: Machine, run: Callable[[Job], None]) -> Callable[[Job], None]:
+        def run_job(job: Job) -> None:
+            if job.place is Place.HELPER and isinstance(job.work, Nothing):
+                started.append(machine)
+            run(job)
+
+        return run_job
+
+    for machine in cluster:
+        machine.run_job = noted(machine, machine.run_job)  # type: ignore[method-assign]
+    for number in range(KEYS):
+        leader.put(b"%04d" % number, b"all have it")
+        if number % 20 == 0:
+            cluster.pass_time(0.2)
+    cluster.wait(lambda: equal(cluster))
+    assert started == []
+    cluster.isolate(late)
+    for number in range(KEYS):
+        leader.put(b"%04d" % number, b"one lacks it")
+        if number % 20 == 0:
+            cluster.pass_time(0.2)
+    assert started == [leader]
 
 
 def install(cluster: Cluster, late: Machine) -> None:

@@ -56,7 +56,7 @@ class BuildImage:
 
 @dataclass(slots=True, frozen=True)
 class Nothing:
-    """A job of the flusher that is done when those before it are."""
+    """A job that is done when its place has come to it."""
 
     def run(self, files: Files, environments: Environments) -> None:
         """Do nothing."""

@@ -54,6 +54,7 @@ class Snapshots:
         "held_until",
         "index",
         "installing",
+        "is_expected",
         "is_wanted",
         "reading",
         "sealed",
@@ -70,6 +71,8 @@ class Snapshots:
         # Messages of raft that wait for an image, and the index it must have.
         self.sending: list[tuple[Message, int]] = []
         self.building = False
+        # Whether the helper was told that an image will be asked for.
+        self.is_expected = False
         # How many transfers still read each image.
         self.transfers: dict[str, int] = {}
         self.held_until = 0.0
@@ -106,6 +109,16 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
     # A peer that needs older entries is sent an image, which is newer than this in any case.
     storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
+    if member.is_leader and not snapshots.is_expected:
+        _expect_image(member, index)
+
+
+def _expect_image(member: Member, index: int) -> None:
+    """Have the helper started if a peer lacks what was dropped: it will ask for an image."""
+    progress = member.node.raft.tracker.progress
+    if any(each.match < index for peer, each in progress.items() if peer != member.id):
+        member.snapshots.is_expected = True
+        member.out.jobs.append(Job(Place.HELPER, Nothing(), _nothing, _ignore))
 
 
 def _write_snap(member: Member, sealed: SealedAt) -> None:
@@ -158,6 +171,7 @@ def build_image(member: Member) -> None:
     if max(index for _, index in snapshots.sending) > member.backend.durable_index:
         return
     snapshots.building = True
+    snapshots.is_expected = False
     path = "/".join((member.snap_directory, f"tmp.image.{snapshots.next_image()}"))
     work = BuildImage(member.backend_directory, path)
     messages = [message for message, _ in snapshots.sending]
@@ -313,4 +327,4 @@ def _nothing(_result: object) -> None:
 
 
 def _ignore(_error: Exception) -> None:
-    """Leave the file; the next start removes it."""
+    """Go on: a file that is left is removed by the next start, a helper starts with its work."""
