@@ -54,7 +54,7 @@ def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
         return run_job
 
     for machine in cluster:
-        machine.run_job = noted(machine, machine.run_job)  # type: ignore[method-assign]
+        machine.run_job = noted(machine, machine.run_job)  # type: ignore[assignment, method-assign]
     for number in range(KEYS):
         leader.put(b"%04d" % number, b"all have it")
         if number % 20 == 0:
