@@ -98,6 +98,21 @@ def test_what_reads_in_slices_begins_anew() -> None:
     assert (found.kvs, found.count) == (expected.kvs, KEYS)
 
 
+def test_rows_are_noted_while_the_helper_works() -> None:
+    cluster, _, late = lagging()
+    late.held.add(Place.HELPER)
+    store, snapshots = late.running.store, late.running.snapshots
+    cluster.heal()
+    cluster.wait(lambda: snapshots.noted)
+    cluster.pass_time(1.0)
+    assert late.running.store is store
+    assert snapshots.loaded is None and snapshots.reading is None
+    late.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    assert late.running.store is not store
+    assert snapshots.noted is None
+
+
 @pytest.mark.parametrize("revision", [0, 300])
 def test_a_hash_is_computed_anew(revision: int) -> None:
     cluster, leader, late = lagging()
@@ -137,7 +152,7 @@ def test_others_are_heard_while_a_snapshot_is_read() -> None:
 
     def counted() -> bool:
         nonlocal turns
-        turns += member.snapshots.reading is not None
+        turns += member.snapshots.noting is not None
         return turn()
 
     late.turn = counted  # type: ignore[method-assign]

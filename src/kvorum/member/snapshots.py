@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.marks import mark
-from kvorum.member.images import BuildImage, ImageFacts, InstallImage, Nothing, RemoveImage
+from kvorum.member.images import (
+    BuildImage,
+    ImageFacts,
+    InstallImage,
+    Nothing,
+    RemoveImage,
+    note_image,
+)
 from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import SnapshotTransfer
 from kvorum.member.state import State, open_database, read_again
@@ -24,11 +31,14 @@ from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.snap import ReleaseDatabases, WriteSnap, database_path
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
+    from kvorum.backend import Backend
     from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
+    from kvorum.mvcc.restore import Noted
+    from kvorum.mvcc.slices import Slices
     from kvorum.mvcc.store import Store
 
 HELD_AFTER_SENDING_SECONDS = 30.0
@@ -56,6 +66,9 @@ class Snapshots:
         "installing",
         "is_expected",
         "is_wanted",
+        "loaded",
+        "noted",
+        "noting",
         "reading",
         "sealed",
         "sending",
@@ -77,7 +90,11 @@ class Snapshots:
         self.transfers: dict[str, int] = {}
         self.held_until = 0.0
         self.installing: Snapshot | None = None
-        # The rest of reading the state it brought.
+        # The rest of noting its rows and what came of that; the database that was made of it; the
+        # rest of reading the state from both.
+        self.noting: Slices[Noted | None] | None = None
+        self.noted: Noted | None = None
+        self.loaded: Backend | None = None
         self.reading: Generator[None, None, State] | None = None
         self._images = 0
 
@@ -264,6 +281,7 @@ def _load(member: Member, snapshot: Snapshot) -> None:
     path = database_path(member.snap_directory, snapshot.index)
     work = InstallImage(path, member.backend_directory, member.config.quota_bytes)
     member.out.jobs.append(Job(Place.HELPER, work, lambda _: _loaded(member, snapshot)))
+    member.snapshots.noting = note_image(member.seams.files, member.seams.environments, path)
 
 
 def _loaded(member: Member, snapshot: Snapshot) -> None:
@@ -272,26 +290,48 @@ def _loaded(member: Member, snapshot: Snapshot) -> None:
         f"the image of the snapshot at {snapshot.index} holds what was applied up to "
         f"{backend.applied_index}"
     )
-    cluster = member.cluster
-    member.snapshots.reading = read_again(
-        member.config, backend, member.header, member.hub, cluster.cluster_id, cluster.local_id
+    member.snapshots.loaded = backend
+    if member.snapshots.noting is None:
+        _begin_reading(member)
+
+
+def _begin_reading(member: Member) -> None:
+    """Read the state: the rows are noted, and the database is there."""
+    snapshots, cluster = member.snapshots, member.cluster
+    backend, snapshots.loaded = snapshots.loaded, None
+    noted, snapshots.noted = snapshots.noted, None
+    assert backend is not None
+    snapshots.reading = read_again(
+        member.config,
+        backend,
+        member.header,
+        member.hub,
+        cluster.cluster_id,
+        cluster.local_id,
+        noted,
     )
 
 
 def go_on_installing(member: Member, deadline: float) -> bool:
     """Read the state that a snapshot brought, until the deadline; tell whether there is more."""
-    reading = member.snapshots.reading
-    if reading is None:
+    snapshots, clock = member.snapshots, member.clock
+    noting, reading = snapshots.noting, snapshots.reading
+    work: Iterator[None] | None = noting if noting is not None else reading
+    if work is None:
         return False
-    clock = member.clock
     try:
         while True:
-            next(reading)
+            next(work)
             if clock() >= deadline:
                 return True
     except StopIteration as end:
-        member.snapshots.reading = None
-        _installed(member, end.value)
+        if noting is None:
+            snapshots.reading = None
+            _installed(member, end.value)
+        else:
+            snapshots.noting, snapshots.noted = None, end.value
+            if snapshots.loaded is not None:
+                _begin_reading(member)
         return True
 
 
