@@ -113,6 +113,17 @@ def test_rows_are_noted_while_the_helper_works() -> None:
     assert snapshots.noted is None
 
 
+def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
+    cluster, _, late = lagging()
+    late.kill()
+    late.start()
+    store = late.running.store
+    cluster.heal()
+    cluster.wait(lambda: late.running.store is not store)
+    # No time has passed since, or it would have had to ask again.
+    assert late.running.is_published
+
+
 @pytest.mark.parametrize("revision", [0, 300])
 def test_a_hash_is_computed_anew(revision: int) -> None:
     cluster, leader, late = lagging()
