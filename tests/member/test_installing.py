@@ -21,9 +21,9 @@ KEYS = 600
 ALL = RangeOptions(b"\0", b"\0")
 
 
-def lagging() -> tuple[Cluster, Machine, Machine]:
+def lagging(**options: Any) -> tuple[Cluster, Machine, Machine]:
     """Return a cluster, its leader, and a follower that needs a snapshot when it is healed."""
-    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
+    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10, **options)
     leader, late = cluster.leader(), cluster.follower()
     body = LeaseGrantRequest(ID=7, TTL=1000).SerializeToString()
     cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
@@ -114,7 +114,8 @@ def test_rows_are_noted_while_the_helper_works() -> None:
 
 
 def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
-    cluster, _, late = lagging()
+    # Fewer than are missed, so that the member refuses requests until it is installed.
+    cluster, _, late = lagging(unapplied_entries_max=100)
     late.kill()
     late.start()
     store = late.running.store
