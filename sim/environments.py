@@ -165,21 +165,28 @@ class SimulatedEnvironments:
             environment.inner.lmdb.close()
         self._open.clear()
 
-    def open(self, path: str, map_bytes: int) -> Environment:  # noqa: ARG002
+    def open(
+        self,
+        path: str,
+        map_bytes: int,  # noqa: ARG002
+        *,
+        is_synced: bool = True,
+    ) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
         if not self.files.exists(path):
             try:
-                self._create(path)
+                self._create(path, is_synced)
             except OSError as error:
                 raise BackendError(f"{path}: opening failed: {error}") from error
         inner = self._lmdb.open(self._real_path(path), MAP_BYTES)
         return self._opened(path, inner)
 
-    def _create(self, path: str) -> None:
+    def _create(self, path: str, is_synced: bool) -> None:
         descriptor = self.files.open(path, Opening.CREATE)
         self.files.pwrite(descriptor, 0, b"%d." % self._next_number())
-        self.files.fdatasync(descriptor)
+        if is_synced:
+            self.files.fdatasync(descriptor)
         self.files.close(descriptor)
 
     def open_reader(self, path: str) -> Environment:

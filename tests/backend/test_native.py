@@ -23,9 +23,10 @@ from kvorum.files import Opening
 from kvorum.files.memory import MemoryFiles
 from kvorum.files.real import RealFiles
 from kvorum.lease import Lessor
-from kvorum.member.images import BuildImage, InstallImage
+from kvorum.member.images import BuildImage, InstallImage, note_image
 from kvorum.mvcc.history import Entry
-from kvorum.mvcc.restore import restore_store
+from kvorum.mvcc.restore import restore_slices, restore_store
+from kvorum.mvcc.slices import run_to_end
 from tests.mvcc.machine import Recorder
 
 Rows = list[tuple[bytes, bytes]]
@@ -141,7 +142,39 @@ def test_damage_of_an_image_gets_the_same_verdict(seed: int) -> None:
             (chance.randrange(16), chance.randrange(300), chance.randrange(4096))
         )
         image[place] ^= 1 << chance.randrange(8)
-    assert machine.outcome(bytes(image)) == Machine(native()).outcome(bytes(image))
+    outcomes = []
+    for each in (machine, Machine(native())):
+        outcomes.append(each.outcome(bytes(image)))
+        noted = run_to_end(note_image(each.files, each.environments, "image"))
+        # What the rows themselves have is all that is looked at here.
+        assert noted is not None or isinstance(outcomes[-1], str)
+        assert each.files.open_descriptors() == 0
+    assert outcomes[0] == outcomes[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 600), st.booleans(), st.booleans())
+def test_what_is_noted_of_an_image_is_what_a_start_reads(
+    seed: int, count: int, large: bool, is_native: bool
+) -> None:
+    rows = list(history(seed, count, large=large))
+    functions = native() if is_native else None
+    machine = Machine(functions)
+    machine.fill(rows)
+    machine.image()
+    noted = run_to_end(note_image(machine.files, machine.environments, "image"))
+    assert noted is not None
+    assert machine.files.open_descriptors() == 0
+    backend = open_backend(machine.files, machine.environments, "backend")
+    lessor = Lessor(backend)
+    for lease in (7, -5):
+        lessor.grant(lease, 60, 0.0)
+    store = run_to_end(restore_slices(backend, lessor, Recorder(), noted))
+    leases = {lease: sorted(lessor.keys_of(lease)) for lease in (7, -5)}
+    backend.close()
+    expected = state_of(rows, functions)
+    assert (store._index.entries, leases, store.revision) == expected
+    assert list(map(type, store._index.entries.values())) == list(map(type, expected[0].values()))
 
 
 def state_of(rows: Rows, functions: NativeRows | None) -> tuple[dict[bytes, Entry], object, int]:

@@ -8,6 +8,8 @@ import pytest
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.member import requests
 from kvorum.member.hashing import hash_kv
+from kvorum.member.images import Nothing
+from kvorum.member.jobs import Job, Place
 from kvorum.member.parts import stored
 from kvorum.member.waits import RunJob
 from kvorum.mvcc.ranges import RangeOptions
@@ -19,9 +21,9 @@ KEYS = 600
 ALL = RangeOptions(b"\0", b"\0")
 
 
-def lagging() -> tuple[Cluster, Machine, Machine]:
+def lagging(**options: Any) -> tuple[Cluster, Machine, Machine]:
     """Return a cluster, its leader, and a follower that needs a snapshot when it is healed."""
-    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
+    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10, **options)
     leader, late = cluster.leader(), cluster.follower()
     body = LeaseGrantRequest(ID=7, TTL=1000).SerializeToString()
     cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
@@ -36,6 +38,35 @@ def lagging() -> tuple[Cluster, Machine, Machine]:
     cluster.pass_time(1.0)
     assert leader.running.storage.first_index() > late.running.applied + 1
     return cluster, leader, late
+
+
+def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
+    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
+    leader, late = cluster.leader(), cluster.follower()
+    started: list[Machine] = []
+
+    def noted(machine: Machine, run: Callable[[Job], None]) -> Callable[[Job], None]:
+        def run_job(job: Job) -> None:
+            if job.place is Place.HELPER and isinstance(job.work, Nothing):
+                started.append(machine)
+            run(job)
+
+        return run_job
+
+    for machine in cluster:
+        machine.run_job = noted(machine, machine.run_job)  # type: ignore[assignment, method-assign]
+    for number in range(KEYS):
+        leader.put(b"%04d" % number, b"all have it")
+        if number % 20 == 0:
+            cluster.pass_time(0.2)
+    cluster.wait(lambda: equal(cluster))
+    assert started == []
+    cluster.isolate(late)
+    for number in range(KEYS):
+        leader.put(b"%04d" % number, b"one lacks it")
+        if number % 20 == 0:
+            cluster.pass_time(0.2)
+    assert started == [leader]
 
 
 def install(cluster: Cluster, late: Machine) -> None:
@@ -65,6 +96,33 @@ def test_what_reads_in_slices_begins_anew() -> None:
     install(cluster, late)
     found = ended(steps)
     assert (found.kvs, found.count) == (expected.kvs, KEYS)
+
+
+def test_rows_are_noted_while_the_helper_works() -> None:
+    cluster, _, late = lagging()
+    late.held.add(Place.HELPER)
+    store, snapshots = late.running.store, late.running.snapshots
+    cluster.heal()
+    cluster.wait(lambda: snapshots.noted)
+    cluster.pass_time(1.0)
+    assert late.running.store is store
+    assert snapshots.loaded is None and snapshots.reading is None
+    late.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    assert late.running.store is not store
+    assert snapshots.noted is None
+
+
+def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
+    # Fewer than are missed, so that the member refuses requests until it is installed.
+    cluster, _, late = lagging(unapplied_entries_max=100)
+    late.kill()
+    late.start()
+    store = late.running.store
+    cluster.heal()
+    cluster.wait(lambda: late.running.store is not store)
+    # No time has passed since, or it would have had to ask again.
+    assert late.running.is_published
 
 
 @pytest.mark.parametrize("revision", [0, 300])
@@ -106,7 +164,7 @@ def test_others_are_heard_while_a_snapshot_is_read() -> None:
 
     def counted() -> bool:
         nonlocal turns
-        turns += member.snapshots.reading is not None
+        turns += member.snapshots.noting is not None
         return turn()
 
     late.turn = counted  # type: ignore[method-assign]

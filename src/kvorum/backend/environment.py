@@ -115,10 +115,12 @@ class Environments(Protocol):
     def native(self) -> NativeRows | None:
         """Compiled functions over rows, if there are any."""
 
-    def open(self, path: str, map_bytes: int) -> Environment:
+    def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none.
 
-        `map_bytes` is the room reserved, which the file can never outgrow.
+        `map_bytes` is the room reserved, which the file can never outgrow. If it is not synced,
+        a new file's commits are durable once it was closed and a descriptor of it was synced: for
+        one that does not count before.
         """
 
     def open_reader(self, path: str) -> Environment:

@@ -45,10 +45,11 @@ def _checked_leaves(image: Image) -> Iterator[list[tuple[bytes, bytes]]]:
 def sealed_content(image: Image, native: NativeRows | None) -> SealedContent:
     """Give what `checked_content` does, with the rows in pieces and their checksums behind them."""
     for bucket, _ in checked_content(image):
-        yield bucket, _sealed_rows(image, native) if bucket == KEY else image.leaves(bucket)
+        yield bucket, image_rows(image, native) if bucket == KEY else image.leaves(bucket)
 
 
-def _sealed_rows(image: Image, native: NativeRows | None) -> Iterator[list[tuple[bytes, bytes]]]:
+def image_rows(image: Image, native: NativeRows | None) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Walk the rows of bucket `key` in pieces, with their checksums; raises ImageError."""
     for is_taken, leaf in image.pieces(KEY, None if native is None else native.rows_of_leaves):
         if is_taken:
             yield leaf

@@ -3,7 +3,8 @@
 Every environment is a file of those `MemoryFiles`, so that its name is lost or kept in a power cut
 as names are. `before` of the files is asked with the call `commit` before a commit takes effect;
 if that raises, the commit is under way, and whether it happened is asked when the disk is looked
-at again. A copy whose file was not synced is unreadable after a power cut.
+at again. A copy, or a new database with commits that are not synced, is unreadable after a power
+cut unless its file was synced.
 """
 
 from bisect import bisect_left
@@ -181,7 +182,8 @@ class MemoryWrite:
         content.change(self._changes)
         content.committing = None
         # Any commit syncs the whole file, but one without changes is none.
-        content.is_copy = content.is_copy and not any(self._changes.values())
+        if self._environment.is_synced and any(self._changes.values()):
+            content.is_copy = False
 
     def abort(self) -> None:
         """Forget everything."""
@@ -191,13 +193,21 @@ class MemoryWrite:
 class MemoryEnvironment:
     """One open file, perhaps shared by several who opened it."""
 
-    __slots__ = ("_environments", "content", "is_writing", "native", "path", "users")
+    __slots__ = ("_environments", "content", "is_synced", "is_writing", "native", "path", "users")
 
-    def __init__(self, environments: "MemoryEnvironments", path: str, content: _Content) -> None:
+    def __init__(
+        self,
+        environments: "MemoryEnvironments",
+        path: str,
+        content: _Content,
+        *,
+        is_synced: bool = True,
+    ) -> None:
         self._environments = environments
         self.path = path
         self.native = environments.native
         self.content = content
+        self.is_synced = is_synced
         self.is_writing = False
         self.users = 1
 
@@ -267,13 +277,24 @@ class MemoryEnvironments:
             environment.content.views = 0
         self._open.clear()
 
-    def open(self, path: str, map_bytes: int) -> Environment:  # noqa: ARG002
+    def open(
+        self,
+        path: str,
+        map_bytes: int,  # noqa: ARG002
+        *,
+        is_synced: bool = True,
+    ) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
         if not self.files.exists(path):
-            self.files.close(self.files.open(path, Opening.CREATE))
-            self._contents[path] = _Content({name: _Bucket() for name in BUCKETS}, is_copy=False)
-        self._open[path] = environment = MemoryEnvironment(self, path, self._content(path))
+            descriptor = self.files.open(path, Opening.CREATE)
+            if not is_synced:
+                self.files.pwrite(descriptor, 0, _COPIED)
+            self.files.close(descriptor)
+            buckets = {name: _Bucket() for name in BUCKETS}
+            self._contents[path] = _Content(buckets, is_copy=not is_synced)
+        environment = MemoryEnvironment(self, path, self._content(path), is_synced=is_synced)
+        self._open[path] = environment
         return environment
 
     def open_reader(self, path: str) -> Environment:

@@ -1,9 +1,10 @@
 """Environments in LMDB. The one module of the core that knows it.
 
 Default sync flags and no writable map: with those a finished commit survives a power cut, and an
-unfinished one is never there in part. The map is reserved once and never resized, because that
-would invalidate every reader. LMDB breaks its own locks if a process opens a file twice, so what
-is open is shared. Read transactions are not tied to threads, write transactions are.
+unfinished one is never there in part; only a file that does not count yet may leave out syncs. The
+map is reserved once and never resized, because that would invalidate every reader. LMDB breaks its
+own locks if a process opens a file twice, so what is open is shared. Read transactions are not tied
+to threads, write transactions are.
 """
 
 from collections.abc import Sequence
@@ -151,7 +152,13 @@ class LmdbEnvironment:
     __slots__ = ("_environments", "databases", "lmdb", "native", "path", "users")
 
     def __init__(
-        self, environments: "LmdbEnvironments", path: str, map_bytes: int, *, readonly: bool
+        self,
+        environments: "LmdbEnvironments",
+        path: str,
+        map_bytes: int,
+        *,
+        readonly: bool,
+        sync: bool = True,
     ) -> None:
         self._environments = environments
         self.path = path
@@ -163,6 +170,7 @@ class LmdbEnvironment:
                 map_size=map_bytes,
                 subdir=False,
                 readonly=readonly,
+                sync=sync,
                 mode=0o600,
                 max_dbs=len(BUCKETS),
                 # One view a turn, so one transaction to use again.
@@ -231,10 +239,11 @@ class LmdbEnvironments:
         self.native = native
         self._open: dict[str, LmdbEnvironment] = {}
 
-    def open(self, path: str, map_bytes: int) -> Environment:
+    def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
-        self._open[path] = environment = LmdbEnvironment(self, path, map_bytes, readonly=False)
+        environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=is_synced)
+        self._open[path] = environment
         return environment
 
     def open_reader(self, path: str) -> Environment:

@@ -3,9 +3,6 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
 
 class Subject(NamedTuple):
     """The names in a certificate."""
@@ -21,6 +18,10 @@ class Subject(NamedTuple):
 @lru_cache(maxsize=1024)
 def subject_of(certificate: bytes) -> Subject:
     """Return the names in a certificate, given in DER as `Edge.peer_certificate` has it."""
+    # Imported late: it takes a while, and a member without TLS starts without it.
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     parsed = x509.load_der_x509_certificate(certificate)
     names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     common_name = str(names[-1].value) if names else ""

@@ -4,16 +4,19 @@ An image is a bbolt file, as etcd's members send and take it. It is made from th
 while the member goes on, and loaded into a database that takes the place of the member's own.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from kvorum.backend import open_view
-from kvorum.backend.bbolt import open_image, write_image
+from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
 from kvorum.backend.environment import Environments
-from kvorum.backend.images import sealed_content
+from kvorum.backend.images import image_rows, sealed_content
 from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.files import Files, Opening
+from kvorum.mvcc.restore import Noted, note_slices
+from kvorum.mvcc.slices import Slices
 
 
 class Digest(Protocol):
@@ -56,7 +59,7 @@ class BuildImage:
 
 @dataclass(slots=True, frozen=True)
 class Nothing:
-    """A job of the flusher that is done when those before it are."""
+    """A job that is done when its place has come to it."""
 
     def run(self, files: Files, environments: Environments) -> None:
         """Do nothing."""
@@ -83,6 +86,24 @@ class InstallImage:
             )
         finally:
             image.close()
+
+
+def note_image(files: Files, environments: Environments, path: str) -> Slices[Noted | None]:
+    """Note the rows of a received image, in slices of the loop while the helper loads it.
+
+    Returns None if it cannot be read: what is wrong with it, the helper tells.
+    """
+    native = environments.native
+    try:
+        image = open_image(files, path)
+    except (ImageError, OSError):
+        return None
+    noted: Noted | None = None
+    with suppress(ImageError, OSError):
+        noted = yield from note_slices(image_rows(image, native), native)
+    # Not when this is given up half-way: then the process has ended, and its descriptors with it.
+    image.close()
+    return noted
 
 
 @dataclass(slots=True, frozen=True)

@@ -623,6 +623,8 @@ class Member:
     def end_install(self, state: State) -> None:
         """Go on with the state that a snapshot brought."""
         self.is_installing = False
+        # What was committed is in the state; the next turn measures it.
+        self.is_behind = False
         self.use_state(state)
         self.hub.resync()
         # The entry that publishes this member may be in the snapshot, where nobody sees it

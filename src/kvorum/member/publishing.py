@@ -29,6 +29,7 @@ def publish(member: Member) -> Steps:
     while True:
         # A member that joins learns of itself before it may speak of itself.
         if member.cluster.member(member.id) is not None:
+            store = member.store
             answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
             if not isinstance(answer, Status):
                 member.is_published = True
@@ -37,4 +38,7 @@ def publish(member: Member) -> Steps:
                 if all(map(member.version_of, (each.id for each in member.cluster.members))):
                     agree_on_version(member, member.now)
                 return None
+            if member.store is not store:
+                # Nobody refused: a snapshot was installed, and may have brought it unseen.
+                continue
         yield Until(member.now + RETRY_SECONDS)

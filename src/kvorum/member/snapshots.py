@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.marks import mark
-from kvorum.member.images import BuildImage, ImageFacts, InstallImage, Nothing, RemoveImage
+from kvorum.member.images import (
+    BuildImage,
+    ImageFacts,
+    InstallImage,
+    Nothing,
+    RemoveImage,
+    note_image,
+)
 from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import SnapshotTransfer
 from kvorum.member.state import State, open_database, read_again
@@ -24,11 +31,14 @@ from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.snap import ReleaseDatabases, WriteSnap, database_path
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
+    from kvorum.backend import Backend
     from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
+    from kvorum.mvcc.restore import Noted
+    from kvorum.mvcc.slices import Slices
     from kvorum.mvcc.store import Store
 
 HELD_AFTER_SENDING_SECONDS = 30.0
@@ -54,7 +64,11 @@ class Snapshots:
         "held_until",
         "index",
         "installing",
+        "is_expected",
         "is_wanted",
+        "loaded",
+        "noted",
+        "noting",
         "reading",
         "sealed",
         "sending",
@@ -70,11 +84,17 @@ class Snapshots:
         # Messages of raft that wait for an image, and the index it must have.
         self.sending: list[tuple[Message, int]] = []
         self.building = False
+        # Whether the helper was told that an image will be asked for.
+        self.is_expected = False
         # How many transfers still read each image.
         self.transfers: dict[str, int] = {}
         self.held_until = 0.0
         self.installing: Snapshot | None = None
-        # The rest of reading the state it brought.
+        # The rest of noting its rows and what came of that; the database that was made of it; the
+        # rest of reading the state from both.
+        self.noting: Slices[Noted | None] | None = None
+        self.noted: Noted | None = None
+        self.loaded: Backend | None = None
         self.reading: Generator[None, None, State] | None = None
         self._images = 0
 
@@ -106,6 +126,16 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
     # A peer that needs older entries is sent an image, which is newer than this in any case.
     storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
+    if member.is_leader and not snapshots.is_expected:
+        _expect_image(member, index)
+
+
+def _expect_image(member: Member, index: int) -> None:
+    """Have the helper started if a peer lacks what was dropped: it will ask for an image."""
+    progress = member.node.raft.tracker.progress
+    if any(each.match < index for peer, each in progress.items() if peer != member.id):
+        member.snapshots.is_expected = True
+        member.out.jobs.append(Job(Place.HELPER, Nothing(), _nothing, _ignore))
 
 
 def _write_snap(member: Member, sealed: SealedAt) -> None:
@@ -158,6 +188,7 @@ def build_image(member: Member) -> None:
     if max(index for _, index in snapshots.sending) > member.backend.durable_index:
         return
     snapshots.building = True
+    snapshots.is_expected = False
     path = "/".join((member.snap_directory, f"tmp.image.{snapshots.next_image()}"))
     work = BuildImage(member.backend_directory, path)
     messages = [message for message, _ in snapshots.sending]
@@ -250,6 +281,7 @@ def _load(member: Member, snapshot: Snapshot) -> None:
     path = database_path(member.snap_directory, snapshot.index)
     work = InstallImage(path, member.backend_directory, member.config.quota_bytes)
     member.out.jobs.append(Job(Place.HELPER, work, lambda _: _loaded(member, snapshot)))
+    member.snapshots.noting = note_image(member.seams.files, member.seams.environments, path)
 
 
 def _loaded(member: Member, snapshot: Snapshot) -> None:
@@ -258,26 +290,48 @@ def _loaded(member: Member, snapshot: Snapshot) -> None:
         f"the image of the snapshot at {snapshot.index} holds what was applied up to "
         f"{backend.applied_index}"
     )
-    cluster = member.cluster
-    member.snapshots.reading = read_again(
-        member.config, backend, member.header, member.hub, cluster.cluster_id, cluster.local_id
+    member.snapshots.loaded = backend
+    if member.snapshots.noting is None:
+        _begin_reading(member)
+
+
+def _begin_reading(member: Member) -> None:
+    """Read the state: the rows are noted, and the database is there."""
+    snapshots, cluster = member.snapshots, member.cluster
+    backend, snapshots.loaded = snapshots.loaded, None
+    noted, snapshots.noted = snapshots.noted, None
+    assert backend is not None
+    snapshots.reading = read_again(
+        member.config,
+        backend,
+        member.header,
+        member.hub,
+        cluster.cluster_id,
+        cluster.local_id,
+        noted,
     )
 
 
 def go_on_installing(member: Member, deadline: float) -> bool:
     """Read the state that a snapshot brought, until the deadline; tell whether there is more."""
-    reading = member.snapshots.reading
-    if reading is None:
+    snapshots, clock = member.snapshots, member.clock
+    noting, reading = snapshots.noting, snapshots.reading
+    work: Iterator[None] | None = noting if noting is not None else reading
+    if work is None:
         return False
-    clock = member.clock
     try:
         while True:
-            next(reading)
+            next(work)
             if clock() >= deadline:
                 return True
     except StopIteration as end:
-        member.snapshots.reading = None
-        _installed(member, end.value)
+        if noting is None:
+            snapshots.reading = None
+            _installed(member, end.value)
+        else:
+            snapshots.noting, snapshots.noted = None, end.value
+            if snapshots.loaded is not None:
+                _begin_reading(member)
         return True
 
 
@@ -313,4 +367,4 @@ def _nothing(_result: object) -> None:
 
 
 def _ignore(_error: Exception) -> None:
-    """Leave the file; the next start removes it."""
+    """Go on: a file that is left is removed by the next start, a helper starts with its work."""

@@ -17,7 +17,7 @@ from kvorum.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
 from kvorum.member.alarms import Alarms
 from kvorum.membership.cluster import Cluster
 from kvorum.membership.documents import decode_conf_state
-from kvorum.mvcc.restore import restore_slices, restore_store
+from kvorum.mvcc.restore import Noted, restore_slices, restore_store
 from kvorum.mvcc.store import Store
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.raft.messages import NO_MEMBERS, ConfState
@@ -95,11 +95,15 @@ def read_again(
     hub: WatchHub,
     cluster_id: int,
     member_id: int,
+    noted: Noted | None,
 ) -> Generator[None, None, State]:
-    """Read everything from the backend that took another's place, in slices."""
+    """Read everything from the backend that took another's place, in slices.
+
+    Rows are not read again if it is noted what they hold.
+    """
     lessor = _lessor(config, backend)
     yield from lessor.restore_slices()
-    store = yield from restore_slices(backend, lessor, hub)
+    store = yield from restore_slices(backend, lessor, hub, noted)
     return _state(config, header, hub, store, lessor, cluster_id, member_id)
 
 

@@ -1,6 +1,7 @@
 """The store as the disk has it: every row is read once, in order.
 
-At the start in one go; when a snapshot was installed in slices, for others wait for the loop.
+At the start in one go. When a snapshot comes in slices, for others wait for the loop, and from its
+image, while another process makes a database of that.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,7 +9,8 @@ from typing import Final
 
 from kvorum.api.codec import varint
 from kvorum.backend import Backend
-from kvorum.backend.encoding import parse_row_key, row_key
+from kvorum.backend.encoding import open_rows, parse_row_key, row_key
+from kvorum.backend.native import NativeRows, Row
 from kvorum.mvcc.compaction import stored_revisions
 from kvorum.mvcc.history import RECORD_BYTES, bound
 from kvorum.mvcc.index import Index
@@ -46,12 +48,43 @@ def restore_store(
     return _store(backend, lessor, hub, index)
 
 
-def restore_slices(backend: Backend, lessor: Lessor, hub: Hub) -> Slices[Store]:
-    """Return what `restore_store` does."""
-    index = Index()
-    leases: dict[bytes, int] = {}
-    for _ in _read_all(backend, index, leases, ROWS_PER_SLICE):
+class Noted:
+    """What is noted of all rows: the index, and the lease of the newest value of each key."""
+
+    __slots__ = ("index", "leases")
+
+    def __init__(self) -> None:
+        self.index = Index()
+        self.leases: dict[bytes, int] = {}
+
+
+def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slices[Noted]:
+    """Note all rows, which come in order and are what they should be."""
+    noted = Noted()
+    index, leases = noted.index, noted.leases
+    for sealed in pieces:
+        if not sealed:
+            continue
+        if native is None or not native.note_rows(index.entries, leases, sealed):
+            _read(index, open_rows(sealed), leases)
+        index.newest_revision = parse_row_key(sealed[-1][0])
         yield
+    return noted
+
+
+def restore_slices(
+    backend: Backend, lessor: Lessor, hub: Hub, noted: Noted | None = None
+) -> Slices[Store]:
+    """Return what `restore_store` does; nothing is read again of rows that are noted already."""
+    if noted is None:
+        noted = Noted()
+        for _ in _read_all(backend, noted.index, noted.leases, ROWS_PER_SLICE):
+            yield
+    index, leases = noted.index, noted.leases
+    newest = backend.scan_rows(index.newest_revision, _LAST_REVISION, 2)
+    assert len(newest) == (1 if index.newest_revision else 0), (
+        f"the newest row that was noted is {index.newest_revision}, but not the backend's"
+    )
     yield from index.restored_slices()
     for count, (key, lease) in enumerate(leases.items(), 1):
         lessor.reattach(lease, key)

@@ -5,21 +5,23 @@ They exist only with `--enable-pprof`, or when the log is at level debug.
 """
 
 import asyncio
-import cProfile
 import gzip
 import io
 import json
-import pstats
 import resource
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from kvorum.gateway.http import JSON, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.member import Member
 from kvorum.peer.cluster.answers import version_document
 from kvorum.server.exposition import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from cProfile import Profile
 
 PROFILE_SECONDS_DEFAULT = 5.0
 PROFILE_SECONDS_MAX = 60.0
@@ -42,7 +44,7 @@ class Endpoints:
         self._member = member
         self._metrics = metrics
         self._arguments = arguments
-        self._profile: cProfile.Profile | None = None
+        self._profile: Profile | None = None
         front.add("/version", Endpoint(self._version))
         front.add("/metrics", Endpoint(self._show_metrics, methods=(), on_metrics=True))
         front.add("/debug/vars", Endpoint(self._variables))
@@ -95,6 +97,8 @@ class Endpoints:
         if self._profile is not None:
             self._front.refuse(request.call, 503, "another profile is being taken")
             return
+        import cProfile
+
         self._profile = cProfile.Profile()
         self._profile.enable()
         timer = asyncio.get_running_loop().call_later(seconds, self._end_profile, request.call)
@@ -110,6 +114,8 @@ class Endpoints:
         self._profile.disable()
         out = io.StringIO()
         if call is not None:
+            import pstats
+
             pstats.Stats(self._profile, stream=out).sort_stats("tottime").print_stats(PROFILE_LINES)
             self._front.respond(call, 200, [TEXT], out.getvalue().encode())
         self._profile = None

@@ -7,6 +7,7 @@ container, 0. A member that stops by itself ends the process with 1, a defect wi
 
 import asyncio
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,9 @@ def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, L
 
 
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
+    # Full collections would look at every key again and again, and at what is imported before;
+    # the loop runs young ones.
+    gc.disable()
     # Imported late: a mistyped flag is answered at once.
     import uvloop
 

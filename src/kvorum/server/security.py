@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from kvorum.edge import CIPHER_SUITES, TlsSettings
-from kvorum.server.certificates import self_signed
 from kvorum.server.credentials import DialSettings
 from kvorum.server.values import Url
 
@@ -176,13 +175,22 @@ def tls_settings(
     return found
 
 
+def _own_files(security: Security, urls: Sequence[Url], directory: Path) -> tuple[str, str]:
+    """Return the files of a certificate that the server makes for itself, and of its key."""
+    # Imported late: few want it, and it takes a while.
+    from kvorum.server.certificates import self_signed
+
+    hosts = [url.host for url in urls]
+    cert_file, key_file = self_signed(directory, hosts, security.self_signed_years)
+    return str(cert_file), str(key_file)
+
+
 def _settings(
     security: Security, urls: Sequence[Url], directory: Path
 ) -> tuple[TlsSettings, TlsSettings]:
     """Return the settings without and with clients that use no TLS."""
     if security.uses_own:
-        hosts = [url.host for url in urls]
-        cert_file, key_file = map(str, self_signed(directory, hosts, security.self_signed_years))
+        cert_file, key_file = _own_files(security, urls, directory)
         authority = ""
     else:
         cert_file, key_file = security.cert_file, security.key_file
@@ -214,8 +222,7 @@ def dial_settings(security: Security, urls: Sequence[Url], directory: Path) -> D
     everybody is believed.
     """
     if security.uses_own:
-        hosts = [url.host for url in urls]
-        cert_file, key_file = map(str, self_signed(directory, hosts, security.self_signed_years))
+        cert_file, key_file = _own_files(security, urls, directory)
     elif security.client_cert_file:
         cert_file, key_file = security.client_cert_file, security.client_key_file
     else:

@@ -126,8 +126,6 @@ class Server:
     async def run(self, arguments: Sequence[str]) -> None:
         """Serve until a signal or an error; raises what stopped the member."""
         config, logger = self._config, self._logger
-        # Full collections would look at every key again and again; the loop runs young ones.
-        gc.disable()
         descriptors = raise_limits()
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvorum.edge.interface import EventKind
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
+from kvorum.peer.interface import WRITABLE_BYTES
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
 from kvorum.snap import RemoveLeftovers, database_path
@@ -128,6 +129,31 @@ def test_a_slow_disk_holds_the_sender_back() -> None:
     assert paused > 0
     assert pair.one.log.about("is sending the snapshot at index 1000 to 2")
     assert pair.other.log.about("is receiving a snapshot")
+
+
+def test_a_receiver_that_takes_no_more_leaves_few_pieces_in_memory() -> None:
+    pair = Pair(400 * PIECE_BYTES)
+    network, node = pair.network, pair.one.node
+    read_bytes = 0
+    submit = node.submit
+
+    def count(work: Any, done: Any, failed: Any) -> None:
+        nonlocal read_bytes
+        read_bytes += work.length
+        submit(work, done, failed)
+
+    node.submit = count  # type: ignore[method-assign]
+    pair.other.node.job_seconds = 25.0  # its disk stands still
+    pair.send()
+    network.run(20)
+    (connection,) = [each for each in network.requests.values() if each.target == "/raft/snapshot"]
+    assert connection.is_paused
+    assert connection.request_bytes < WRITABLE_BYTES + PIECE_BYTES
+    # The receiver has two pieces and what made the second whole; the sender has one ahead.
+    assert read_bytes <= connection.request_bytes + (3 + 1) * PIECE_BYTES
+    pair.other.node.job_seconds = 0.0
+    network.run_until(pair.reported, seconds=60)
+    assert read_file(pair.other.files, database_path(SNAP_DIRECTORY, INDEX)) == pair.image
 
 
 def test_messages_go_on_beside_a_snapshot() -> None:

@@ -1,7 +1,7 @@
 """Sending a snapshot and its database: a message, and then a file to the end of the body.
 
-The file is read piece by piece, by jobs of the node's, and the next one when the network took the
-last, so that no more than a piece or two are in memory.
+The file is read piece by piece, by jobs of the node's. One piece is read ahead while the network
+takes the last, so that no more than two or three are in memory.
 """
 
 from dataclasses import dataclass
@@ -61,6 +61,7 @@ class SnapshotSending:
 
     __slots__ = (
         "_addresses",
+        "_ahead",
         "_answer",
         "_end",
         "_figures",
@@ -92,6 +93,8 @@ class SnapshotSending:
         self._transfer = transfer
         self._url = addresses.current
         self._offset = 0
+        # The next piece, read before there was room for it.
+        self._ahead: bytes | None = None
         self._is_reading = False
         self._end = False  # of the file, so that the body is complete
         self._status = 0
@@ -107,38 +110,37 @@ class SnapshotSending:
         shared.dialer.send(self._number, _pack_word(len(message)) + message)
         figures.sent_bytes += 8 + len(message)
         shared.logger.info(f"sends {self._describe()} to {self._url}")
-        self._read()
+        self._go_on()
 
     def _describe(self) -> str:
         message = self._transfer.message
         index = message.snapshot.index if message.snapshot is not None else 0
         return f"the snapshot at index {index} to {message.to:x}"
 
-    def _read(self) -> None:
-        """Read on, if there is room for another piece."""
-        if self._is_reading or self._end or self.is_over:
+    def _go_on(self) -> None:
+        """Send the next piece, if there is room for it, and read the one behind it."""
+        if self._end or self.is_over:
             return
-        if self._shared.dialer.pending_bytes(self._number) >= WRITABLE_BYTES:
-            return
-        self._is_reading = True
-        length = self._shared.settings.snapshot_piece_bytes
-        work = ReadPiece(self._transfer.path, self._offset, length)
-        self._shared.node.submit(work, self._was_read, self._not_read)
+        dialer, length = self._shared.dialer, self._shared.settings.snapshot_piece_bytes
+        piece = self._ahead
+        if piece is not None and dialer.pending_bytes(self._number) < WRITABLE_BYTES:
+            self._ahead = None
+            self._offset += len(piece)
+            self._figures.sent_bytes += len(piece)
+            dialer.send(self._number, piece)
+            if len(piece) < length:
+                self._end = True
+                dialer.finish(self._number)
+                return
+        if self._ahead is None and not self._is_reading:
+            self._is_reading = True
+            work = ReadPiece(self._transfer.path, self._offset, length)
+            self._shared.node.submit(work, self._was_read, self._not_read)
 
     def _was_read(self, piece: bytes) -> None:
         self._is_reading = False
-        if self.is_over:
-            return
-        dialer = self._shared.dialer
-        if piece:
-            dialer.send(self._number, piece)
-            self._offset += len(piece)
-            self._figures.sent_bytes += len(piece)
-        if len(piece) < self._shared.settings.snapshot_piece_bytes:
-            self._end = True
-            dialer.finish(self._number)
-        else:
-            self._read()
+        self._ahead = piece
+        self._go_on()
 
     def _not_read(self, error: Exception) -> None:
         self._is_reading = False
@@ -149,7 +151,7 @@ class SnapshotSending:
     def happened(self, kind: int, detail: Any, _now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.WRITABLE:
-            self._read()
+            self._go_on()
         elif kind == DialEventKind.RESPONDED:
             self._status = detail[0]
         elif kind == DialEventKind.PIECE:
