@@ -34,6 +34,9 @@ COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py 
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 
+# Tests start hundreds of servers: where no bytecode is kept, each would compile every source.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 SEEDS ?= 100
 FIRST_SEED ?= 0
