@@ -8,7 +8,7 @@ import pytest
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.member import requests
 from kvorum.member.hashing import hash_kv
-from kvorum.member.images import Nothing
+from kvorum.member.images import BuildImage, Nothing
 from kvorum.member.jobs import Job, Place
 from kvorum.member.parts import stored
 from kvorum.member.waits import RunJob
@@ -67,6 +67,22 @@ def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
         if number % 20 == 0:
             cluster.pass_time(0.2)
     assert started == [leader]
+
+
+def test_what_is_written_while_an_image_is_made_needs_no_second_one() -> None:
+    cluster, leader, _ = lagging()
+    leader.held.add(Place.HELPER)
+    cluster.heal()
+    cluster.wait(lambda: leader.running.snapshots.building)
+    kept_from = leader.running.storage.first_index()
+    for number in range(KEYS):
+        leader.put(b"%04d" % number, b"meanwhile")
+        if number % 20 == 0:
+            cluster.pass_time(0.2)
+    assert leader.running.storage.first_index() == kept_from
+    leader.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    assert len([job for job in leader.jobs_run if isinstance(job.work, BuildImage)]) == 1
 
 
 def install(cluster: Cluster, late: Machine) -> None:

@@ -118,7 +118,8 @@ def after_flush(member: Member) -> None:
 def _compact_memory(member: Member, sealed: SealedAt) -> None:
     """Drop entries that are in the backend and too old for anyone to catch up with."""
     snapshots, storage = member.snapshots, member.storage
-    if snapshots.sending or snapshots.transfers or member.now < snapshots.held_until:
+    is_sending = snapshots.sending or snapshots.building or snapshots.transfers
+    if is_sending or member.now < snapshots.held_until:
         return
     index = sealed.index - member.config.catch_up_entries
     if index - storage.first_index() < min(COMPACTED_ENTRIES_MIN, member.config.catch_up_entries):
