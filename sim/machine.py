@@ -444,6 +444,8 @@ class Machine:
         return True
 
     def _hand_in(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self.member is not None:
+            self.member.note_time(self.now)
         call(*arguments)
         self.request_turn()
 
@@ -499,6 +501,7 @@ class Machine:
         member, now, draw = self.member, self.now, self._random.random
         assert member is not None and self.front is not None
         self._clock_now = max(now, self._clock_now)
+        member.note_time(now)
         peers_at = self.peers.hear(now)
         least, most = self.faults.turn_budget
         self._in_turn = True

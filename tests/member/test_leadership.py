@@ -87,6 +87,17 @@ def test_a_leader_that_stood_still_serves_no_stale_read(ticks_first: bool) -> No
     assert [kv.value for kv in answer.kvs] == [b"new"]
 
 
+def test_a_lease_runs_from_when_it_is_renewed_and_not_from_the_turn_before() -> None:
+    cluster = Cluster(1)
+    leader = cluster.leader()
+    grant(cluster, leader, 7, 60)
+    member, turned_at = leader.running, leader.running.now
+    member.note_time(turned_at + 0.05)
+    assert try_renew(member, 7) == 60
+    assert member.lessor.expired(turned_at + 60.0, 1) == []
+    assert member.lessor.expired(turned_at + 60.05, 1) == [7]
+
+
 @pytest.mark.parametrize("ticks_first", [False, True])
 def test_a_leader_that_stood_still_renews_no_lease(ticks_first: bool) -> None:
     cluster, old, new = paused(8.0)

@@ -26,6 +26,7 @@ FOUND = {
     (821421, 1): "none in the members: an operator asked someone who knew no members",
     (822465, 1): "the last of two members forgot that the other had been removed",
     (826286, 3): "none in the members: an operator asked for flags when nobody ran",
+    (910621, 1): "a lease was renewed as of the last turn, and ended before its time",
 }
 
 

@@ -419,10 +419,18 @@ class Member:
 
     # The turn.
 
+    def note_time(self, now: float) -> None:
+        """Take note of the time; what is asked for from here on is asked for now.
+
+        Called before anything is: a lease that was renewed by the time of the last turn would end
+        too soon by as long as that is ago.
+        """
+        self.now = self.hub.now = now
+
     def turn(self, now: float, deadline: float) -> bool:
         """Do what there is to do, near to the deadline; return whether there is more."""
         self._check()
-        self.now = self.hub.now = now
+        self.note_time(now)
         try:
             return self._turn(now, deadline)
         except Exception as error:

@@ -183,6 +183,7 @@ class Runtime:
 
     def _take_turn(self, now: float) -> bool:
         edge, member, peering = self._edge, self._member, self.peering
+        member.note_time(now)
         edge.awake()
         told = self.dialer.poll()
         if told:
