@@ -16,7 +16,7 @@ from kvorum.member.member import Member
 from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
 from kvorum.mvcc.hashes import HashRows
 from kvorum.peer.cluster.joining import Start
-from kvorum.raft.messages import Message, MessageType
+from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.rpc.services import Services
 from sim.edge import CLIENT_DELAY, SimulatedEdge
 from sim.entering import Entrance
@@ -35,6 +35,7 @@ from sim.world import World
 
 DIFFERS = "found data inconsistency with peers"
 """What a member says that stops because its hash is not that of others."""
+ONE_CONFIGURATION = "one configuration"
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
 
@@ -50,7 +51,9 @@ class Cluster:
         "_calls",
         "_clients",
         "_committed",
+        "_configurations",
         "_directory",
+        "_founders",
         "_hashes",
         "_is_strict",
         "_make_front",
@@ -95,6 +98,9 @@ class Cluster:
         self.leaders: dict[int, int] = {}
         # Of each committed entry, by its index: its term, and that of who was first to know.
         self._committed: dict[int, tuple[int, int]] = {}
+        # By the index of the last applied entry, from the founders' own entries on.
+        self._configurations: dict[int, ConfState] = {}
+        self._founders = size
         # Hashes that machines without damage made, by revision, compaction and kind.
         self._hashes: dict[tuple[int, int, bool], int] = {}
         self._numbers: dict[int, int] = {}
@@ -335,6 +341,7 @@ class Cluster:
             raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
         if member.committed > machine.seen_committed:
             self._look_at_log(machine, member)
+        self._look_at_configuration(machine, member)
         if member.is_leader:
             if term not in self.leaders:
                 self._look_at_leader(machine, member)
@@ -376,6 +383,34 @@ class Cluster:
                     f"as one of term {known}",
                 )
         machine.seen_committed = member.committed
+
+    def _look_at_configuration(self, machine: Machine, member: Member) -> None:
+        """Require that raft decides by the members that were applied, and everybody by the same.
+
+        From its receipt until it is installed, a snapshot's configuration is ahead of the state.
+        """
+        raft, applied = member.node.raft, member.applied
+        config = raft.tracker.config
+        if applied == machine.seen_applied and config is machine.seen_configuration:
+            return
+        is_ahead = member.is_installing or raft.log.unstable.snapshot is not None
+        if is_ahead or machine.disk.is_damaged:
+            return
+        machine.seen_applied, machine.seen_configuration = applied, config
+        decides = config.conf_state()
+        if decides != member.conf_state.normal():
+            raise Violation(
+                ONE_CONFIGURATION,
+                f"raft decides by {decides} at {machine.name}, which applied {member.conf_state}",
+            )
+        if applied < self._founders:
+            return  # the founders know each other before they have applied anything
+        known = self._configurations.setdefault(applied, decides)
+        if known != decides:
+            raise Violation(
+                ONE_CONFIGURATION,
+                f"{machine.name} decides by {decides} at entry {applied}, others by {known}",
+            )
 
     def _look_at_leader(self, machine: Machine, member: Member) -> None:
         """Require that a new leader has what was committed before its term."""

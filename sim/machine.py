@@ -28,6 +28,7 @@ from kvorum.membership.bootstrap import BootstrapError
 from kvorum.membership.documents import Member as Peer
 from kvorum.mvcc.hashes import HashKV, HashRows
 from kvorum.peer.cluster.joining import Start
+from kvorum.raft.tracker import Configuration
 from kvorum.wal import exists as log_exists
 from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
@@ -99,7 +100,9 @@ class Machine:
         "number",
         "paused_until",
         "peers",
+        "seen_applied",
         "seen_committed",
+        "seen_configuration",
         "seen_revision",
         "seen_term",
         "snapshots_sent",
@@ -141,6 +144,8 @@ class Machine:
         self.seen_revision = 0
         self.seen_term = 0
         self.seen_committed = 0
+        self.seen_applied = 0
+        self.seen_configuration: Configuration | None = None
         self.crashes = 0
         self.starts = 0
         self.stops = 0
@@ -269,6 +274,8 @@ class Machine:
         self.seen_revision = 0
         self.seen_term = 0
         self.seen_committed = 0
+        self.seen_applied = 0
+        self.seen_configuration = None
         self.line(f"up applied {member.applied} revision {member.store.revision}")
         self._has_ticked = False
         self._tick_at = self._world.now + self._random.random() * self.tick_seconds

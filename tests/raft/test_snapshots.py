@@ -3,6 +3,7 @@
 import pytest
 
 from kvorum.raft import membership
+from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.core import Raft
 from kvorum.raft.errors import FatalError, SnapshotTemporarilyUnavailableError
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
@@ -47,6 +48,18 @@ def test_restore() -> None:
     # A node that has not stored its snapshot yet must not stand.
     tick_through(core)
     assert core.role == FOLLOWER
+
+
+def test_a_change_handed_out_before_a_snapshot_changes_nothing() -> None:
+    core = new_core(1, (1, 2))
+    given = snapshot((1, 2, 3))
+    assert restore(core, given)
+    late = ConfChange(ChangeType.ADD_LEARNER_NODE, 3)
+    assert membership.apply_conf_change(core, late) == given.conf_state
+    assert core.tracker.config.conf_state() == given.conf_state
+    core.applied_snapshot(given)
+    later = ConfChange(ChangeType.REMOVE_NODE, 3)
+    assert membership.apply_conf_change(core, later) == ConfState((1, 2))
 
 
 def test_restore_with_learners() -> None:

@@ -57,7 +57,7 @@ def apply_entries(member: Member, deadline: float) -> None:
     queue = member.apply_queue
     clock = member.clock
     hub = member.hub
-    while queue.messages and not member.is_installing:
+    while queue.messages and member.may_apply:
         if queue.slices is not None and not _continue(member, queue, deadline):
             return
         if member.must_wait_for_flush:

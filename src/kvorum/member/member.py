@@ -477,7 +477,7 @@ class Member:
     def _has_work(self) -> bool:
         return bool(
             self.node.has_ready()
-            or (self.apply_queue.messages and not self.must_wait_for_flush)
+            or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
             or self.procedures.runnable
             or self._slices
             or self.reads.is_waiting
@@ -499,6 +499,14 @@ class Member:
             self.reads.wake_at,
         )
         return max(now, min(moment for moment in moments if moment is not None))
+
+    @property
+    def may_apply(self) -> bool:
+        """Whether what waits to be applied may be: not what a received snapshot covers.
+
+        Raft decides by the snapshot's configuration from its receipt on.
+        """
+        return not self.is_installing and self.node.raft.log.unstable.snapshot is None
 
     @property
     def must_wait_for_flush(self) -> bool:

@@ -40,7 +40,13 @@ def restore_config(raft: Raft, state: ConfState) -> None:
 
 
 def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfState:
-    """Apply a committed change; return the members after it."""
+    """Apply a committed change; return the members after it.
+
+    A change that was handed out before a snapshot came is in the snapshot, whose configuration is
+    in force already: it changes nothing.
+    """
+    if raft.log.unstable.snapshot is not None:
+        return raft.tracker.config.conf_state()
     change = change.as_v2()
     try:
         changer = Changer(raft.tracker, raft.log.last_index())
