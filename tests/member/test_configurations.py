@@ -2,12 +2,15 @@
 
 import pytest
 
+from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
+from kvorum.member import requests
 from kvorum.member.jobs import Place
+from kvorum.member.leases import try_renew
 from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
 from tests.member.harness import Cluster, Machine
-from tests.member.test_three import added, change, equal
+from tests.member.test_three import added, change, equal, removed
 
 LEARNER = 99
 PROMOTION = ConfChange(ChangeType.ADD_NODE, LEARNER, encode_promotion(LEARNER))
@@ -95,3 +98,36 @@ def test_a_crash_between_a_snapshot_and_its_use_keeps_index_and_members_together
     assert (LEARNER in in_force(late).voters) is has_it
     cluster.wait(lambda: equal(cluster))
     assert in_force(late) == late.running.conf_state == in_force(leader)
+
+
+# A removed leader's.
+
+
+def test_a_removed_leader_answers_no_read() -> None:
+    cluster = Cluster(2)
+    leader, last = cluster.leader(), cluster.follower()
+    cluster.success(leader, leader.put(b"key", b"old"))
+    assert cluster.success(leader, change(leader, removed(leader))) == b"done"
+    cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
+    leader.is_paused = True
+    cluster.isolate(leader)
+    cluster.wait(lambda: last.running.is_leader)
+    cluster.success(last, last.put(b"key", b"new"))
+    # It stood still for a moment, and has not noticed yet.
+    leader.is_paused = False
+    call = leader.range(b"key")
+    cluster.settle()
+    assert leader.running.is_leader
+    cluster.pass_time(3.0)
+    assert call not in leader.replies
+
+
+def test_a_removed_leader_renews_no_lease() -> None:
+    cluster = Cluster(2)
+    leader = cluster.leader()
+    grant = LeaseGrantRequest(ID=7, TTL=60).SerializeToString()
+    cluster.success(leader, leader.propose(requests.LEASE_GRANT, grant))
+    assert try_renew(leader.running, 7) == 60
+    assert cluster.success(leader, change(leader, removed(leader))) == b"done"
+    assert leader.running.is_leader
+    assert try_renew(leader.running, 7) is None

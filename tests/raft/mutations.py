@@ -538,6 +538,12 @@ MUTATIONS = [
         "    if raft.id not in (*state.voters, *state.learners, *state.voters_outgoing):\n",
         "    if False:\n",
     ),
+    Mutation(
+        "a change is applied on top of a snapshot's",
+        "membership",
+        "    if raft.log.unstable.snapshot is not None:\n",
+        "    if False:\n",
+    ),
     # Storage and application.
     Mutation(
         "a commit must be synced",
@@ -614,6 +620,18 @@ MUTATIONS = [
         "    confirmed = max(raft.read_only.acknowledged.values())\n",
     ),
     Mutation(
+        "a leader without a vote answers reads",
+        "reads",
+        "    if not raft.tracker.is_voter(raft.id):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a leader without a vote answers the reads that wait",
+        "membership",
+        "        drop_all(raft)\n",
+        "        pass\n",
+    ),
+    Mutation(
         "a follower of any term confirms its read",
         "reads",
         "        message.log_term == raft.term\n",
@@ -640,8 +658,8 @@ MUTATIONS = [
     Mutation(
         "a new leader answers reads before its first commit",
         "reads",
-        "    if not _committed_in_term(raft):\n",
-        "    if False:\n",
+        "    elif not _committed_in_term(raft):\n",
+        "    elif False:\n",
     ),
     Mutation(
         "reads that waited are never released",

@@ -2,6 +2,8 @@
 
 import pytest
 
+from kvorum.raft import membership
+from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2, Transition
 from kvorum.raft.config import ReadOnlyOption
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import HardState, Message, MessageType
@@ -185,6 +187,43 @@ def test_a_single_voter_answers_at_once() -> None:
     core.log.commit_to(1)
     core.step(request(1, b"ctx"))
     assert core.read_states == [ReadState(1, b"ctx")]
+
+
+@pytest.mark.parametrize("option", list(ReadOnlyOption))
+@pytest.mark.parametrize("change", [ChangeType.REMOVE_NODE, ChangeType.ADD_LEARNER_NODE])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_leader_that_votes_no_more_answers_nobody(
+    change: int, option: ReadOnlyOption, size: int
+) -> None:
+    net = Net.of(size, read_only_option=option, check_quorum=option is ReadOnlyOption.LEASE_BASED)
+    net.send(hup(1))
+    core = net[1]
+    early = [request(1, b"early"), forwarded(net, 2, b"early")]
+    early[1].log_term = 0
+    if option is ReadOnlyOption.SAFE:
+        for each in early:
+            core.step(each)
+    membership.apply_conf_change(core, ConfChange(change, 1))
+    assert core.role == LEADER
+    core.step(request(1, b"late"))
+    core.step(forwarded(net, 2, b"late"))
+    net.send(*net.filter(read(core)))
+    net.send(beat(1))
+    assert [core.read_states, net[2].read_states] == [[], []]
+
+
+def test_a_leader_that_leaves_a_joint_configuration_answers_until_it_has() -> None:
+    net = Net.of(3)
+    net.send(hup(1))
+    leaving = ConfChangeV2(Transition.JOINT_EXPLICIT, (Change(ChangeType.REMOVE_NODE, 1),))
+    for node in (1, 2, 3):
+        membership.apply_conf_change(net[node], leaving)
+    net.send(request(1, b"joint"))
+    assert net[1].read_states == [ReadState(1, b"joint")]
+    net[1].read_states = []
+    membership.apply_conf_change(net[1], ConfChangeV2())
+    net.send(request(1, b"left"))
+    assert net[1].read_states == []
 
 
 def test_a_leader_with_a_lease_answers_at_once() -> None:

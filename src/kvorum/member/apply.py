@@ -215,7 +215,7 @@ def _begin_term(member: Member, entry: Entry) -> Slices | None:
     """Take a leader's first entry: what is committed is known now, and leases count from here."""
     member.reads.ask_again()
     raft = member.node.raft
-    if raft.role == Role.LEADER and entry.term == raft.term:
+    if raft.role == Role.LEADER and entry.term == raft.term and not member.was_removed:
         return leases.promote(member)
     return None
 

@@ -272,6 +272,8 @@ class Member:
         """Note that this member was removed from the cluster; its runtime ends it."""
         if not self.was_removed:
             self.was_removed = True
+            # It may lead on for a moment; whoever leads next counts the time by then.
+            self.lessor.demote()
             self.logger.warning("this member was removed from the cluster")
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:

@@ -14,7 +14,7 @@ from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.describe import conf_state_text
 from kvorum.raft.errors import ConfChangeError
 from kvorum.raft.messages import NONE, ConfState, Snapshot
-from kvorum.raft.reads import answer_confirmed
+from kvorum.raft.reads import answer_confirmed, drop_all
 from kvorum.raft.replication import broadcast_append, maybe_commit, maybe_send_append
 from kvorum.raft.states import Role
 from kvorum.raft.tracker import Tracker
@@ -72,6 +72,7 @@ def _switch(raft: Raft, result: Result) -> ConfState:
     raft.is_learner = own is not None and own.is_learner
     if raft.role == Role.LEADER and (own is None or own.is_learner):
         # It may still lead the group out of this, unless told otherwise.
+        drop_all(raft)
         if raft.config.step_down_on_removal:
             raft.become_follower(raft.term, NONE)
         return state

@@ -1,7 +1,9 @@
 """Linearizable reads on the leader: which index must be applied before a read is served.
 
 A leader knows what is committed only once it has committed an entry of its own term; reads
-wait for that. Then it must know that it still leads: by asking a quorum, or by its lease.
+wait for that. Then it must know that it still leads: by asking a quorum, or by its lease. A leader
+that was removed, or made a learner, leads on so that its peers learn of it, but may never hear who
+leads next: from then on it answers no read.
 
 A follower's request carries the follower's term. If that is the leader's, the follower had voted
 for no later leader when it asked, and together they may be a quorum already: no later leader was
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.marks import mark
 from kvorum.raft.config import ReadOnlyOption
 from kvorum.raft.messages import NONE, Message, MessageType
+from kvorum.raft.read_only import ReadOnly
 from kvorum.raft.replication import broadcast_heartbeat
 from kvorum.raft.states import ReadState
 
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 
 
 def on_read_index(raft: Raft, message: Message) -> None:
-    """Answer a read, or let it wait."""
-    if not _committed_in_term(raft):
+    """Answer a read, or let it wait. Who leads without a vote answers none."""
+    if not raft.tracker.is_voter(raft.id):
+        raft.logger.debug(f"{raft.id:x} does not vote any more; dropping index reading msg")
+    elif not _committed_in_term(raft):
         mark("read waits for the first commit of a term")
         raft.pending_read_index_messages.append(message)
-    elif raft.tracker.is_singleton():
+    elif raft.tracker.decides_alone(raft.id):
         _answer(raft, message, raft.log.committed)
     else:
         _read(raft, message)
@@ -40,6 +45,12 @@ def release_pending(raft: Raft) -> None:
         waiting, raft.pending_read_index_messages = raft.pending_read_index_messages, []
         for message in waiting:
             on_read_index(raft, message)
+
+
+def drop_all(raft: Raft) -> None:
+    """Forget the reads that wait: this leader does not vote any more."""
+    raft.pending_read_index_messages = []
+    raft.read_only = ReadOnly()
 
 
 def on_heartbeat_response(raft: Raft, message: Message) -> None:

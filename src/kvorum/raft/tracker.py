@@ -92,9 +92,13 @@ class Tracker:
         window = Inflights(self.inflight_messages_max, self.inflight_bytes_max)
         return Progress(match, next_index, window)
 
-    def is_singleton(self) -> bool:
-        """Tell whether one voter decides alone."""
-        return len(self._incoming) == 1 and not self._outgoing
+    def is_voter(self, node: int) -> bool:
+        """Tell whether a node votes; a leader that was removed does not, though it leads on."""
+        return node in self._incoming or node in self._outgoing
+
+    def decides_alone(self, node: int) -> bool:
+        """Tell whether a node is the only voter."""
+        return len(self._incoming) == 1 and node in self._incoming and not self._outgoing
 
     def committed(self) -> int:
         """Return the greatest index that is on a quorum."""
