@@ -1,5 +1,7 @@
 """Which configuration counts: a snapshot's, a removed leader's, one that is not durable yet."""
 
+from collections.abc import Callable
+
 import pytest
 
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
@@ -131,3 +133,64 @@ def test_a_removed_leader_renews_no_lease() -> None:
     assert cluster.success(leader, change(leader, removed(leader))) == b"done"
     assert leader.running.is_leader
     assert try_renew(leader.running, 7) is None
+
+
+# One that is not durable yet.
+
+
+def about_to_be_committed(
+    at: Callable[[Cluster], Machine], victim: Callable[[Cluster], Machine]
+) -> tuple[Cluster, Machine, Machine, int]:
+    """Return two members, of which one is to be removed, the leader, and the call at it.
+
+    All that is missing for the removal is its commit index on the disk of the other.
+    """
+    cluster = Cluster(2)
+    leader, follower = cluster.leader(), cluster.follower()
+    cluster.wait(lambda: all(each.running.is_published for each in cluster))
+    gone = victim(cluster)
+    last = follower if gone is leader else leader
+    call = change(at(cluster), removed(gone))
+    index = leader.running.node.raft.log.last_index() + 1
+    for _ in range(20):
+        if last.running.storage.last_index() >= index:
+            break
+        for machine in cluster:
+            machine.turn()
+        cluster.deliver()
+    last.held.add(Place.LOG)
+    cluster.settle()
+    assert last.running.committed >= index
+    return cluster, gone, last, call
+
+
+@pytest.mark.parametrize("at", [Cluster.leader, Cluster.follower])
+def test_nobody_is_told_of_a_removal_before_it_is_durable(
+    at: Callable[[Cluster], Machine],
+) -> None:
+    cluster, gone, last, call = about_to_be_committed(at, Cluster.follower)
+    assert not gone.running.was_removed and not gone.running.cluster.is_removed(gone.running.id)
+    assert call not in gone.replies and call not in last.replies
+    assert len(last.running.conf_state.voters) == 2
+    last.lose_power(lambda: False)
+    last.held.clear()
+    last.start()
+    cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
+    cluster.success(last, last.put(b"key"))
+
+
+@pytest.mark.parametrize("victim", [Cluster.leader, Cluster.follower])
+def test_who_knows_of_a_removal_does_not_forget_it(
+    victim: Callable[[Cluster], Machine],
+) -> None:
+    cluster, gone, last, call = about_to_be_committed(victim, victim)
+    assert len(last.running.conf_state.voters) == 2
+    last.held.clear()
+    cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
+    assert cluster.success(gone, call) == b"done"
+    # Told by the log, not by a transport that refuses it.
+    assert gone.running.was_removed
+    gone.kill()
+    last.lose_power(lambda: False)
+    last.start()
+    cluster.success(last, last.put(b"key"))

@@ -231,8 +231,8 @@ MUTATIONS = [
     Mutation(
         "heartbeats commit what the peer may not have",
         "replication",
-        "            commit = min(peer.match, raft.log.committed)\n",
-        "            commit = raft.log.committed\n",
+        "            commit = min(peer.match, committed)\n",
+        "            commit = committed\n",
     ),
     Mutation(
         "an empty probe pauses",
@@ -445,6 +445,24 @@ MUTATIONS = [
         "membership",
         "        if raft.config.step_down_on_removal:\n",
         "        if False:\n",
+    ),
+    Mutation(
+        "a change is told of before it is applied",
+        "leader",
+        "        raft.untold_changes.append(index)\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "a new leader tells of the changes it found",
+        "core",
+        "            self.untold_changes = membership.uncommitted_changes(self)\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "heartbeats tell of a change before it is applied",
+        "replication",
+        "            commit = min(peer.match, committed)\n",
+        "            commit = min(peer.match, raft.log.committed)\n",
     ),
     # Transfer.
     Mutation(

@@ -15,12 +15,15 @@ from tests.raft.cores import (
     Net,
     add_learner,
     add_node,
+    beat,
     entries,
     hup,
     lead,
     lines_of,
     new_core,
     next_entries,
+    prop,
+    read,
     remove_node,
     tick_through,
     transfer,
@@ -150,3 +153,58 @@ def test_a_configuration_that_cannot_be_restored_stops_the_node() -> None:
         new_core(1, (), learners=(1,))
     with pytest.raises(FatalError, match="ConfStates not equivalent after sorting"):
         new_core(1, (1, 2), learners=(2, 3))
+
+
+# Telling peers that a change is committed.
+
+
+def test_a_change_is_told_of_when_it_is_applied() -> None:
+    net = Net.of(3, tell_changes_when_applied=True)
+    net.send(hup(1))
+    next_entries(net[1])
+    removal = ConfChange(ChangeType.REMOVE_NODE, 3)
+    net.send(proposal(removal))
+    net.send(prop(1))
+    net.send(beat(1))
+    assert [net[node].log.committed for node in (1, 2, 3)] == [3, 1, 1]
+    membership.apply_conf_change(net[1], removal)
+    # Whom it removes is told, too, and of what was committed since.
+    net.send(*net.filter(read(net[1])))
+    assert [net[node].log.committed for node in (1, 2, 3)] == [3, 3, 3]
+    assert 3 not in net[1].tracker.progress
+    net.send(prop(1))
+    assert [net[node].log.committed for node in (1, 2)] == [4, 4]
+
+
+def test_a_new_leader_tells_of_the_changes_it_found_when_they_are_applied() -> None:
+    net = Net.of(3, tell_changes_when_applied=True)
+    net.send(hup(1))
+    next_entries(net[1])
+    net.isolate(1)
+    found = [
+        Entry(kind, 1, index, data)
+        for index, (kind, data) in enumerate(
+            [encode_conf_change(ADD_3), (EntryType.NORMAL, b""), encode_conf_change(ADD_3)], 2
+        )
+    ]
+    for node in (2, 3):
+        net[node].log.append(found)
+    net.send(hup(2))
+    assert net[2].role == LEADER
+    assert [net[node].log.committed for node in (2, 3)] == [5, 1]
+    membership.apply_conf_change(net[2], ADD_3)
+    net.send(*net.filter(read(net[2])))
+    assert net[3].log.committed == 3
+    net.send(beat(2))
+    assert net[3].log.committed == 3
+    membership.apply_conf_change(net[2], ADD_3)
+    net.send(*net.filter(read(net[2])))
+    assert net[3].log.committed == 5
+
+
+def test_a_change_is_told_of_at_once_unless_asked_otherwise() -> None:
+    net = Net.of(3)
+    net.send(hup(1))
+    next_entries(net[1])
+    net.send(proposal(ConfChange(ChangeType.REMOVE_NODE, 3)))
+    assert [net[node].log.committed for node in (1, 2, 3)] == [2, 2, 2]

@@ -142,6 +142,10 @@ def _apply_run(
                 continue
         member.note_applied(applied, term)
         if kind != normal:
+            if not member.writer.is_commit_durable(entry.index):
+                # `may_apply` tells when to go on.
+                position -= 1
+                break
             changes.apply_change(member, entry)
         elif not data:
             slices = _begin_term(member, entry)

@@ -2,6 +2,10 @@
 
 Every member judges a change by the same state. One that is refused is applied in raft without a
 node, so that it changes nothing there either, and still moves the index.
+
+A change is applied when it is durable here that it is committed, and a leader tells its peers only
+then. Who was removed may be gone for good as soon as anybody knows of it, and a member that forgot
+it would wait for that vote for ever.
 """
 
 from __future__ import annotations
@@ -30,8 +34,6 @@ def apply_change(member: Member, entry: Entry) -> None:
         conf_state = member.node.apply_conf_change(change)
     member.conf_state = conf_state
     member.backend.set_conf_state(encode_conf_state(conf_state))
-    # Who was removed may be gone for good, and nobody else could tell again that it was.
-    member.writer.keep_commit()
     if isinstance(change, ConfChange):
         if refusal is not None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")

@@ -3,7 +3,7 @@
 Writes gather while earlier ones are on their way, and at most two batches are. Messages that
 promise something leave when the batch that holds it is durable, and so does the member's own
 acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
-write, unless it is of the membership; its messages follow the batches before them.
+write, unless a change of the membership waits for it; its messages follow the batches before them.
 """
 
 from collections import deque
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from kvorum.files import Files
 from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
@@ -23,6 +24,13 @@ from kvorum.wal import Log
 
 BATCHES_ON_THEIR_WAY_MAX: Final = 2
 BATCH_BYTES_MAX: Final = 4 << 20
+
+
+class _Barrier:
+    """A job that is done when those before it are."""
+
+    def run(self, files: Files) -> None:
+        """Do nothing."""
 
 
 class LogWriter:
@@ -40,6 +48,8 @@ class LogWriter:
         "_waiting",
         "_writing",
         "durable_appends",
+        "durable_commit",
+        "is_keeping_commit",
     )
 
     def __init__(
@@ -64,6 +74,9 @@ class LogWriter:
         self._installing: Message | None = None
         self._is_preparing = False
         self.durable_appends = 0
+        # The last index of which it was asked, and whether that is still on its way.
+        self.durable_commit = 0
+        self.is_keeping_commit = False
 
     def add(self, message: Message) -> None:
         """Take a storage write from raft."""
@@ -197,12 +210,25 @@ class LogWriter:
         record = self._log.save_snapshot(index, term, conf_state)
         self._out.jobs.append(Job(Place.LOG, record, done))
 
-    def keep_commit(self) -> None:
-        """Make durable what is known to be committed."""
+    def is_commit_durable(self, index: int) -> bool:
+        """Tell whether a start would know that a committed entry is; if not, see to it.
+
+        While that takes, `is_keeping_commit` is set. Raft has handed the entry out to be applied,
+        so the state that commits it came before.
+        """
+        if index <= self.durable_commit:
+            return True
         self._write_gathered()
         job = self._log.flush()
-        if job is not None:
-            self._out.jobs.append(Job(Place.LOG, job, _nothing))
+        self.is_keeping_commit = True
+        # Without a job some batch before this one has it.
+        work = _Barrier() if job is None else job
+        self._out.jobs.append(Job(Place.LOG, work, lambda _: self._commit_kept(index)))
+        return False
+
+    def _commit_kept(self, index: int) -> None:
+        self.durable_commit = index
+        self.is_keeping_commit = False
 
     def _write_gathered(self) -> None:
         """Write what waits; the state that commits what is applied may be among it."""

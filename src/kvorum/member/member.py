@@ -506,9 +506,14 @@ class Member:
     def may_apply(self) -> bool:
         """Whether what waits to be applied may be: not what a received snapshot covers.
 
-        Raft decides by the snapshot's configuration from its receipt on.
+        Raft decides by the snapshot's configuration from its receipt on. And a change of the
+        members waits until it is durable that it is committed.
         """
-        return not self.is_installing and self.node.raft.log.unstable.snapshot is None
+        return (
+            not self.is_installing
+            and not self.writer.is_keeping_commit
+            and self.node.raft.log.unstable.snapshot is None
+        )
 
     @property
     def must_wait_for_flush(self) -> bool:

@@ -264,6 +264,8 @@ def _raft_config(
         inflight_bytes_max=config.inflight_bytes_max,
         check_quorum=True,
         pre_vote=config.pre_vote,
+        # Applied here means that it is durable that the change is committed.
+        tell_changes_when_applied=True,
     )
 
 

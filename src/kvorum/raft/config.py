@@ -42,6 +42,8 @@ class Config:
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False
     step_down_on_removal: bool = False
+    # A leader tells nobody that a change of the membership is committed before it has applied it.
+    tell_changes_when_applied: bool = False
 
     def validate(self) -> None:
         """Raise ValueError if the options do not fit together; fill in what follows."""

@@ -76,6 +76,7 @@ class Raft:
         "term",
         "tracker",
         "uncommitted_size",
+        "untold_changes",
         "vote",
     )
 
@@ -96,6 +97,8 @@ class Raft:
         self.pending_conf_index = 0
         # An estimate of the payload above the commit mark; what this leader took itself.
         self.uncommitted_size = 0
+        # Where this leader's log has changes whose commit its peers may not hear of yet.
+        self.untold_changes: list[int] = []
         self.read_only = ReadOnly()
         self.read_states: list[ReadState] = []
         # Reads that came before this leader committed an entry of its term.
@@ -173,6 +176,7 @@ class Raft:
             progress[self.id].match = last
         self.pending_conf_index = 0
         self.uncommitted_size = 0
+        self.untold_changes = []
         self.read_only = ReadOnly()
 
     def become_follower(self, term: int, lead: int) -> None:
@@ -213,6 +217,8 @@ class Raft:
             own.recent_active = True
         # Some entry of the log may be a change of the membership that was not applied yet.
         self.pending_conf_index = self.log.last_index()
+        if self.config.tell_changes_when_applied:
+            self.untold_changes = membership.uncommitted_changes(self)
         if not replication.append(self, [(EntryType.NORMAL, b"")]):
             self.stop("empty entry was dropped")
         self.logger.info(f"{self.id:x} became leader at term {self.term}")

@@ -22,6 +22,7 @@ from kvorum.raft.replication import (
     broadcast_heartbeat,
     maybe_commit,
     maybe_send_append,
+    tellable_commit,
 )
 from kvorum.raft.wire import decode_conf_change
 
@@ -85,7 +86,10 @@ def _check_conf_change(raft: Raft, entry: Entry, position: int) -> Payload:
             f"at config {config}: {reason}"
         )
         return EntryType.NORMAL, b""
-    raft.pending_conf_index = raft.log.last_index() + position + 1
+    index = raft.log.last_index() + position + 1
+    raft.pending_conf_index = index
+    if raft.config.tell_changes_when_applied:
+        raft.untold_changes.append(index)
     return entry.type, entry.data
 
 
@@ -122,7 +126,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
     if maybe_commit(raft):
         reads.release_pending(raft)
         broadcast_append(raft)
-    elif node != raft.id and peer.can_bump_commit(raft.log.committed):
+    elif node != raft.id and peer.can_bump_commit(tellable_commit(raft)):
         maybe_send_append(raft, node, peer, send_if_empty=True)
     if node != raft.id:
         while maybe_send_append(raft, node, peer, send_if_empty=False):

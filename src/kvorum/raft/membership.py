@@ -12,10 +12,16 @@ from kvorum.api.marks import mark
 from kvorum.raft.changer import Changer, Result, restore
 from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.describe import conf_state_text
+from kvorum.raft.entries import EntryType
 from kvorum.raft.errors import ConfChangeError
 from kvorum.raft.messages import NONE, ConfState, Snapshot
 from kvorum.raft.reads import answer_confirmed, drop_all
-from kvorum.raft.replication import broadcast_append, maybe_commit, maybe_send_append
+from kvorum.raft.replication import (
+    broadcast_append,
+    maybe_commit,
+    maybe_send_append,
+    tellable_commit,
+)
 from kvorum.raft.states import Role
 from kvorum.raft.tracker import Tracker
 
@@ -47,6 +53,8 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
     """
     if raft.log.unstable.snapshot is not None:
         return raft.tracker.config.conf_state()
+    if raft.untold_changes:
+        _tell_change(raft)
     change = change.as_v2()
     try:
         changer = Changer(raft.tracker, raft.log.last_index())
@@ -61,6 +69,22 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
         # It was committed, so every member of the group meets it at this index.
         raft.stop(str(error))
     return _switch(raft, result)
+
+
+def uncommitted_changes(raft: Raft) -> list[int]:
+    """Return where the log has changes that are not known to be committed."""
+    log = raft.log
+    pages = log.scan(log.committed + 1, log.last_index() + 1, raft.config.committed_size_max)
+    return [entry.index for page in pages for entry in page if entry.type != EntryType.NORMAL]
+
+
+def _tell_change(raft: Raft) -> None:
+    """Let peers hear that the change which is applied now is committed: whom it removes, too."""
+    del raft.untold_changes[0]
+    committed = tellable_commit(raft)
+    for node, peer in raft.tracker.progress.items():
+        if node != raft.id and peer.can_bump_commit(committed):
+            maybe_send_append(raft, node, peer, send_if_empty=True)
 
 
 def _switch(raft: Raft, result: Result) -> ConfState:

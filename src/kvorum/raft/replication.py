@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Payload = tuple[int, bytes]  # the type and the data of an entry to be
 
 
+def tellable_commit(raft: Raft) -> int:
+    """Return the commit index that peers may hear of."""
+    committed = raft.log.committed
+    return min(committed, raft.untold_changes[0] - 1) if raft.untold_changes else committed
+
+
 def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) -> bool:
     """Send the peer what it needs next, if it may be sent anything; tell whether it was."""
     log = raft.log
@@ -43,6 +49,7 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
         return False
     if compacted:
         return _maybe_send_snapshot(raft, to, peer)
+    committed = tellable_commit(raft)
     raft.send(
         Message(
             MessageType.APP,
@@ -50,11 +57,11 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
             index=previous,
             log_term=previous_term,
             entries=entries,
-            commit=log.committed,
+            commit=committed,
         )
     )
     peer.sent_entries(len(entries), payload_size(entries) if entries else 0)
-    peer.sent_commit = log.committed
+    peer.sent_commit = committed
     return True
 
 
@@ -92,10 +99,11 @@ def broadcast_append(raft: Raft) -> None:
 def broadcast_heartbeat(raft: Raft) -> None:
     """Tell every peer that this node leads, and which read is the newest."""
     context = raft.read_only.context()
+    committed = tellable_commit(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:
             # Never above what the peer is known to have: it may have lost the rest.
-            commit = min(peer.match, raft.log.committed)
+            commit = min(peer.match, committed)
             raft.send(Message(MessageType.HEARTBEAT, to=node, commit=commit, context=context))
             peer.sent_commit = commit
 
