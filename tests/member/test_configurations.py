@@ -1,16 +1,20 @@
 """Which configuration counts: a snapshot's, a removed leader's, one that is not durable yet."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
+from kvorum.files.interface import read_file
 from kvorum.member import requests
+from kvorum.member.images import BuildImage
 from kvorum.member.jobs import Place
 from kvorum.member.leases import try_renew
 from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
+from kvorum.snap.format import decode
 from tests.member.harness import Cluster, Machine
 from tests.member.test_three import added, change, equal, removed
 
@@ -194,3 +198,71 @@ def test_who_knows_of_a_removal_does_not_forget_it(
     last.lose_power(lambda: False)
     last.start()
     cluster.success(last, last.put(b"key"))
+
+
+# That of a snapshot, and of the database it belongs to.
+
+
+def told_of(data: bytes) -> set[int]:
+    """Return the members that the data of a snapshot lists."""
+    members = json.loads(data)["Root"]["Children"]["0"]["Children"]["members"]["Children"]
+    return {int(name, 16) for name in members}
+
+
+def test_a_snap_file_lists_the_members_of_its_index() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    member = leader.running
+    cluster.wait(lambda: all(each.running.is_published for each in cluster))
+    cluster.pass_time(1.0)
+    cluster.success(leader, leader.put(b"key"))
+    leader.held.add(Place.FLUSHER)
+    member.snapshots.is_wanted = True
+    member.flush_soon()
+    cluster.settle()
+    before = member.applied
+    adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))
+    assert cluster.success(leader, adding) == b"done"
+    leader.held.clear()
+    cluster.wait(lambda: member.snapshots.index)
+    names = [name for name in leader.files.list(member.snap_directory) if name.endswith(".snap")]
+    path = f"{member.snap_directory}/{names[-1]}"
+    written = decode(path, read_file(leader.files, path))
+    assert written.index == before
+    assert told_of(written.data) == {*written.conf_state.voters, *written.conf_state.learners}
+    assert LEARNER not in told_of(written.data)
+
+
+@pytest.mark.parametrize("has_changed_before", [False, True])
+def test_a_snapshot_that_is_sent_lists_the_members_of_its_image(has_changed_before: bool) -> None:
+    cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
+    leader, late = cluster.leader(), cluster.follower()
+    member = leader.running
+    cluster.wait(lambda: all(each.running.is_published for each in cluster))
+    cluster.isolate(late)
+    for number in range(200):
+        leader.put(b"%d" % number)
+        cluster.pass_time(0.02)
+    leader.held.add(Place.HELPER)
+    cluster.heal()
+    cluster.wait(lambda: any(isinstance(job.work, BuildImage) for job in leader.jobs[Place.HELPER]))
+    jobs = leader.jobs[Place.HELPER]
+    while not isinstance(jobs[0].work, BuildImage):
+        leader.run_job(jobs.popleft())
+    adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))
+    facts = None
+    if not has_changed_before:
+        facts = jobs[0].run(leader.files, leader.environments)
+    assert cluster.success(leader, adding) == b"done"
+    cluster.pass_time(1.0)
+    if has_changed_before:
+        facts = jobs[0].run(leader.files, leader.environments)
+    member.completed(jobs.popleft(), facts)
+    (transfer,) = member.out.snapshots
+    snapshot = transfer.message.snapshot
+    assert snapshot is not None
+    assert told_of(snapshot.data) == {*snapshot.conf_state.voters, *snapshot.conf_state.learners}
+    assert (LEARNER in told_of(snapshot.data)) is has_changed_before
+    leader.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    assert in_force(late) == late.running.conf_state == in_force(leader)

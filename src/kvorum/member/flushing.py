@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from kvorum.member import snapshots
 from kvorum.member.jobs import Job, Place
-from kvorum.member.snapshots import SealedAt
 
 if TYPE_CHECKING:
     from kvorum.backend import Environment
@@ -39,8 +38,7 @@ def flush(member: Member, now: float) -> None:
     work = backend.seal()
     if work is None:
         return
-    index, term = backend.applied_index, backend.applied_term
-    member.snapshots.sealed = SealedAt(index, term, member.conf_state)
+    member.snapshots.sealed = snapshots.sealed_at(member)
     done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)
     # A large batch, the work of one long entry, is staged beside the loop: slower, but who waits
     # for half a second is taken for dead.

@@ -15,6 +15,7 @@ from kvorum.backend.environment import Environments
 from kvorum.backend.images import image_rows, sealed_content
 from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.files import Files, Opening
+from kvorum.membership.v2_store import MEMBERSHIP_BUCKETS
 from kvorum.mvcc.restore import Noted, note_slices
 from kvorum.mvcc.slices import Slices
 
@@ -33,6 +34,8 @@ class ImageFacts:
     index: int
     term: int
     conf_state: bytes
+    membership: dict[bytes, dict[bytes, bytes]]
+    """As it is stored, by bucket."""
     length: int
 
 
@@ -52,7 +55,9 @@ class BuildImage:
             with open_view(files, environments, self.directory) as view:
                 length = write_image(files, descriptor, dump_image(view))
                 index, term = view.applied()
-                return ImageFacts(index, term, view.get(META, CONF_STATE) or b"", length)
+                conf_state = view.get(META, CONF_STATE) or b""
+                membership = {bucket: dict(view.items(bucket)) for bucket in MEMBERSHIP_BUCKETS}
+                return ImageFacts(index, term, conf_state, membership, length)
         finally:
             files.close(descriptor)
 

@@ -26,7 +26,7 @@ from kvorum.member.jobs import Job, Place
 from kvorum.member.outbox import SnapshotTransfer
 from kvorum.member.state import State, open_database, read_again
 from kvorum.membership.documents import decode_conf_state
-from kvorum.membership.v2_store import snapshot_data
+from kvorum.membership.v2_store import snapshot_data, stored_snapshot_data
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.snap import ReleaseDatabases, WriteSnap, database_path
 
@@ -53,6 +53,8 @@ class SealedAt:
     index: int
     term: int
     conf_state: ConfState
+    data: bytes | None
+    """The membership at that index, where a `.snap` file is to be written."""
 
 
 class Snapshots:
@@ -104,6 +106,19 @@ class Snapshots:
         return self._images
 
 
+def sealed_at(member: Member) -> SealedAt:
+    """Return what the batch amounts to that is sealed now, and whether a `.snap` follows it."""
+    snapshots = member.snapshots
+    index, term = member.backend.applied_index, member.backend.applied_term
+    due = index - snapshots.index > member.config.snapshot_entries or snapshots.is_wanted
+    data = None
+    if due and member.conf_state.voters and not snapshots.writing and index > snapshots.index:
+        snapshots.is_wanted = False
+        # When the batch is durable, the members may be others.
+        data = snapshot_data(member.cluster)
+    return SealedAt(index, term, member.conf_state, data)
+
+
 def after_flush(member: Member) -> None:
     """Do what may be done now that a batch of the backend is durable."""
     snapshots = member.snapshots
@@ -111,7 +126,8 @@ def after_flush(member: Member) -> None:
     assert sealed is not None, "a flush ended that did not begin"
     if sealed.conf_state.voters:
         _compact_memory(member, sealed)
-        _write_snap(member, sealed)
+    if sealed.data is not None:
+        _write_snap(member, sealed, sealed.data)
     build_image(member)
 
 
@@ -139,13 +155,8 @@ def _expect_image(member: Member, index: int) -> None:
         member.out.jobs.append(Job(Place.HELPER, Nothing(), _nothing, _ignore))
 
 
-def _write_snap(member: Member, sealed: SealedAt) -> None:
-    snapshots = member.snapshots
-    due = sealed.index - snapshots.index > member.config.snapshot_entries or snapshots.is_wanted
-    if not due or snapshots.writing or sealed.index <= snapshots.index:
-        return
-    snapshots.writing, snapshots.is_wanted = True, False
-    data = snapshot_data(member.cluster)
+def _write_snap(member: Member, sealed: SealedAt, data: bytes) -> None:
+    member.snapshots.writing = True
     snapshot = Snapshot(sealed.index, sealed.term, sealed.conf_state, data)
     work = WriteSnap(member.snap_directory, snapshot)
     member.out.jobs.append(Job(Place.LOG, work, lambda _: _record(member, sealed)))
@@ -210,8 +221,9 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
     snapshots.building = False
     snapshots.transfers[path] = len(messages)
     conf_state = decode_conf_state(facts.conf_state)
-    document = snapshot_data(member.cluster)
-    snapshot = Snapshot(facts.index, facts.term, conf_state, document)
+    # The members may be others by now.
+    data = stored_snapshot_data(facts.membership)
+    snapshot = Snapshot(facts.index, facts.term, conf_state, data)
     for message in messages:
         sent = Message(
             MessageType.SNAP,

@@ -1,14 +1,23 @@
 """The membership in the JSON of etcd's version 2 store, which snapshots carry.
 
 Members of version 3.6 refuse a snapshot without it, and those of 3.5 take the membership from
-it; newer ones never read it. A leaf has no children, a directory an object of them.
+it, so it must be that of the index: changes behind it would be refused. Newer ones never read it. A
+leaf has no children, a directory an object of them.
 """
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from kvorum.backend.buckets import CLUSTER, MEMBERS, MEMBERS_REMOVED
 from kvorum.membership.cluster import Cluster
 from kvorum.membership.documents import encode_attributes, encode_raft_attributes
+
+if TYPE_CHECKING:
+    from kvorum.backend.backend import Backend
+
+Buckets = Mapping[bytes, Mapping[bytes, bytes]]
+MEMBERSHIP_BUCKETS: Final = (MEMBERS, MEMBERS_REMOVED, CLUSTER)
 
 _NEVER = "0001-01-01T00:00:00Z"
 
@@ -29,6 +38,27 @@ def snapshot_data(cluster: Cluster) -> bytes:
         about["version"] = str(cluster.version)
     document = {"Root": _node("/", {"0": about, "1": {}}), "CurrentIndex": 0, "CurrentVersion": 2}
     return json.dumps(document, separators=(",", ":")).encode()
+
+
+class _Stored:
+    """Entries that were read from a database; a cluster reads through `get` and `items` alone."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+
+    def get(self, bucket: bytes, name: bytes) -> bytes | None:
+        return self._buckets.get(bucket, {}).get(name)
+
+    def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
+        return sorted(self._buckets.get(bucket, {}).items())
+
+
+def stored_snapshot_data(buckets: Buckets) -> bytes:
+    """Return what the data of a Raft snapshot is at a membership that was read as it is stored."""
+    # The data names neither member nor cluster.
+    cluster = Cluster(cast("Backend", _Stored(buckets)), 0, 0)
+    cluster.restore()
+    return snapshot_data(cluster)
 
 
 def _node(path: str, content: Any) -> dict[str, Any]:
