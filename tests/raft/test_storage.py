@@ -10,6 +10,7 @@ from kvorum.raft.errors import (
     UnavailableError,
 )
 from kvorum.raft.messages import ConfState, HardState, Snapshot
+from kvorum.raft.storage import ENTRY_OVERHEAD_BYTES
 from tests.raft.cores import StoredLog, entries
 
 
@@ -20,6 +21,36 @@ def storage(*terms: int) -> StoredLog:
 def terms_of(log: StoredLog) -> list[int]:
     dummy = log.first_index() - 1
     return [log.term(index) for index in range(dummy, log.last_index() + 1)]
+
+
+def memory_of(log: StoredLog) -> int:
+    """Return what the entries take, counted anew."""
+    first, last = log.first_index(), log.last_index()
+    kept = log.entries(first, last + 1, NO_LIMIT) if first <= last else []
+    return encoded_size(kept) + ENTRY_OVERHEAD_BYTES * len(kept)
+
+
+def test_what_the_entries_take_is_known() -> None:
+    log = storage(4, 5, 6)
+    assert log.memory_bytes == memory_of(log) > 0
+    log.append(entries(5, 7, 7, 7))
+    assert log.memory_bytes == memory_of(log)
+    # The first of them is compacted already.
+    log.append(entries(3, 3, 7))
+    assert log.memory_bytes == memory_of(log)
+    log.append(entries(5, 8, 8, 8))
+    log.compact(5)
+    assert log.memory_bytes == memory_of(log) > 0
+    log.apply_snapshot(Snapshot(20, 9))
+    assert log.memory_bytes == memory_of(log) == 0
+
+
+def test_the_lowest_index_within_a_limit() -> None:
+    log = storage(4, 5, 6)
+    one = log.memory_bytes // 3
+    assert log.memory_bytes == 3 * one
+    limits = (4 * one, 3 * one, 3 * one - 1, 2 * one, 2 * one - 1, 0)
+    assert [log.index_within(limit) for limit in limits] == [3, 3, 4, 4, 5, 6]
 
 
 def test_term() -> None:

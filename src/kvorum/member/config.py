@@ -68,6 +68,13 @@ class MemberConfig:
     """A `.snap` file is written when so many entries were applied since the last one."""
     catch_up_entries: int = 5000
     """Entries kept for followers behind the newest that the backend holds durably."""
+    catch_up_bytes_max: int = 128 * MEBIBYTE
+    """What these entries take in memory; a follower that lacks dropped ones gets an image."""
+    held_bytes_max: int = 512 * MEBIBYTE
+    """What is kept while a snapshot is on its way; beyond that its receiver needs another one."""
+    log_bytes_max: int = 1024 * MEBIBYTE
+    """With more of the log in memory, what is not applied or durable yet is too much: proposals
+    are refused, and entries of the leader are not taken, as if they were lost."""
     segment_bytes: int = SEGMENT_BYTES
     snapshots_kept: int = 5
     segments_kept: int = 5

@@ -218,6 +218,12 @@ class Member:
             return
         if self.cluster.is_removed(sender):
             return  # it may not know yet; it has no voice any more
+        if (
+            self.storage.memory_bytes > self.config.log_bytes_max
+            and message.type == MessageType.APP
+            and message.entries
+        ):
+            return  # as good as lost: the leader sends it again
         try:
             self.node.step(message)
         except RaftError as error:
@@ -462,7 +468,10 @@ class Member:
             if not has_work or clock() >= deadline:
                 break
         log = self.node.raft.log
-        self.is_behind = log.committed - log.applied > self.config.unapplied_entries_max
+        self.is_behind = (
+            log.committed - log.applied > self.config.unapplied_entries_max
+            or self.storage.memory_bytes > self.config.log_bytes_max
+        )
         if not self._has_campaigned and log.applied == log.committed:
             self._campaign_if_alone()
         self._watch(deadline)

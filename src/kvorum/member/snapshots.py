@@ -4,8 +4,8 @@ What the backend holds durably is the snapshot; the `.snap` file only says up to
 who the members are. So everything here follows a finished flush: it knows exactly the index and
 the members that the batch was sealed at. A `.snap` file is written after so many entries, and
 then the log's segments before it are given up. The entries in memory are dropped as soon as
-the backend has them, but for those that followers may still catch up with, and none while a
-snapshot is on its way to a peer, who will need what comes after it.
+the backend has them, but for those that followers may still catch up with; while a snapshot is on
+its way to a peer, who will need what comes after it, only those that are too much to hold.
 """
 
 from __future__ import annotations
@@ -132,16 +132,26 @@ def after_flush(member: Member) -> None:
 
 
 def _compact_memory(member: Member, sealed: SealedAt) -> None:
-    """Drop entries that are in the backend and too old for anyone to catch up with."""
-    snapshots, storage = member.snapshots, member.storage
+    """Drop entries that are in the backend and too old, or too much, to catch up with."""
+    snapshots, storage, config = member.snapshots, member.storage, member.config
+    first = storage.first_index()
     is_sending = snapshots.sending or snapshots.building or snapshots.transfers
     if is_sending or member.now < snapshots.held_until:
-        return
-    index = sealed.index - member.config.catch_up_entries
-    if index - storage.first_index() < min(COMPACTED_ENTRIES_MIN, member.config.catch_up_entries):
+        index, bytes_max = 0, config.held_bytes_max
+    else:
+        index, bytes_max = sealed.index - config.catch_up_entries, config.catch_up_bytes_max
+        if index - first < min(COMPACTED_ENTRIES_MIN, config.catch_up_entries):
+            index = 0
+    if storage.memory_bytes > bytes_max:
+        # Some more than that, so that it is not for every few entries.
+        index = max(index, storage.index_within(bytes_max - bytes_max // 8))
+    # Raft looks through what it does not know to be applied.
+    index = min(index, sealed.index, member.node.raft.log.applied)
+    if index < first:
         return
     # A peer that needs older entries is sent an image, which is newer than this in any case.
-    storage.create_snapshot(sealed.index, sealed.conf_state, b"")
+    if sealed.index > storage.snapshot().index:
+        storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
     if member.is_leader and not snapshots.is_expected:
         _expect_image(member, index)

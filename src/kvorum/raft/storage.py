@@ -6,9 +6,9 @@ else it raises stops the node.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from kvorum.raft.entries import Entry, EntryType, take_within
+from kvorum.raft.entries import Entry, EntryType, encoded_size, take_within
 from kvorum.raft.errors import (
     CompactedError,
     FatalError,
@@ -16,6 +16,9 @@ from kvorum.raft.errors import (
     UnavailableError,
 )
 from kvorum.raft.messages import ConfState, HardState, Snapshot
+
+ENTRY_OVERHEAD_BYTES: Final = 160
+"""What an entry takes in memory beside its encoding."""
 
 
 class Storage(Protocol):
@@ -44,15 +47,16 @@ class MemoryStorage:
     """A storage in memory, for tests and for those who keep their log elsewhere.
 
     The first element of the list stands for the entry the log was compacted at: it lends its
-    index and term, never its data.
+    index and term, never its data. `memory_bytes` is about what the entries take.
     """
 
-    __slots__ = ("_entries", "_hard_state", "_snapshot")
+    __slots__ = ("_entries", "_hard_state", "_snapshot", "memory_bytes")
 
     def __init__(self) -> None:
         self._entries = [Entry(EntryType.NORMAL, 0, 0)]
         self._hard_state = HardState()
         self._snapshot = Snapshot(0, 0)
+        self.memory_bytes = 0
 
     def initial_state(self) -> tuple[HardState, ConfState]:
         """Return the hard state and the members as last saved."""
@@ -100,6 +104,7 @@ class MemoryStorage:
             raise SnapshotOutOfDateError
         self._snapshot = snapshot
         self._entries = [Entry(EntryType.NORMAL, snapshot.term, snapshot.index)]
+        self.memory_bytes = 0
 
     def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
         """Keep the application's state after an entry; the log stays until it is compacted."""
@@ -120,8 +125,18 @@ class MemoryStorage:
         if index > self.last_index():
             raise FatalError(f"compact {index} is out of bound lastindex({self.last_index()})")
         kept = self._entries[index - offset]
+        self.memory_bytes -= _memory(self._entries[1 : index - offset + 1])
         self._entries = self._entries[index - offset :]
         self._entries[0] = Entry(EntryType.NORMAL, kept.term, kept.index)
+
+    def index_within(self, memory_bytes_max: int) -> int:
+        """Return the lowest index behind which the entries take so much at most."""
+        log = self._entries
+        position, excess = 0, self.memory_bytes - memory_bytes_max
+        while excess > 0 and position + 1 < len(log):
+            position += 1
+            excess -= log[position].size + ENTRY_OVERHEAD_BYTES
+        return log[0].index + position
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries, replacing whatever was there from the first one's index on."""
@@ -139,5 +154,11 @@ class MemoryStorage:
                 f"missing log entry [last: {self.last_index()}, append at: {entries[0].index}]"
             )
         if position < len(log):
+            self.memory_bytes -= _memory(log[position:])
             del log[position:]
         log.extend(entries)
+        self.memory_bytes += _memory(entries)
+
+
+def _memory(entries: Sequence[Entry]) -> int:
+    return encoded_size(entries) + ENTRY_OVERHEAD_BYTES * len(entries)
