@@ -78,8 +78,8 @@ def skip_the_queue_of_a_lock() -> Iterator[None]:
     """Wait for the oldest of the queue only, not for all who are before."""
     original = sessions.wait_for_older
 
-    def wait_for_older(member: Member, name: bytes, own_revision: int) -> Any:
-        waiting = original(member, name, own_revision)
+    def wait_for_older(name: bytes, own_revision: int) -> Any:
+        waiting = original(name, own_revision)
         try:
             waited = next(waiting)
             while True:

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
     from kvorum.member.state import State
     from kvorum.membership.cluster import Cluster
+    from kvorum.mvcc.ranges import RangeResult
+    from kvorum.mvcc.slices import Slices as StoreSlices
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.watch.hub import WatchHub
     from kvorum.raft.changes import ConfChange
@@ -117,8 +119,9 @@ class Member:
         self.writer = LogWriter(
             log, storage, node, self.out, self.snap_directory, self._install_snapshot
         )
-        # Reads in slices: who waits, what began them, and the rest of the work.
-        self._slices: deque[tuple[Read, Slices]] = deque()
+        # Reads in slices: who waits, what began them, and the rest of the work. Whoever forgets
+        # one closes it: compiled generators do not end what they hold when they are collected.
+        self._slices: deque[tuple[Read, Slices | StoreSlices[RangeResult]]] = deque()
         self._deferred: list[Read] = []
         # Who waits for a change of the membership, by its id, and those not given to raft yet.
         self.changes: dict[int, Procedure] = {}
@@ -573,12 +576,16 @@ class Member:
         slices = self._slices
         while slices:
             read, work = slices.popleft()
+            waiter = read[0]
+            if isinstance(waiter, Procedure) and waiter.steps is None:
+                work.close()  # its client is gone
+                continue
             try:
                 next(work)
             except StopIteration as end:
-                self.answer(read[0], end.value)
+                self.answer(waiter, end.value)
             except StatusError as error:
-                self.answer(read[0], error.status)
+                self.answer(waiter, error.status)
             else:
                 slices.append((read, work))
             if clock() >= deadline:

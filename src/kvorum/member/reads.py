@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.procedures import Procedure
     from kvorum.member.slices import Sliced
+    from kvorum.mvcc.ranges import RangeResult
+    from kvorum.mvcc.slices import Slices
     from kvorum.raft.rawnode import RawNode
 
 RETRY_SECONDS: Final = 0.5
 
-Execute = Callable[["Member", Any], "Sliced"]
+Execute = Callable[["Member", Any], "Sliced | Slices[RangeResult]"]
 Read = tuple["int | Procedure | None", "Execute | None", Any]
 """Who waits, what is run for it once it may read, and its request."""
 

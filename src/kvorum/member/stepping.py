@@ -21,6 +21,7 @@ from kvorum.member.waits import (
     LeaderKnown,
     Propose,
     ProposeChange,
+    Read,
     ReadIndex,
     RunJob,
     Send,
@@ -80,6 +81,10 @@ def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -
 
 def _read_index(member: Member, procedure: Procedure, _wait: ReadIndex) -> None:
     member.reads.waiting.append((procedure, None, None))
+
+
+def _read(member: Member, procedure: Procedure, wait: Read) -> None:
+    member.read(procedure, wait.execute, wait.request, linearizable=wait.linearizable)
 
 
 def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
@@ -156,6 +161,7 @@ _WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     Propose: _propose,
     ProposeChange: _propose_change,
     ReadIndex: _read_index,
+    Read: _read,
     AppliedTo: _applied_to,
     KeyDeleted: _key_deleted,
     KeysChanged: _keys_changed,
