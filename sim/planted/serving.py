@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.lease.lessor import Lessor
-from kvorum.member import transactions
+from kvorum.member import leases, transactions
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedures
 from kvorum.mvcc.ranges import RangeOptions, RangeResult
@@ -56,8 +56,8 @@ def serve_a_range_across_two_revisions() -> Iterator[None]:
 
 @contextmanager
 def keep_a_lease_alive_on_a_deposed_leader() -> Iterator[None]:
-    """Renew without a look at whether the time stood still."""
-    with patch.object(Member, "is_stalled", property(lambda _: False)):
+    """Renew without a look at when the leadership was confirmed."""
+    with patch.object(leases, "is_confirmed", lambda _: True):
         yield
 
 

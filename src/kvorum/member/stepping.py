@@ -18,6 +18,7 @@ from kvorum.member.waits import (
     AskLeader,
     KeyDeleted,
     KeysChanged,
+    LeadConfirmed,
     LeaderKnown,
     Propose,
     ProposeChange,
@@ -81,6 +82,10 @@ def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -
 
 def _read_index(member: Member, procedure: Procedure, _wait: ReadIndex) -> None:
     member.reads.waiting.append((procedure, None, None))
+
+
+def _lead_confirmed(member: Member, procedure: Procedure, _wait: LeadConfirmed) -> None:
+    member.reads.confirming.append(procedure)
 
 
 def _read(member: Member, procedure: Procedure, wait: Read) -> None:
@@ -161,6 +166,7 @@ _WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     Propose: _propose,
     ProposeChange: _propose_change,
     ReadIndex: _read_index,
+    LeadConfirmed: _lead_confirmed,
     Read: _read,
     AppliedTo: _applied_to,
     KeyDeleted: _key_deleted,

@@ -39,6 +39,13 @@ class ReadIndex(NamedTuple):
     """That a read now is linearizable; resumed with None or a Status."""
 
 
+class LeadConfirmed(NamedTuple):
+    """That a quorum still follows this member, if it leads; resumed with None or a Status.
+
+    As `ReadIndex`, but nothing need be applied for it.
+    """
+
+
 class Read(NamedTuple):
     """What local state holds; resumed with the result, or a Status. As `Member.read`.
 
@@ -125,6 +132,7 @@ Wait = (
     Propose
     | ProposeChange
     | ReadIndex
+    | LeadConfirmed
     | Read
     | AppliedTo
     | KeyDeleted
