@@ -28,7 +28,8 @@ DRIVERS = {
 """Who drives generators by hand, and how they end."""
 
 KEEPERS = {
-    "member/hashing.py:hash_kv": "gives back what it held, and looks whether it is another",
+    "member/hashing.py:_hash_kv": "gives back what it held, and looks whether it is another",
+    "member/hashing.py:hash_kv": "looks at it before the first wait only",
     "member/publishing.py:publish": "looks whether it is another, and nothing else",
     "rpc/election.py:_send_changes": "looks at the store anew for every slice",
     "rpc/maintenance.py:_defragment": "looks whether it is another after every wait",

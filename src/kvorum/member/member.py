@@ -147,6 +147,7 @@ class Member:
         self.is_published = False
         self.is_installing = False
         self.is_revoking = False
+        self.is_hashing = False
         self.is_handing_over = False
         self.is_behind = False
         self.is_closing = False
