@@ -118,6 +118,7 @@ class Machine:
             environments=self.environments,
             logger=logger,
             clock=time.monotonic,
+            boot_clock=time.monotonic,
             random_below=Random(name).randrange,
             unix_seconds=1.7e9,
         )

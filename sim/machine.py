@@ -262,6 +262,7 @@ class Machine:
             environments=self.disk.environments,
             logger=self.logs,
             clock=self._clock,
+            boot_clock=lambda: max(self.now, self._clock_now),
             random_below=self._random.randrange,
             unix_seconds=self._time_of_day(),
         )

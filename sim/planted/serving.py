@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.lease.lessor import Lessor
-from kvorum.member import transactions
+from kvorum.member import leases, transactions
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedures
 from kvorum.mvcc.ranges import RangeOptions, RangeResult
@@ -56,8 +56,8 @@ def serve_a_range_across_two_revisions() -> Iterator[None]:
 
 @contextmanager
 def keep_a_lease_alive_on_a_deposed_leader() -> Iterator[None]:
-    """Renew without a look at whether the time stood still."""
-    with patch.object(Member, "is_stalled", property(lambda _: False)):
+    """Renew without a look at when the leadership was confirmed."""
+    with patch.object(leases, "is_confirmed", lambda _: True):
         yield
 
 
@@ -78,8 +78,8 @@ def skip_the_queue_of_a_lock() -> Iterator[None]:
     """Wait for the oldest of the queue only, not for all who are before."""
     original = sessions.wait_for_older
 
-    def wait_for_older(member: Member, name: bytes, own_revision: int) -> Any:
-        waiting = original(member, name, own_revision)
+    def wait_for_older(name: bytes, own_revision: int) -> Any:
+        waiting = original(name, own_revision)
         try:
             waited = next(waiting)
             while True:

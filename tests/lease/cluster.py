@@ -1,6 +1,7 @@
 """Three lessors, one log, one clock: elections, restarts and lost proposals, without a network.
 
-What the leader proposes is applied by everyone at once, or lost if it stops leading first.
+What the leader proposes is applied by everyone at once, or lost if it stops leading first; its
+checkpoints may wait in the log for a while.
 """
 
 from kvorum.lease import Lessor, NotRenewed
@@ -20,6 +21,8 @@ class LeaseCluster:
         self.lessors = [self._lessor(each) for each in self.databases]
         self.leader = 0
         self.revoked: dict[int, float] = {}
+        # Checkpoints that are proposed and not applied.
+        self.log: list[tuple[int, int]] = []
         self.elect(0)
 
     def _lessor(self, database: Database) -> Lessor:
@@ -37,9 +40,13 @@ class LeaseCluster:
     def primary(self) -> Lessor:
         return self.lessors[self.leader]
 
-    def elect(self, number: int) -> None:
+    def elect(self, number: int, *, is_lost: bool = False) -> None:
+        """Let another lead; what was proposed before is lost, or applied before it counts."""
         self.primary.demote()
         self.leader = number
+        if is_lost:
+            self.log.clear()
+        self.commit()
         self.primary.promote(self.now, EXTEND_SECONDS)
 
     def restart(self, number: int) -> None:
@@ -60,6 +67,7 @@ class LeaseCluster:
         """Renew as a member does; `is_lost` loses the checkpoint that may be needed before."""
         answer = self.primary.renew(lease_id, self.now)
         if answer is NotRenewed.CHECKPOINTED and not is_lost:
+            self.commit()
             self.checkpoint(lease_id, 0)
             answer = self.primary.renew(lease_id, self.now)
         return isinstance(answer, int)
@@ -68,7 +76,13 @@ class LeaseCluster:
         for lessor in self.lessors:
             lessor.checkpoint(lease_id, remaining, self.now)
 
-    def turn(self, *, is_lost: bool = False) -> None:
+    def commit(self) -> None:
+        """Apply the checkpoints that wait in the log."""
+        waiting, self.log = self.log, []
+        for lease_id, remaining in waiting:
+            self.checkpoint(lease_id, remaining)
+
+    def turn(self, *, is_lost: bool = False, is_slow: bool = False) -> None:
         """Let time pass, and the leader propose what is due; followers have nothing due."""
         self.now += TURN_SECONDS
         for number, lessor in enumerate(self.lessors):
@@ -77,8 +91,10 @@ class LeaseCluster:
             if number != self.leader:
                 assert not revokes and not checkpoints
             elif not is_lost:
-                for lease_id, remaining in checkpoints:
-                    self.checkpoint(lease_id, remaining)
+                lessor.checkpoints_proposed(checkpoints)
+                self.log += checkpoints
+                if revokes or not is_slow:
+                    self.commit()
                 for lease_id in revokes:
                     self.revoked[lease_id] = self.now
                     for each in self.lessors:

@@ -22,7 +22,7 @@ def test_no_lease_expires_early_and_all_expire(seed: int, checkpoints: bool) -> 
     ttls: dict[int, int] = {}
     for _ in range(800):
         # What a holder was told before the turn holds in it.
-        cluster.turn(is_lost=random.random() < 0.1)
+        cluster.turn(is_lost=random.random() < 0.1, is_slow=random.random() < 0.9)
         for lease_id, revoked in cluster.revoked.items():
             assert revoked >= promised[lease_id]
         chance = random.random()
@@ -36,7 +36,7 @@ def test_no_lease_expires_early_and_all_expire(seed: int, checkpoints: bool) -> 
             if cluster.renew(lease_id, is_lost=random.random() < 0.3):
                 promised[lease_id] = cluster.now + ttls[lease_id]
         elif chance < 0.45:
-            cluster.elect(random.randrange(3))
+            cluster.elect(random.randrange(3), is_lost=random.random() < 0.5)
         elif chance < 0.47:
             cluster.restart(random.randrange(3))
     assert cluster.revoked, "nothing was ever revoked"
@@ -77,6 +77,25 @@ def test_without_checkpoints_a_leader_gives_the_whole_ttl_again() -> None:
     cluster.elect(1)
     left = cluster.primary.time_to_live(1, cluster.now)
     assert left is not None and left.remaining == 20 + EXTEND_SECONDS
+    cluster.close()
+
+
+def test_a_checkpoint_on_its_way_undoes_no_renewal() -> None:
+    cluster = LeaseCluster(checkpoints=True)
+    cluster.grant(1, 60)
+    while len(cluster.log) < 2:
+        cluster.turn(is_slow=True)
+    # A clearance between the two is not enough.
+    first, second = cluster.log
+    cluster.log = [first]
+    cluster.commit()
+    cluster.checkpoint(1, 0)
+    cluster.log = [second]
+    assert not cluster.renew(1, is_lost=True)
+    assert cluster.renew(1)
+    cluster.elect(1)
+    left = cluster.primary.time_to_live(1, cluster.now)
+    assert left is not None and left.remaining == 60 + EXTEND_SECONDS
     cluster.close()
 
 

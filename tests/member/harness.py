@@ -61,7 +61,14 @@ class Machine:
         self.ids: list[int] = []
         # A process that stands still: it takes no turn, and what is sent to it waits.
         self.is_paused = False
+        # How long it was suspended, with a clock that stood still.
+        self.asleep = 0.0
         self.unread: list[tuple[str, str, bytes, bytes | None]] = []
+
+    @property
+    def now(self) -> float:
+        """What its clock says."""
+        return self.cluster.now - self.asleep
 
     @property
     def running(self) -> Member:
@@ -74,7 +81,8 @@ class Machine:
             files=self.files,
             environments=self.environments,
             logger=logging.getLogger(f"member.{self.name}"),
-            clock=self.cluster.clock,
+            clock=lambda: self.cluster.clock() - self.asleep,
+            boot_clock=lambda: self.cluster.now,
             random_below=Random(f"{self.name}/{self.starts}").randrange,
             unix_seconds=1_700_000_000.0 + self.cluster.now,
         )
@@ -99,7 +107,7 @@ class Machine:
         """Take one turn and do everything that comes out of it; tell whether there was any."""
         member = self.running
         cluster = self.cluster
-        is_active = member.turn(cluster.now, cluster.deadline())
+        is_active = member.turn(self.now, cluster.deadline() - self.asleep)
         out = member.out
         is_active |= any((out.replies, out.sends, out.messages, out.snapshots, out.questions))
         is_active |= any(job.place not in self.held for job in out.jobs)
@@ -319,7 +327,7 @@ class Cluster:
             self.now = self._next_tick
             self._next_tick += HEARTBEAT_SECONDS
             for machine in self.awake():
-                machine.running.tick(self.now)
+                machine.running.tick(machine.now)
             self.settle()
         self.now = max(self.now, end)
         self.settle()

@@ -5,16 +5,27 @@ from typing import Any
 
 import pytest
 
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
-from kvorum.member import requests
+from kvorum.api.pb.v3electionpb import LeaderRequest
+from kvorum.api.requests import range_of
+from kvorum.backend.cache import RowCache
+from kvorum.lease import slices as lease_slices
+from kvorum.member import requests, transactions
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, Nothing
 from kvorum.member.jobs import Job, Place
-from kvorum.member.parts import stored
-from kvorum.member.waits import RunJob
+from kvorum.member.leases import renew
+from kvorum.member.waits import ReadIndex, RunJob, Steps
+from kvorum.mvcc import ranges
 from kvorum.mvcc.ranges import RangeOptions
-from kvorum.rpc.maintenance import _defragment
-from tests.member.harness import Cluster, Machine
+from kvorum.rpc.election import _leader, _observe
+from kvorum.rpc.kv import _compact_physically, _range_stream
+from kvorum.rpc.lease import _listed
+from kvorum.rpc.maintenance import _defragment, _downgrade, _hash, _hash_kv
+from kvorum.rpc.sessions import answered
+from kvorum.rpc.snapshot import _snapshot
+from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine
 from tests.member.test_three import equal
 
 KEYS = 600
@@ -102,16 +113,114 @@ def ended(steps: Generator[Any, Any, Any], answer: object = None) -> Any:
         return end.value
 
 
-def test_what_reads_in_slices_begins_anew() -> None:
-    cluster, leader, late = lagging()
-    member = late.running
-    options = ALL._replace(revision=member.store.revision)
-    expected = leader.running.store.range(options)
-    steps = stored(member, lambda store: store.range_slices(options))
-    next(steps)
-    install(cluster, late)
-    found = ended(steps)
-    assert (found.kvs, found.count) == (expected.kvs, KEYS)
+Begin = Callable[[Machine], Generator[Any, Any, Any] | None]
+
+
+def stream(machine: Machine) -> Steps:
+    return _range_stream(machine.running, range_of(pb.RangeRequest(key=b"\0", range_end=b"\0")))
+
+
+def queue(_machine: Machine) -> Steps:
+    """Read a queue, whose oldest key is told by looking at all of them."""
+    return answered(_leader(LeaderRequest(name=b"q")))
+
+
+def observation(machine: Machine) -> Steps:
+    return answered(_observe(machine.running, b"q"))
+
+
+def comparison(machine: Machine) -> None:
+    everything = pb.RangeRequest(key=b"\0", range_end=b"\0")
+    machine.read_txn(pb.TxnRequest(success=[pb.RequestOp(request_range=everything)]))
+
+
+def listing(machine: Machine) -> None:
+    machine.running.read(1, _listed, None, linearizable=False)
+
+
+def health(machine: Machine) -> Steps:
+    failure = yield ReadIndex()
+    assert failure is None
+    machine.running.store.range(ALL._replace(limit=1))
+    return b""
+
+
+def downgrade(machine: Machine) -> Steps:
+    request = pb.DowngradeRequest(action=pb.DowngradeRequest.VALIDATE, version="3.6")
+    return _downgrade(machine.running, request)
+
+
+def compaction(machine: Machine) -> Steps:
+    return _compact_physically(machine.running, pb.CompactionRequest(revision=300))
+
+
+def renewed(machine: Machine) -> Steps:
+    result = yield from renew(machine.running, 7)
+    return b"%d" % result if isinstance(result, int) else result
+
+
+PROCEDURES: list[Begin] = [
+    stream, queue, observation, comparison, listing, health, downgrade, compaction, renewed,
+    lambda machine: _hash(machine.running),
+    lambda machine: _hash_kv(machine.running, 0),
+    lambda machine: _snapshot(machine.running, "/data/member/snap/tmp.snapshot.1"),
+    lambda machine: _defragment(machine.running),
+]  # fmt: skip
+
+
+def turn_once(cluster: Cluster) -> None:
+    for machine in cluster:
+        machine.turn()
+    cluster.deliver()
+
+
+@pytest.mark.parametrize("begin", PROCEDURES)
+def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a call has got to when another state takes the place of the one it looks at."""
+    for module in (ranges, transactions, lease_slices):
+        name = "SLICE" if module is lease_slices else "KEYS_PER_SLICE"
+        monkeypatch.setattr(module, name, 2)
+    for turns in (3, 8, 20):
+        cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5, request_bytes_max=3000)
+        leader, late = cluster.leader(), cluster.follower()
+        body = LeaseGrantRequest(ID=7, TTL=1000).SerializeToString()
+        cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
+        for number in range(60):
+            leader.put(b"q/%02d" % number, b"before")
+        cluster.pass_time(1.0)
+        store = late.running.store
+        cluster.slices = 1
+        steps = begin(late)
+        call = None if steps is None else late.start_steps(steps)
+        for _ in range(turns):
+            turn_once(cluster)
+        # It stands still there, while the others go on without it.
+        cluster.slices = 0
+        late.is_paused = True
+        cluster.isolate(late)
+        for number in range(0, 60, 3):
+            leader.put(b"q/%02d" % number, b"after")
+        leader.propose(requests.COMPACTION, pb.CompactionRequest(revision=20).SerializeToString())
+        for number in range(40):
+            cluster.success(leader, leader.put(b"%02d" % number))
+        cluster.pass_time(1.0)
+        assert leader.running.storage.first_index() > late.running.applied + 1
+        late.unread.clear()
+        # What it reads from now on, it reads from the file.
+        late.running.backend._cache = RowCache(0)
+        cluster.heal()
+        cluster.slices = 1
+        late.is_paused = False
+        while late.running.store is store:
+            cluster.now += HEARTBEAT_SECONDS
+            for machine in cluster:
+                machine.running.tick(cluster.now)
+            turn_once(cluster)
+        cluster.slices = 0
+        if begin is not observation and call is not None:
+            cluster.answer(late, call)
+        cluster.success(late, late.range(b"q/00"))
+        cluster.success(leader, leader.put(b"end"))
 
 
 def test_rows_are_noted_while_the_helper_works() -> None:

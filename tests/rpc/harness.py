@@ -131,6 +131,7 @@ class Harness:
             environments=environments,
             logger=logging.getLogger("member"),
             clock=self._clock,
+            boot_clock=lambda: self.now,
             random_below=_zero,
             unix_seconds=1_700_000_000.0,
         )

@@ -1,11 +1,16 @@
-"""Serving leaves nothing to the cyclic collector, which is off while a member serves."""
+"""Serving leaves nothing to a collector: the cyclic one is off while a member serves.
+
+And a compiled generator that is collected gives back nothing of what it holds.
+"""
 
 import gc
 
+from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from kvorum.edge.interface import EventKind
+from kvorum.member.requests import PUT
 from tests.rpc.harness import Harness
 
 
@@ -52,3 +57,26 @@ def test_no_cycles() -> None:
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_a_read_that_is_given_up_holds_no_compaction_back() -> None:
+    harness = Harness()
+    for number in range(1000):
+        harness.member.propose(None, PUT, pb.PutRequest(key=b"%04d" % number).SerializeToString())
+    harness.settle()
+    stream = harness.open("KV/RangeStream")
+    # One slice a turn, and the client leaves between two of them.
+    harness.looks_max = 1
+    request = pb.RangeRequest(key=b"0", range_end=b"9")
+    received = (EventKind.MESSAGE, stream.call, request.SerializeToString())
+    harness.services.serve([], [received])
+    revision = harness.member.store.revision
+    pins = harness.member.store._pins
+    while not pins.is_held_below(revision + 1):
+        assert harness.turn(), "it was read at once"
+    harness.looks_max = 0
+    stream.cancel()
+    harness.ask("KV/Put", pb.PutRequest(key=b"0000"))
+    compaction = pb.CompactionRequest(revision=revision + 1, physical=True)
+    assert not isinstance(harness.ask("KV/Compact", compaction), Status)
+    assert stream.status is None

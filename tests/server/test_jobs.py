@@ -18,8 +18,9 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge import open_edge
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
-from kvorum.member.jobs import Job, Place
-from kvorum.server.helper import LENGTH, Helper, Outcome
+from kvorum.member.images import Nothing
+from kvorum.member.jobs import Job, JobLostError, Place
+from kvorum.server.helper import LENGTH, PACKAGES, START, Helper, Outcome
 from kvorum.server.jobs import Ended, JobRunner
 from kvorum.server.logs import Logger
 from kvorum.wal import AppendLog
@@ -107,13 +108,22 @@ def test_jobs_of_the_log_run_in_order(
     run_jobs(edge, tmp_path_factory.mktemp("log") / "file", shape, monkeypatch)
 
 
+@pytest.fixture
+def _finds_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the helper import work that is defined here."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
 class Compute(NamedTuple):
     """Work for the helper."""
 
     what: str
     size: int = 0
+    given: bytes = b""
 
     def run(self, _files: object, _environments: object) -> object:
+        if self.what == "wait":
+            return Path(self.given.decode()).read_bytes()
         if self.what == "fail":
             raise ValueError("nothing to compute")
         if self.what == "die":
@@ -136,6 +146,7 @@ def with_helper(use: Callable[[Helper, "asyncio.Queue[tuple[object, Outcome]]"],
     asyncio.run(drive())
 
 
+@pytest.mark.usefixtures("_finds_tests")
 def test_the_helper_computes_elsewhere_and_survives_errors() -> None:
     async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
         for token, work in enumerate(
@@ -152,28 +163,90 @@ def test_the_helper_computes_elsewhere_and_survives_errors() -> None:
     with_helper(use)
 
 
+@pytest.mark.usefixtures("_finds_tests")
 def test_a_helper_that_dies_is_replaced() -> None:
     async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
         helper.run("dying", Compute("die"))
-        helper.run("behind", Compute("work"))
-        for expected in ("dying", "behind"):
-            assert (await outcomes.get())[0] == expected
-        helper.run("next", Compute("work", 1))
+        helper.run("behind", Compute("work", 1))
+        token, (_, error) = await outcomes.get()
+        assert token == "dying"
+        assert isinstance(error, JobLostError)
+        # What it was not given is not lost with it.
         token, (result, error) = await outcomes.get()
-        assert (token, error) == ("next", None)
+        assert (token, error) == ("behind", None)
         assert isinstance(result, tuple)
 
     with_helper(use)
 
 
-def test_a_helper_whose_server_was_killed_ends_without_a_word() -> None:
+@pytest.mark.usefixtures("_finds_tests")
+def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("busy", Compute("wait", given=str(fifo).encode()))
+        for number in range(3):
+            helper.run(number, Compute("work", given=bytes(8 << 20)))
+        # Only now the first one may end: whoever waited for it before would wait for ever.
+        await asyncio.to_thread(fifo.write_bytes, b"go on")
+        assert await outcomes.get() == ("busy", (b"go on", None))
+        for number in range(3):
+            token, (_, error) = await outcomes.get()
+            assert (token, error) == (number, None)
+
+    with_helper(use)
+
+
+@pytest.mark.usefixtures("_finds_tests")
+def test_large_work_is_lost_with_a_helper_that_does_not_read_it() -> None:
+
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("first", Compute("work"))
+        _, (result, _) = await outcomes.get()
+        assert isinstance(result, tuple)
+        os.kill(result[0], signal.SIGSTOP)
+        helper.run("large", Compute("work", given=bytes(8 << 20)))
+        os.kill(result[0], signal.SIGKILL)
+        token, (_, error) = await outcomes.get()
+        assert token == "large"
+        assert isinstance(error, JobLostError)
+        helper.run("next", Compute("work"))
+        assert (await outcomes.get())[1][1] is None
+
+    with_helper(use)
+
+
+def test_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "marker"
+    for name in ("struct", "pickle", "lmdb", "kvorum"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("work", Nothing())
+        assert await outcomes.get() == ("work", (None, None))
+
+    with_helper(use)
+    for command in ("kvorum", "kvorumutl"):
+        path = Path(sys.executable).with_name(command)
+        subprocess.run([path, "--help"], check=True, capture_output=True)
+    assert not marker.exists()
+
+
+@pytest.mark.usefixtures("_finds_tests")
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_helper_whose_server_was_killed_ends_without_a_word(is_cut: bool) -> None:
     reader, writer = os.pipe()
-    command = [sys.executable, "-m", "kvorum.server.helper"]
+    command = [sys.executable, "-P", "-c", START, str(PACKAGES)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE
     ) as process:
         os.close(reader)
         os.close(writer)
         work = pickle.dumps(Compute("work"))
-        _, said = process.communicate(LENGTH.pack(len(work)) + work)
-    assert (process.returncode, said) == (-signal.SIGPIPE, b"")
+        sent = LENGTH.pack(len(work)) + work
+        _, said = process.communicate(sent[:-1] if is_cut else sent)
+    assert (process.returncode, said) == (0 if is_cut else -signal.SIGPIPE, b"")

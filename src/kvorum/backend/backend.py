@@ -223,6 +223,12 @@ class Backend:
         assert self.is_flushed, "there are changes that the file does not have"
         return self._look().scan_sealed_rows(first, limit)
 
+    def has_pending_rows(self, last: int) -> bool:
+        """Tell whether a row up to `last` may not be in the file yet."""
+        # Rows ascend, in a batch and from one to the next.
+        oldest = self._active if self._sealed is None or not self._sealed.rows else self._sealed
+        return next(iter(oldest.rows), last + 1) <= last
+
     def pending_rows(self, last: int) -> dict[int, bytes | None]:
         """Return the changes of rows up to `last` that may not be in the file yet.
 
@@ -231,7 +237,11 @@ class Backend:
         pending: dict[int, bytes | None] = {}
         for batch in (self._sealed, self._active):
             if batch is not None:
-                pending.update((each, kv) for each, kv in batch.rows.items() if each <= last)
+                # Rows ascend.
+                for revision, kv in batch.rows.items():
+                    if revision > last:
+                        break
+                    pending[revision] = kv
                 pending.update((each, None) for each in batch.deleted if each <= last)
         return pending
 

@@ -89,6 +89,8 @@ class Lessor:
         self._role = 0
         self._expiries = Deadlines()
         self._checkpoints = Deadlines()
+        # How many checkpoints of a lease are proposed and not applied yet.
+        self._checkpointing: dict[int, int] = {}
         # When the last revokes were asked for.
         self._revokes: deque[float] = deque(maxlen=REVOKES_PER_SECOND_MAX)
         self.granted_total = 0
@@ -164,6 +166,7 @@ class Lessor:
         self._backend.delete(LEASE, row_key(lease_id))
         self._expiries.disarm(lease_id)
         self._checkpoints.disarm(lease_id)
+        self._checkpointing.pop(lease_id, None)
         self.revoked_total += 1
 
     def checkpoint(self, lease_id: int, remaining: int, now: float) -> None:
@@ -178,6 +181,11 @@ class Lessor:
         self._backend.put(LEASE, row_key(lease_id), row_value(lease))
         if self._is_primary:
             self._arm_checkpoint(lease, now)
+            if lease.remaining and lease_id in self._checkpointing:
+                # A primary applies nothing but what it proposed itself, and clearances.
+                self._checkpointing[lease_id] -= 1
+                if not self._checkpointing[lease_id]:
+                    del self._checkpointing[lease_id]
 
     def attach(self, lease_id: int, key: bytes) -> None:
         """Give the key to this lease, which exists; another one loses it."""
@@ -286,6 +294,7 @@ class Lessor:
         self._role += 1
         self._expiries = Deadlines()
         self._checkpoints = Deadlines()
+        self._checkpointing = {}
 
     def renew(self, lease_id: int, now: float) -> int | NotRenewed:
         """Let a lease run anew and return its TTL, or tell why not."""
@@ -296,7 +305,7 @@ class Lessor:
             return NotRenewed.NOT_FOUND
         if lease.expiry <= now:
             return NotRenewed.EXPIRED
-        if lease.remaining:
+        if lease.remaining or lease_id in self._checkpointing:
             return NotRenewed.CHECKPOINTED
         lease.expiry = now + lease.ttl
         self._expiries.arm(lease_id, lease.expiry)
@@ -329,7 +338,8 @@ class Lessor:
     def checkpoints_due(self, now: float) -> list[tuple[int, int]]:
         """Return (lease, seconds left) to be checkpointed now, at most one batch.
 
-        A lease comes up again after the interval, whether or not the checkpoint was applied.
+        A lease comes up again after the interval, whether or not the checkpoint was applied. If
+        they are proposed, `checkpoints_proposed` must be told before anything is renewed.
         """
         due: list[tuple[int, int]] = []
         for _ in range(CHECKPOINT_BATCH_MAX):
@@ -344,6 +354,11 @@ class Lessor:
                 if remaining < lease.refresh_seconds:
                     due.append((lease_id, remaining))
         return due
+
+    def checkpoints_proposed(self, due: list[tuple[int, int]]) -> None:
+        """Note that checkpoints are on their way: they would undo a renewal that comes first."""
+        for lease_id, _ in due:
+            self._checkpointing[lease_id] = self._checkpointing.get(lease_id, 0) + 1
 
     @property
     def next_deadline(self) -> float:

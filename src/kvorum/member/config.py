@@ -19,7 +19,11 @@ class Seams:
     environments: Environments
     logger: Logger
     clock: Callable[[], float]
-    """Monotonic seconds. Within a turn it only decides where the turn ends."""
+    """Monotonic seconds; they may stand still while the machine is suspended. Within a turn it
+    decides where the turn ends, and from when a lease runs."""
+    boot_clock: Callable[[], float]
+    """Monotonic seconds that go on while the machine is suspended: who has slept may not take its
+    last word for news."""
     random_below: Callable[[int], int]
     unix_seconds: float
     """The time of day at the start; ids of members that are added are made from it."""

@@ -53,6 +53,10 @@ def _compact(member: Member, now: float) -> None:
     for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
         if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
             return
+        if compaction.waits_for_flush:
+            # What waits for the disk would have to go through the helper's pipe.
+            member.flush_soon()
+            return
         work = compaction.step()
         if work is not None:
             member.out.jobs.append(_hash_job(compaction, work))

@@ -112,7 +112,7 @@ def _lease_grant(member: Member, request: LeaseGrantRequest, wanted: bool) -> Sl
     if refusal is not None:
         return refusal
     fits = member.fits_quota(LEASE_GRANT_BYTES)
-    ttl = member.lessor.grant(request.ID, request.TTL, member.now)
+    ttl = member.lessor.grant(request.ID, request.TTL, member.clock())
     if not fits:
         return _exceeded(member)
     if not wanted:

@@ -8,8 +8,10 @@ from google_crc32c import value as crc32c
 
 from kvorum.backend.buckets import KEY
 from kvorum.member.jobs import Place
-from kvorum.member.parts import done
+from kvorum.member.parts import POLL_SECONDS, done
+from kvorum.member.waits import Until
 from kvorum.mvcc.hashes import HashKV
+from kvorum.mvcc.history import bound
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -26,12 +28,33 @@ class Hashed(NamedTuple):
 
 
 def hash_kv(member: Member, revision: int) -> Part[Hashed]:
-    """Hash the keys at a revision, 0 for the current one; raises StatusError."""
+    """Hash the keys at a revision, 0 for the current one; raises StatusError.
+
+    One after the other: the helper does no more at a time, and each hands it the rows that came
+    behind the last flush.
+    """
+    store = member.store
+    if revision < 0:
+        nothing = HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision)
+        return Hashed(nothing, store.revision)
+    kept = store.compaction.hash_of(revision) if revision else None
+    if kept is not None:
+        return Hashed(kept, store.revision)
+    store.readable(revision)
+    while member.is_hashing:
+        yield Until(member.now + POLL_SECONDS)
+    member.is_hashing = True
+    try:
+        return (yield from _hash_kv(member, revision))
+    finally:
+        member.is_hashing = False
+
+
+def _hash_kv(member: Member, revision: int) -> Part[Hashed]:
+    yield from _flushed(member)
     while True:
         store = member.store
         current = store.revision
-        if revision < 0:
-            return Hashed(HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision), current)
         asked = store.hash_kv(revision)
         if isinstance(asked, HashKV):
             return Hashed(asked, current)
@@ -42,3 +65,11 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
         # If a snapshot was installed meanwhile, nobody knows which database was read.
         if member.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
+
+
+def _flushed(member: Member) -> Part[None]:
+    """Wait until the rows that are there now are on the disk."""
+    last = bound(member.store.revision)
+    while member.backend.has_pending_rows(last):
+        member.flush_soon()
+        yield Until(member.now + POLL_SECONDS)

@@ -1,8 +1,11 @@
 """Leases on the leader: counting from its first entry, expiry, checkpoints, renewal.
 
 Only the leader's lessor counts the time, from the moment the first entry of its term is applied:
-by then it has every grant and renewal that counted before. Before it revokes what has run out
-or renews, it makes sure that it still leads if its clock stood still for a while.
+by then it has every grant that counted before, and every lease gets an election timeout more than
+is left of it. That makes up for renewals that its predecessor granted without knowing of it, for
+nobody renews whose leadership was confirmed longer ago than that: however it was deposed, by an
+election, by a transfer that it began itself, while it was cut off, stopped or suspended, a quorum
+still followed it at that moment. What revokes, confirms it as well.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from kvorum.lease.lessor import NotRenewed
 from kvorum.member import requests
 from kvorum.member.waits import (
     AskLeader,
+    LeadConfirmed,
     LeaderKnown,
     Propose,
     ReadIndex,
@@ -47,7 +51,6 @@ if TYPE_CHECKING:
 
 EXPIRY_SECONDS = 0.5
 REVOKES_PER_CHECK_MAX = 500
-STALLED_TICKS = 3
 APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
@@ -99,18 +102,36 @@ def _revoke_expired(member: Member) -> Steps:
                 checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
             )
             asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
-        member.propose_as_leader(term, asked)
+        if member.propose_as_leader(term, asked):
+            member.lessor.checkpoints_proposed(due)
         return None
     finally:
         member.is_revoking = False
 
 
+def is_confirmed(member: Member) -> bool:
+    """Tell whether a quorum has confirmed lately that this member leads.
+
+    Asks for the next confirmation before it is needed, so that who renews all the time never waits.
+    """
+    limit = member.config.election_seconds
+    age = member.reads.confirmed_since()
+    if age > limit / 2:
+        member.reads.confirm_soon()
+    return age < limit
+
+
 def try_renew(member: Member, lease_id: int) -> int | None:
     """Renew at once if nothing has to be waited for; return the TTL, None otherwise."""
-    if not member.is_leader or member.is_stalled or _must_catch_up(member):
+    if not member.is_leader or _must_catch_up(member) or not is_confirmed(member):
         return None
-    renewed = member.lessor.renew(lease_id, member.now)
+    renewed = _renew(member, lease_id)
     return renewed if isinstance(renewed, int) else None
+
+
+def _renew(member: Member, lease_id: int) -> int | NotRenewed:
+    # From now, by the clock: the turn may have begun long ago, before a disk that was slow.
+    return member.lessor.renew(lease_id, member.clock())
 
 
 def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status]:
@@ -142,29 +163,37 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
 
 def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
     """Renew on the leader; None if it does not lead after all, and another should be asked."""
-    if member.is_stalled and (yield ReadIndex()) is not None:
-        return UNCONFIRMED
-    # The grant may be committed and not applied yet.
-    may_be_missing = lease_id not in member.lessor or _must_catch_up(member)
-    if may_be_missing and not (yield from applied_in_time(member)):
-        return TIMEOUT_WAIT_APPLIED_INDEX
-    renewed = member.lessor.renew(lease_id, member.now)
-    if renewed is NotRenewed.CHECKPOINTED:
-        mark("lease checkpoint cleared")
-        cleared = LeaseCheckpointRequest(checkpoints=[LeaseCheckpoint(ID=lease_id)])
-        answer = yield Propose(requests.LEASE_CHECKPOINT, cleared.SerializeToString())
-        if isinstance(answer, Status):
-            return answer
-        renewed = member.lessor.renew(lease_id, member.now)
-    if renewed is NotRenewed.EXPIRED:
-        mark("lease renewed too late")
-        # It cannot be brought back: wait until it is gone, or until another leads.
-        while lease_id in member.lessor and member.is_leader:
-            yield Until(member.now + RETRY_SECONDS)
-        return 0 if member.is_leader else None
-    if renewed is NotRenewed.NOT_FOUND:
-        return 0
-    return renewed if isinstance(renewed, int) else None
+    deadline = member.now + member.config.request_seconds_max
+    is_current = False
+    while member.is_leader:
+        # Looked at after every wait, for each may have been long.
+        if not is_confirmed(member):
+            if member.now >= deadline or (yield LeadConfirmed()) is not None:
+                return UNCONFIRMED
+            continue
+        # The grant may be committed and not applied yet.
+        if not is_current and (lease_id not in member.lessor or _must_catch_up(member)):
+            if not (yield from applied_in_time(member)):
+                return TIMEOUT_WAIT_APPLIED_INDEX
+            is_current = True
+            continue
+        renewed = _renew(member, lease_id)
+        if renewed is NotRenewed.CHECKPOINTED:
+            mark("lease checkpoint cleared")
+            cleared = LeaseCheckpointRequest(checkpoints=[LeaseCheckpoint(ID=lease_id)])
+            answer = yield Propose(requests.LEASE_CHECKPOINT, cleared.SerializeToString())
+            if isinstance(answer, Status):
+                return answer
+        elif renewed is NotRenewed.EXPIRED:
+            mark("lease renewed too late")
+            # It cannot be brought back: wait until it is gone, or until another leads.
+            while lease_id in member.lessor and member.is_leader:
+                yield Until(member.now + RETRY_SECONDS)
+        elif renewed is NotRenewed.NOT_FOUND:
+            return 0
+        else:
+            return renewed if isinstance(renewed, int) else None
+    return None
 
 
 def _must_catch_up(member: Member) -> bool:
@@ -175,7 +204,7 @@ def time_to_live_here(
     member: Member, lease_id: int
 ) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
     """Return what is left of a lease and what was granted; None if this member does not lead."""
-    if member.is_stalled and (yield ReadIndex()) is not None:
+    if not is_confirmed(member) and (yield LeadConfirmed()) is not None:
         return None
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX

@@ -28,7 +28,7 @@ from kvorum.api.errors import (
 )
 from kvorum.api.marks import mark
 from kvorum.backend.quota import effective_quota
-from kvorum.member import flushing, leases, requests, snapshots, stepping
+from kvorum.member import flushing, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.corruption import Checks
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
     from kvorum.member.state import State
     from kvorum.membership.cluster import Cluster
+    from kvorum.mvcc.ranges import RangeResult
+    from kvorum.mvcc.slices import Slices as StoreSlices
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.watch.hub import WatchHub
     from kvorum.raft.changes import ConfChange
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from kvorum.raft.storage import MemoryStorage
     from kvorum.wal import Log
 
+_PAUSED_TICKS: Final = 3
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With so much room under the quota no request need be measured."""
 
@@ -107,7 +110,7 @@ class Member:
 
         self.ids = RequestIds(self.id, seams.random_below(requests.START_MAX))
         self.proposals = Proposals()
-        self.reads = Reads(self.ids.next_id)
+        self.reads = Reads(self.ids.next_id, seams.boot_clock)
         self.procedures = Procedures()
         self.snapshots = Snapshots(snapshot_index)
         self.corruption = Checks(
@@ -117,8 +120,9 @@ class Member:
         self.writer = LogWriter(
             log, storage, node, self.out, self.snap_directory, self._install_snapshot
         )
-        # Reads in slices: who waits, what began them, and the rest of the work.
-        self._slices: deque[tuple[Read, Slices]] = deque()
+        # Reads in slices: who waits, what began them, and the rest of the work. Whoever forgets
+        # one closes it: compiled generators do not end what they hold when they are collected.
+        self._slices: deque[tuple[Read, Slices | StoreSlices[RangeResult]]] = deque()
         self._deferred: list[Read] = []
         # Who waits for a change of the membership, by its id, and those not given to raft yet.
         self.changes: dict[int, Procedure] = {}
@@ -126,7 +130,6 @@ class Member:
 
         self.now = self._started = seams.clock()
         self._last_tick = self.now
-        self._stalled_at: float | None = None
         self._schedule = Schedule(self.now, config.heartbeat_seconds)
         self.compaction_resumes = -inf
         self.is_flush_wanted = False
@@ -144,6 +147,7 @@ class Member:
         self.is_published = False
         self.is_installing = False
         self.is_revoking = False
+        self.is_hashing = False
         self.is_handing_over = False
         self.is_behind = False
         self.is_closing = False
@@ -200,10 +204,12 @@ class Member:
     def tick(self, now: float) -> None:
         """Let one heartbeat interval pass."""
         self._check()
-        if now - self._last_tick > leases.STALLED_TICKS * self.config.heartbeat_seconds:
-            self._stalled_at = now
-            if self.lessor.is_primary and self.lessor.next_deadline <= now:
-                mark("leader paused past lease")
+        late = now - self._last_tick
+        if (
+            late > _PAUSED_TICKS * self.config.heartbeat_seconds
+            and self.lessor.next_deadline <= now
+        ):
+            mark("leader paused past lease")
         self._last_tick = self.now = now
         try:
             self.node.tick()
@@ -286,16 +292,6 @@ class Member:
         """Have work of the transport done in the pool."""
         self.out.jobs.append(Job(Place.POOL, work, done, failed))
 
-    @property
-    def is_stalled(self) -> bool:
-        """Whether time stood still here, and nobody has confirmed since that this one leads."""
-        # By the clock, not by the turn's time: it may have stood still since the turn began.
-        late = self.clock() - self._last_tick
-        return (
-            self._stalled_at is not None
-            or late > leases.STALLED_TICKS * self.config.heartbeat_seconds
-        )
-
     # In: requests.
 
     def propose(
@@ -327,16 +323,19 @@ class Member:
         self.changes[change.id] = procedure
         self._changes_waiting.append(change)
 
-    def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> None:
+    def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> bool:
         """Propose what only the leader of a term may ask for, as (kind, body); nobody waits.
 
         At once, so that nothing of it is ever forwarded to a later leader, who knows better.
+        Returns whether raft took it: then it is applied here, or this member leads no more.
         """
         raft = self.node.raft
         if requests and raft.role == Role.LEADER and raft.term == term:
             payloads = [self.ids.encode(kind, body)[0] for kind, body in requests]
             with suppress(ProposalDroppedError):
                 raft.propose(payloads)
+                return True
+        return False
 
     def read(
         self, waiter: int | Procedure | None, execute: Execute, request: Any, *, linearizable: bool
@@ -558,9 +557,8 @@ class Member:
             if ready.soft_state is not None:
                 self._take_role(ready.soft_state)
             if ready.read_states:
-                started = self.reads.answered(ready.read_states)
-                if self._stalled_at is not None and started >= self._stalled_at:
-                    self._stalled_at = None
+                for waiter in self.reads.answered(ready.read_states):
+                    self.answer(waiter, None)
             for message in ready.messages:
                 to = message.to
                 if to == APPEND_THREAD:
@@ -577,6 +575,7 @@ class Member:
         was_leader, self.is_leader = self.is_leader, role == Role.LEADER
         if was_leader and not self.is_leader:
             self.lessor.demote()
+            self.reads.forget_confirmation()
         if lead != NONE and lead != self.leader:
             self.leader_since = self.now
             self.reads.ask_again()
@@ -597,12 +596,16 @@ class Member:
         slices = self._slices
         while slices:
             read, work = slices.popleft()
+            waiter = read[0]
+            if isinstance(waiter, Procedure) and waiter.steps is None:
+                work.close()  # its client is gone
+                continue
             try:
                 next(work)
             except StopIteration as end:
-                self.answer(read[0], end.value)
+                self.answer(waiter, end.value)
             except StatusError as error:
-                self.answer(read[0], error.status)
+                self.answer(waiter, error.status)
             else:
                 slices.append((read, work))
             if clock() >= deadline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvorum.api.errors import Code, Status, StatusError
@@ -12,29 +12,12 @@ from kvorum.member.waits import RunJob, Until, Wait
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
-    from kvorum.mvcc.slices import Slices
-    from kvorum.mvcc.store import Store
 
 POLL_SECONDS = 0.01
 """How often a procedure looks whether work of the storage is done, which nobody announces."""
 
 Value = TypeVar("Value")
 Part = Generator[Wait | None, Any, Value]
-
-
-def stored(member: Member, begin: Callable[[Store], Slices[Value]]) -> Part[Value]:
-    """Do work of the store in slices; begun anew if a snapshot takes the store's place."""
-    while True:
-        store = member.store
-        slices = begin(store)
-        try:
-            while member.store is store:
-                next(slices)
-                yield None
-        except StopIteration as end:
-            value: Value = end.value
-            return value
-        slices.close()
 
 
 def flushed(member: Member) -> Part[None]:

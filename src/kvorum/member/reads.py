@@ -4,6 +4,9 @@ A round asks raft which index a read now must see. Reads that come while a round
 the next one, because the answer may be older than they are. A round asks again after a while
 with a new context, since questions and answers may be lost, and at once when there is another
 leader; any answer to any of its contexts counts, and none to another's.
+
+An answer on the leader also says that a quorum followed it when the question was asked. Whoever
+wants to know nothing else does not wait for anything to be applied.
 """
 
 from collections import deque
@@ -18,33 +21,52 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.procedures import Procedure
     from kvorum.member.slices import Sliced
+    from kvorum.mvcc.ranges import RangeResult
+    from kvorum.mvcc.slices import Slices
     from kvorum.raft.rawnode import RawNode
 
 RETRY_SECONDS: Final = 0.5
 
-Execute = Callable[["Member", Any], "Sliced"]
+Execute = Callable[["Member", Any], "Sliced | Slices[RangeResult]"]
 Read = tuple["int | Procedure | None", "Execute | None", Any]
 """Who waits, what is run for it once it may read, and its request."""
 
 
 class _Round:
-    __slots__ = ("contexts", "reads", "retry_at", "started")
+    __slots__ = ("asked_at", "confirming", "reads", "retry_at", "started")
 
-    def __init__(self, reads: list[Read], now: float) -> None:
+    def __init__(self, reads: list[Read], confirming: "list[Procedure | None]", now: float) -> None:
         self.reads = reads
+        self.confirming = confirming
         self.started = now
-        self.contexts: list[bytes] = []
+        # When each question was asked, by its context and the clock that never stands still.
+        self.asked_at: dict[bytes, float] = {}
         self.retry_at = now
 
 
 class Reads:
     """Reads that wait for a round, for its answer, or for what the answer tells to be applied."""
 
-    __slots__ = ("_next_id", "_round", "confirmed", "failed_rounds", "waiting")
+    __slots__ = (
+        "_boot_clock",
+        "_next_id",
+        "_round",
+        "confirmed",
+        "confirmed_at",
+        "confirming",
+        "failed_rounds",
+        "waiting",
+    )
 
-    def __init__(self, next_id: Callable[[], int]) -> None:
+    def __init__(self, next_id: Callable[[], int], boot_clock: Callable[[], float]) -> None:
         self._next_id = next_id
+        self._boot_clock = boot_clock
         self.waiting: list[Read] = []
+        # Who wants to know whether this member still leads, and nothing else.
+        self.confirming: list[Procedure | None] = []
+        # When the newest question was asked that was answered, by the clock that never stands
+        # still. As long as this member leads, no other was elected before that moment.
+        self.confirmed_at = -inf
         self.failed_rounds = 0
         self._round: _Round | None = None
         # (index to be applied, reads), in order of their rounds.
@@ -54,10 +76,10 @@ class Reads:
         """Begin a round if reads wait and none runs; ask again if the last question is old."""
         current = self._round
         if current is None:
-            if not self.waiting:
+            if not (self.waiting or self.confirming):
                 return
-            current = self._round = _Round(self.waiting, now)
-            self.waiting = []
+            current = self._round = _Round(self.waiting, self.confirming, now)
+            self.waiting, self.confirming = [], []
         elif now < current.retry_at:
             return
         else:
@@ -70,7 +92,7 @@ class Reads:
             return
         current.retry_at = now + RETRY_SECONDS
         context = self._next_id().to_bytes(8, "big")
-        current.contexts.append(context)
+        current.asked_at[context] = self._boot_clock()
         node.read_index(context)
 
     def ask_again(self) -> None:
@@ -78,28 +100,43 @@ class Reads:
         if self._round is not None:
             self._round.retry_at = 0.0
 
-    def answered(self, states: Sequence[ReadState]) -> float:
-        """Take raft's answers; return when the round that they end began, -inf if none ends."""
-        started = -inf
+    def confirm_soon(self) -> None:
+        """Have it asked soon whether this member leads, if nobody asks already."""
+        if self._round is None and not self.confirming:
+            self.confirming.append(None)
+
+    def confirmed_since(self) -> float:
+        """Return how many seconds ago the newest answered question was asked."""
+        return self._boot_clock() - self.confirmed_at
+
+    def forget_confirmation(self) -> None:
+        """Note that another may lead: what was confirmed counts no more."""
+        self.confirmed_at = -inf
+
+    def answered(self, states: Sequence[ReadState]) -> "list[Procedure | None]":
+        """Take raft's answers; return who wanted nothing else."""
+        confirmed: list[Procedure | None] = []
         for state in states:
             current = self._round
-            if current is not None and state.context in current.contexts:
+            asked_at = None if current is None else current.asked_at.get(state.context)
+            if current is not None and asked_at is not None:
                 self.confirmed.append((state.index, current.reads))
-                started = current.started
+                self.confirmed_at = asked_at
+                confirmed += current.confirming
                 self._round = None
             else:
                 mark("late read index answer")
-        return started
+        return confirmed
 
     def expire(self, started_before: float) -> list[Read]:
-        """Give up the round if it began before a moment; return its reads."""
+        """Give up the round if it began before a moment; return those that waited for it."""
         current = self._round
         if current is None or current.started > started_before:
             return []
         mark("read round given up")
         self._round = None
         self.failed_rounds += 1
-        return current.reads
+        return [*current.reads, *((waiter, None, None) for waiter in current.confirming)]
 
     def take_ready(self, applied: int) -> list[Read]:
         """Return the reads that may run now."""
@@ -117,4 +154,4 @@ class Reads:
     @property
     def is_waiting(self) -> bool:
         """Whether a round has to begin."""
-        return self._round is None and bool(self.waiting)
+        return self._round is None and bool(self.waiting or self.confirming)

@@ -18,9 +18,11 @@ from kvorum.member.waits import (
     AskLeader,
     KeyDeleted,
     KeysChanged,
+    LeadConfirmed,
     LeaderKnown,
     Propose,
     ProposeChange,
+    Read,
     ReadIndex,
     RunJob,
     Send,
@@ -80,6 +82,14 @@ def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -
 
 def _read_index(member: Member, procedure: Procedure, _wait: ReadIndex) -> None:
     member.reads.waiting.append((procedure, None, None))
+
+
+def _lead_confirmed(member: Member, procedure: Procedure, _wait: LeadConfirmed) -> None:
+    member.reads.confirming.append(procedure)
+
+
+def _read(member: Member, procedure: Procedure, wait: Read) -> None:
+    member.read(procedure, wait.execute, wait.request, linearizable=wait.linearizable)
 
 
 def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
@@ -156,6 +166,8 @@ _WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     Propose: _propose,
     ProposeChange: _propose_change,
     ReadIndex: _read_index,
+    LeadConfirmed: _lead_confirmed,
+    Read: _read,
     AppliedTo: _applied_to,
     KeyDeleted: _key_deleted,
     KeysChanged: _keys_changed,

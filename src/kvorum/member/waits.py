@@ -7,11 +7,15 @@ most procedures return it as their own.
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvorum.member.jobs import Place, Work
 from kvorum.member.outbox import Result
+from kvorum.mvcc.ranges import RangeResult
 from kvorum.raft.changes import ConfChange
+
+if TYPE_CHECKING:
+    from kvorum.member.reads import Execute
 
 
 class Propose(NamedTuple):
@@ -33,6 +37,25 @@ class ProposeChange(NamedTuple):
 
 class ReadIndex(NamedTuple):
     """That a read now is linearizable; resumed with None or a Status."""
+
+
+class LeadConfirmed(NamedTuple):
+    """That a quorum still follows this member, if it leads; resumed with None or a Status.
+
+    As `ReadIndex`, but nothing need be applied for it.
+    """
+
+
+class Read(NamedTuple):
+    """What local state holds; resumed with the result, or a Status. As `Member.read`.
+
+    A snapshot may take the place of the state at any wait, so a procedure keeps nothing of it, and
+    least of all work in slices: the member drives that, and begins it anew on the state to come.
+    """
+
+    execute: "Execute"
+    request: object
+    linearizable: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,6 +132,8 @@ Wait = (
     Propose
     | ProposeChange
     | ReadIndex
+    | LeadConfirmed
+    | Read
     | AppliedTo
     | KeyDeleted
     | KeysChanged
@@ -122,5 +147,5 @@ Wait = (
 Steps = Generator[Wait | None, Any, Result | None]
 """What a procedure is. It returns the end of its call; for a stream that is a Status."""
 
-Answer = Result | int | None
+Answer = Result | RangeResult | int | None
 """What a procedure is resumed with."""

@@ -24,7 +24,7 @@ from kvorum.backend.buckets import (
 )
 from kvorum.backend.encoding import parse_row_key, row_key
 from kvorum.mvcc.hashes import HashKV, HashRows
-from kvorum.mvcc.history import RECORD_BYTES, unpacked
+from kvorum.mvcc.history import RECORD_BYTES, bound, unpacked
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.pins import Pins
 from kvorum.mvcc.slices import KEYS_PER_SLICE
@@ -90,6 +90,13 @@ class Compactor:
         if not self._queue or self._is_hashing:
             return False
         return self._walked is not None or not self._pins.is_held_below(self._queue[0].revision)
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether `step` would hash rows that are not on the disk, and take them along."""
+        if not self._queue or self._walked is not None or not self._queue[0].is_hashed:
+            return False
+        return self._backend.has_pending_rows(bound(self._queue[0].revision))
 
     def schedule(self, revision: int, previous: int) -> None:
         """Store that a compaction is to be done, and do it in the steps that follow."""

@@ -61,7 +61,7 @@ class Elections:
     def leader(self, call: int, payload: bytes) -> None:
         """Tell who leads."""
         request = LeaderRequest.FromString(payload)
-        self._member.start(call, answered(_leader(self._member, request)))
+        self._member.start(call, answered(_leader(request)))
 
     def resign(self, call: int, payload: bytes) -> None:
         """Give leadership up."""
@@ -90,7 +90,7 @@ def _campaign(member: Member, request: CampaignRequest) -> Part[bytes]:
                 _say(member, leader, value), lambda: _leave(member, leader)
             )
     yield from sessions.cleaned_up(
-        sessions.wait_for_older(member, name, leader.rev), lambda: _leave(member, leader)
+        sessions.wait_for_older(name, leader.rev), lambda: _leave(member, leader)
     )
     return CampaignResponse(header=queued.header, leader=leader).SerializeToString()
 
@@ -107,8 +107,8 @@ def _resign(member: Member, request: ResignRequest) -> Part[bytes]:
     return ResignResponse(header=left.header).SerializeToString()
 
 
-def _leader(member: Member, request: LeaderRequest) -> Part[bytes]:
-    found = yield from sessions.read(member, sessions.first_in(request.name))
+def _leader(request: LeaderRequest) -> Part[bytes]:
+    found = yield from sessions.read(sessions.first_in(request.name))
     if not found.kvs:
         raise StatusError(errors.ELECTION_NO_LEADER)
     return LeaderResponse(header=found.header, kv=found.kvs[0]).SerializeToString()
@@ -163,7 +163,7 @@ class Observers:
 def _observe(member: Member, name: bytes) -> Part[bytes]:
     prefix, range_end = sessions.prefix_of(name)
     while True:
-        found = yield from sessions.read(member, sessions.first_in(name))
+        found = yield from sessions.read(sessions.first_in(name))
         revision = found.header.revision
         if not found.kvs:
             yield KeysChanged(prefix, range_end, revision)

@@ -30,13 +30,14 @@ from kvorum.api.requests import (
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.parts import POLL_SECONDS, Part, flushed, stored
+from kvorum.member.parts import POLL_SECONDS, Part, flushed
 from kvorum.member.ranges import range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
 from kvorum.member.transactions import put_cost, read_txn
-from kvorum.member.waits import Propose, ReadIndex, Send, Steps, Until
+from kvorum.member.waits import Propose, Read, ReadIndex, Send, Steps, Until
 from kvorum.mvcc.keyvalue import key_of
 from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, reply_body
+from kvorum.mvcc.slices import Slices
 from kvorum.rpc import checks
 from kvorum.rpc.calls import OK, canonical
 
@@ -150,14 +151,14 @@ def _range_stream(member: Member, request: Range) -> Steps:
         header = member.header.field(current)
         options = options._replace(revision=member.store.readable(options.revision))
         if options.count_only:
-            counted = yield from _read(member, options)
+            counted = yield from _read(options)
             yield Send(_piece(header + reply_body(counted)))
             return OK
         wanted = options.limit if options.limit > 0 else UNLIMITED
         size, sent = PIECE_KEYS_FIRST, 0
         while True:
             options = options._replace(limit=min(size, wanted - sent))
-            found = yield from _read(member, options)
+            found = yield from _read(options)
             sent += len(found.kvs)
             body = b"".join([length_delimited(b"\x12", kv) for kv in found.kvs])
             if not found.more or sent == wanted:
@@ -172,8 +173,15 @@ def _range_stream(member: Member, request: Range) -> Steps:
         return error.status
 
 
-def _read(member: Member, options: RangeOptions) -> Part[RangeResult]:
-    return stored(member, lambda store: store.range_slices(options))
+def _read(options: RangeOptions) -> Part[RangeResult]:
+    found: RangeResult | Status = yield Read(_ranged, options)
+    if isinstance(found, Status):
+        raise StatusError(found)
+    return found
+
+
+def _ranged(member: Member, options: RangeOptions) -> Slices[RangeResult]:
+    return member.store.range_slices(options)
 
 
 def _piece(body: bytes) -> bytes:

@@ -20,7 +20,13 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.backend.quota import LEASE_GRANT_BYTES
-from kvorum.member.leases import INTERNAL_PATH, renew, time_to_live_here, try_renew
+from kvorum.member.leases import (
+    INTERNAL_PATH,
+    is_confirmed,
+    renew,
+    time_to_live_here,
+    try_renew,
+)
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
@@ -72,8 +78,8 @@ class Leases:
         """Tell what is left of a lease."""
         request = LeaseTimeToLiveRequest.FromString(payload)
         member = self._member
-        is_current = member.applied >= member.committed and not member.is_stalled
-        if member.is_leader and member.lessor.is_primary and is_current:
+        is_current = member.is_leader and member.applied >= member.committed
+        if is_current and member.lessor.is_primary and is_confirmed(member):
             return _time_to_live(member, request)
         member.start(call, _wait_for_time_to_live(member, request))
         return None

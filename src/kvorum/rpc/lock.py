@@ -65,7 +65,7 @@ def _lock(member: Member, request: LockRequest) -> Part[bytes]:
     if owners and owners[0].create_revision != revision:
         body = DeleteRangeRequest(key=key).SerializeToString()
         found = yield from sessions.cleaned_up(
-            _wait(member, request.name, key, revision),
+            _wait(request.name, key, revision),
             lambda: member.propose(None, DELETE_RANGE, body, (key, b"", False)),
         )
         if not found.kvs:
@@ -74,9 +74,9 @@ def _lock(member: Member, request: LockRequest) -> Part[bytes]:
     return LockResponse(header=header, key=key).SerializeToString()
 
 
-def _wait(member: Member, name: bytes, key: bytes, revision: int) -> Part[RangeResponse]:
-    yield from sessions.wait_for_older(member, name, revision)
-    return (yield from sessions.read(member, RangeRequest(key=key)))
+def _wait(name: bytes, key: bytes, revision: int) -> Part[RangeResponse]:
+    yield from sessions.wait_for_older(name, revision)
+    return (yield from sessions.read(RangeRequest(key=key)))
 
 
 def _unlock(request: UnlockRequest) -> Part[bytes]:

@@ -29,6 +29,7 @@ from kvorum.member.outbox import Result
 from kvorum.member.parts import POLL_SECONDS, done, flushed
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import Propose, ReadIndex, RunJob, Steps, Until
+from kvorum.membership.cluster import Cluster
 from kvorum.membership.versions import Version, one_minor_below, parse_version
 from kvorum.mvcc.hashes import HashDatabase
 from kvorum.rpc.calls import Output, canonical
@@ -146,7 +147,6 @@ def _move_leader(member: Member, target: int) -> Steps:
 
 
 def _downgrade(member: Member, request: DowngradeRequest) -> Steps:
-    cluster = member.cluster
     if request.action == DowngradeRequest.CANCEL:
         # Whether or not there was one: etcd answers success.
         yield _set_downgrade(None)
@@ -155,14 +155,14 @@ def _downgrade(member: Member, request: DowngradeRequest) -> Steps:
         if target is None:
             return errors.WRONG_DOWNGRADE_VERSION_FORMAT
         refusal: Status | None = yield ReadIndex()
-        refusal = refusal or _refusal(cluster.version, cluster.downgrade_target, target)
+        refusal = refusal or _refusal(member.cluster, target)
         if refusal is not None:
             return refusal
         if request.action == DowngradeRequest.ENABLE:
             answer = yield _set_downgrade(target)
             if isinstance(answer, Status):
                 return answer
-    version = cluster.version
+    version = member.cluster.version
     text = "" if version is None else f"{version.major}.{version.minor}"
     header = member.header.field(member.store.revision)
     return header + DowngradeResponse(version=text).SerializeToString()
@@ -178,12 +178,12 @@ def _target_of(text: str) -> Version | None:
     return None
 
 
-def _refusal(current: Version | None, under_way: Version | None, target: Version) -> Status | None:
-    if current is None:
+def _refusal(cluster: Cluster, target: Version) -> Status | None:
+    if cluster.version is None:
         return errors.CLUSTER_VERSION_UNAVAILABLE
-    if target != one_minor_below(current):
+    if target != one_minor_below(cluster.version):
         return errors.INVALID_DOWNGRADE_TARGET_VERSION
-    return None if under_way is None else errors.DOWNGRADE_IN_PROCESS
+    return None if cluster.downgrade_target is None else errors.DOWNGRADE_IN_PROCESS
 
 
 def _set_downgrade(target: Version | None) -> Propose:

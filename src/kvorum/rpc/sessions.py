@@ -30,7 +30,7 @@ from kvorum.member.parts import Part, Value
 from kvorum.member.ranges import range_response
 from kvorum.member.requests import LEASE_GRANT, TXN
 from kvorum.member.transactions import put_cost
-from kvorum.member.waits import KeyDeleted, Propose, ReadIndex, Steps
+from kvorum.member.waits import KeyDeleted, Propose, Read, Steps
 from kvorum.rpc import checks
 
 SESSION_TTL_SECONDS = 60
@@ -112,16 +112,13 @@ def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
     return TxnResponse.FromString(good(answer))
 
 
-def read(member: Member, request: RangeRequest) -> Part[RangeResponse]:
+def read(request: RangeRequest) -> Part[RangeResponse]:
     """Read what is committed now."""
-    refuse((yield ReadIndex()))
-    found = range_response(member, range_of(request))
-    if not isinstance(found, bytes | Status):
-        found = yield from found
+    found: Result = yield Read(range_response, range_of(request), linearizable=True)
     return RangeResponse.FromString(good(found))
 
 
-def wait_for_older(member: Member, name: bytes, own_revision: int) -> Part[None]:
+def wait_for_older(name: bytes, own_revision: int) -> Part[None]:
     """Wait until no key of the queue is older than one's own."""
     key, range_end = prefix_of(name)
     newest_of_older = RangeRequest(
@@ -133,7 +130,7 @@ def wait_for_older(member: Member, name: bytes, own_revision: int) -> Part[None]
         max_create_revision=own_revision - 1,
     )
     while True:
-        found = yield from read(member, newest_of_older)
+        found = yield from read(newest_of_older)
         if not found.kvs:
             return
         yield KeyDeleted(found.kvs[0].key, found.header.revision)

@@ -193,6 +193,7 @@ class Server:
             environments=environments,
             logger=self._logger.named("member"),
             clock=time.monotonic,
+            boot_clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
             random_below=random.SystemRandom().randrange,
             unix_seconds=time.time(),
         )

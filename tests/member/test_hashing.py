@@ -1,0 +1,61 @@
+"""What the helper is handed to hash: names and numbers, not what waits for the disk."""
+
+from kvorum.api.pb.etcdserverpb import CompactionRequest
+from kvorum.member import requests
+from kvorum.member.hashing import hash_kv
+from kvorum.member.jobs import Job, Place
+from kvorum.member.waits import Steps
+from kvorum.mvcc.hashes import HashRows
+from tests.member.harness import Cluster, Machine
+
+
+def busy() -> tuple[Cluster, Machine, list[HashRows]]:
+    """Return a member with rows that wait for the disk, and what the helper is given to hash."""
+    cluster = Cluster(1, flush_seconds=1000.0)
+    machine = cluster.leader()
+    for number in range(500):
+        machine.put(b"%03d" % number, bytes(1000))
+    cluster.settle()
+    assert machine.running.backend.pending_bytes > 500_000
+    given = []
+
+    def note(job: Job) -> None:
+        if isinstance(job.work, HashRows):
+            given.append(job.work)
+
+    machine.on_job = note
+    return cluster, machine, given
+
+
+def hashed(machine: Machine) -> int:
+    def steps() -> Steps:
+        found = yield from hash_kv(machine.running, 0)
+        return b"%d" % found.found.hash
+
+    return machine.start_steps(steps())
+
+
+def test_a_hash_is_computed_from_the_disk() -> None:
+    cluster, machine, given = busy()
+    cluster.success(machine, hashed(machine))
+    assert [work.pending for work in given] == [{}]
+
+
+def test_hashes_are_computed_one_after_the_other() -> None:
+    cluster, machine, given = busy()
+    machine.held.add(Place.HELPER)
+    calls = [hashed(machine) for _ in range(5)]
+    cluster.pass_time(1.0)
+    assert len([job for job in machine.jobs[Place.HELPER] if isinstance(job.work, HashRows)]) == 1
+    machine.held.clear()
+    assert len({cluster.success(machine, call) for call in calls}) == 1
+    assert len(given) == 5
+
+
+def test_a_compaction_is_hashed_from_the_disk() -> None:
+    cluster, machine, given = busy()
+    body = CompactionRequest(revision=400).SerializeToString()
+    cluster.success(machine, machine.propose(requests.COMPACTION, body))
+    cluster.wait(lambda: not machine.running.store.compaction.is_pending)
+    assert [(work.is_compaction, work.pending) for work in given] == [(True, {})]
+    assert machine.running.store.compaction.hashes()
