@@ -71,7 +71,7 @@ impl LogWriter {
         !self.queue.state.lock().finished.is_empty()
     }
 
-    /// Writes what was submitted, then ends the thread.
+    /// Ends the thread after the write that is under way; those behind it are not begun.
     pub fn stop(&self) {
         self.queue.state.lock().stopping = true;
         self.queue.changed.notify_one();
@@ -89,7 +89,10 @@ fn run(queue: &Queue, wakeup: &Wakeup) {
         while state.submitted.is_empty() && !state.stopping {
             queue.changed.wait(&mut state);
         }
-        let Some(write) = state.submitted.pop_front() else { return };
+        if state.stopping {
+            return;
+        }
+        let Some(write) = state.submitted.pop_front() else { continue };
         drop(state);
         let error = if failed { libc::ECANCELED } else { perform(&write) };
         failed |= error != 0;

@@ -12,7 +12,10 @@ from kvorum.member.waits import ProposeChange, Steps
 from kvorum.membership.documents import Member as Listed
 from kvorum.membership.documents import encode_member
 from kvorum.raft.changes import ChangeType, ConfChange
-from tests.member.harness import Cluster, Machine
+from kvorum.raft.entries import Entry
+from kvorum.raft.messages import HardState
+from kvorum.wal import SnapshotRecord, open_log
+from tests.member.harness import SEGMENT_BYTES, Cluster, Machine
 from tests.member.test_one import PowerCutError
 
 
@@ -129,6 +132,28 @@ def test_a_power_cut_on_the_way_harms_nothing(seed: int) -> None:
         force(survivor)
     check_is_alone(cluster, survivor)
     assert keys(cluster, survivor) == [b"%02d" % number for number in range(60)]
+
+
+def test_a_tear_that_kept_entries_of_a_newer_term() -> None:
+    """The state that came with them is gone; what is forced follows them all the same."""
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.success(leader, leader.put(b"key"))
+    survivor = survivor_of(cluster, leader.name)
+    wal = f"{survivor.config.directory}/wal"
+    log, content = open_log(survivor.files, wal, SnapshotRecord(), SEGMENT_BYTES)
+    term, last = content.state.term + 2, content.entries[-1].index
+    job = log.save(HardState(term, 0, content.state.commit), [Entry(0, term, last + 1, b"")])
+    assert job is not None
+    job.run(survivor.files)
+    survivor.files.truncate(job.descriptor, job.offset + len(job.data) - 8)
+    survivor.files.kill()
+    for _ in range(2):
+        force(survivor)
+        check_is_alone(cluster, survivor)
+        assert keys(cluster, survivor) == [b"key"]
+        assert survivor.running.term > term
+        survivor.kill()
 
 
 def test_a_learner_becomes_the_only_voter() -> None:

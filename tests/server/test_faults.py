@@ -209,6 +209,67 @@ def test_a_disk_without_room_for_a_segment_is_refused(
         prepare_directory(config, RealFiles(), Logger([]))
 
 
+LEFT = ["wal/0.tmp", "wal/tmp.x.wal.broken.tmp", "wal.tmp/x.wal", "snap/tmp.image.1"]
+LEFT += ["backend/backend.8", "backend/tmp.CURRENT.tmp"]
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_what_a_start_removes_counts_as_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_enough: bool
+) -> None:
+    from kvorum.files.real import RealFiles
+    from kvorum.server.config import make_config
+    from kvorum.server.directory import DirectoryRefusedError, prepare_directory
+    from kvorum.server.logs import Logger
+
+    system = os.statvfs(tmp_path)
+    little = SEGMENT_BYTES // system.f_frsize - (4 if is_enough else 64)
+
+    class Small:
+        f_bavail, f_frsize = little, system.f_frsize
+
+    left = tmp_path / "data" / "member" / name
+    left.parent.mkdir(parents=True)
+    with left.open("wb") as file:
+        file.write(b"left over" * (8 * system.f_frsize // 9))
+        os.fsync(file.fileno())
+    current = tmp_path / "data" / "member" / "backend" / "CURRENT"
+    current.parent.mkdir(exist_ok=True)
+    current.write_text("kvorum backend format 1\nbackend.7\n")
+    (current.parent / "backend.7").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(os, "statvfs", lambda _: Small)
+    config = make_config({"data-dir": str(tmp_path / "data")})
+    if is_enough:
+        prepare_directory(config, RealFiles(), Logger([]))
+    else:
+        with pytest.raises(DirectoryRefusedError, match="bytes left"):
+            prepare_directory(config, RealFiles(), Logger([]))
+
+
+def test_a_server_that_was_killed_on_a_small_disk_starts_again(tmp_path: Path) -> None:
+    """There is room for two segments and not for three; the second is the one made in advance."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        with running_kvorum(disk / "data") as server, connected(server.address) as client:
+            client.put(b"key", b"value")
+            spare = disk / "data" / "member" / "wal" / "0.tmp"
+            while not spare.exists() or spare.stat().st_size < SEGMENT_BYTES:
+                client.put(b"other", b"value")
+            server.process.kill()
+            server.process.wait()
+        with running_kvorum(disk / "data") as server, connected(server.address) as client:
+            assert client.get(b"key") == b"value"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
 @pytest.mark.parametrize(
     "flags",
     [

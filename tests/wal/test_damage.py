@@ -1,8 +1,11 @@
 """What is a tear and what is corruption, case by case; and what the errors tell."""
 
 import errno
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvorum.files import Opening
 from kvorum.files.interface import read_file, write_file
@@ -10,6 +13,7 @@ from kvorum.files.memory import Call, MemoryFiles
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState
 from kvorum.wal import (
+    AppendLog,
     CorruptLogError,
     LogExistsError,
     LogLockedError,
@@ -22,6 +26,7 @@ from kvorum.wal import (
     valid_snapshots,
 )
 from kvorum.wal.decoding import SegmentScanner
+from kvorum.wal.flips import find_flipped_bit
 from kvorum.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE, Framer
 from kvorum.wal.segments import Segment, list_segments
 
@@ -71,7 +76,7 @@ class Written:
         self.files.close(descriptor)
 
     def repaired_to(self, batches: int) -> None:
-        """Check that the log opens with that many batches whole, and that a copy was kept."""
+        """Check that the log opens with that many batches whole, and that the rest was kept."""
         before = read_file(self.files, PATH)
         log, content = open_log(self.files, WAL, SnapshotRecord(), SIZE)
         kept = self.entries[: 3 * batches]
@@ -79,7 +84,8 @@ class Written:
         assert content.entries == self.entries[: len(content.entries)]
         assert content.tear is not None and content.tear.path == PATH
         assert content.tear.offset == content.end >= [*self.offsets, 0][batches]
-        assert read_file(self.files, f"{PATH}.broken") == before.rstrip(b"\0")
+        torn = before[content.end :].rstrip(b"\0")
+        assert torn and read_file(self.files, f"{PATH}.broken") == bytes(content.end) + torn
         after = read_file(self.files, PATH)
         assert after == before[: content.end] + bytes(SIZE - content.end)
         log.close().run(self.files)
@@ -114,6 +120,90 @@ def test_no_flipped_bit_of_a_log_loses_what_was_durable() -> None:
             assert found.entries == written.entries, f"bit {bit}"
         written.files.flip(PATH, bit // 8, 1 << bit % 8)
     assert read_log(written.files, WAL, SnapshotRecord()).entries == written.entries
+
+
+def with_zeros() -> tuple[Written, AppendLog]:
+    """Return a log whose last batch is one entry with sectors of zeros of its own.
+
+    Its length word is the last of a sector and has one bit; its data ends in zeros.
+    """
+    written = Written(0)
+    log, content = open_log(written.files, WAL, SnapshotRecord(), SIZE)
+
+    def framed(filler: int) -> int:
+        batch = [Entry(0, 1, 1, b"f" * filler)]
+        return content.end + len(Framer(content.crc).batch(batch, HardState(1, 1, 0)))
+
+    filler = next(filler for filler in range(1000) if framed(filler) % 512 == 504)
+    first = log.save(HardState(1, 1, 0), [Entry(0, 1, 1, b"f" * filler)])
+    data = b"a" * 700 + bytes(1100) + b"b" * 600 + bytes(1100)
+    last = log.save(None, [Entry(0, 1, 2, data.ljust(4096 - 20, b"\0"))])
+    assert first is not None and last is not None
+    assert last.offset % 512 == 504 and last.data[:8] == (1 << 12).to_bytes(8, "little")
+    for job in (first, last):
+        job.run(written.files)
+    log.close().run(written.files)
+    written.entries = read_log(written.files, WAL, SnapshotRecord()).entries
+    return written, last
+
+
+def test_no_flipped_bit_of_a_record_with_zeros_loses_it() -> None:
+    """Its sectors of zeros are its own, and no sign of a tear."""
+    written, last = with_zeros()
+    bits = [*range(8 * 40), *range(8 * 40, 8 * len(last.data), 211)]
+    for bit in (8 * last.offset + bit for bit in bits):
+        written.files.flip(PATH, bit // 8, 1 << bit % 8)
+        try:
+            found = read_log(written.files, WAL, SnapshotRecord())
+        except CorruptLogError:
+            pass
+        else:
+            assert found.entries == written.entries, f"bit {bit}"
+        written.files.flip(PATH, bit // 8, 1 << bit % 8)
+    assert read_log(written.files, WAL, SnapshotRecord()).entries == written.entries
+
+
+def test_every_lost_sector_of_a_record_with_zeros_is_a_tear() -> None:
+    written, last = with_zeros()
+    whole = read_file(written.files, PATH)
+    end = last.offset + len(last.data)
+    lost = 0
+    for sector in range(last.offset // 512 * 512, end, 512):
+        start, stop = max(sector, last.offset), min(sector + 512, end)
+        if not whole[start:stop].strip(b"\0"):
+            continue
+        written.overwrite(start, bytes(stop - start))
+        if start == last.offset:
+            # One bit is all that this sector has of the batch: lost or flipped, it is the same.
+            written.refuses("flipped back")
+        else:
+            lost += 1
+            content = read_log(written.files, WAL, SnapshotRecord())
+            assert content.tear is not None and content.entries == written.entries[:1]
+        written.overwrite(start, whole[start:stop])
+    assert lost >= 4
+
+
+@given(
+    before=st.integers(0, 0xFFFFFFFF),
+    length=st.integers(1, 3000),
+    seed=st.integers(0, 1000),
+    place=st.floats(0, 1, exclude_max=True),
+)
+@settings(deadline=None)
+def test_a_flipped_bit_is_found(before: int, length: int, seed: int, place: float) -> None:
+    framer = Framer(before)
+    data = Random(seed).randbytes(length)
+    frame = framer.batch([Entry(0, 3, 1 << 40, data)], None)
+    record_bits = 8 * (8 + (int.from_bytes(frame[:7], "little")))
+    bit = int(place * record_bits)
+    damaged = bytearray(b"before.." + frame)
+    damaged[8 + bit // 8] ^= 1 << bit % 8
+    found = find_flipped_bit(bytes(damaged), 8, before)
+    # The type is covered by no checksum, and what nobody covers cannot be found.
+    assert found == 64 + bit or bit // 8 == 9
+    damaged[8 + (bit // 8 + 1) % (record_bits // 8)] ^= 0x42
+    assert find_flipped_bit(bytes(damaged), 8, before) != 64 + bit
 
 
 def test_a_failed_sync_is_made_good_by_the_next_start() -> None:

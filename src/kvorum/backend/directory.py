@@ -84,14 +84,19 @@ def remove_database(files: Files, path: str) -> None:
             files.unlink(name)
 
 
-def remove_leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
-    """Remove what a crash left, and return its names."""
+def leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
+    """Return the names of what a crash left."""
     keep = None if current is None else f"backend.{current.number}"
-    removed = [
+    return [
         name
         for name in files.list(directory)
         if _REMOVABLE.fullmatch(name) and name.removesuffix(LOCK_ENDING) != keep
     ]
+
+
+def remove_leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
+    """Remove what a crash left, and return its names."""
+    removed = leftovers(files, directory, current)
     if removed:
         # A process that was killed may have replaced CURRENT and not synced that: without this, a
         # power cut may take back the new name and keep the removal of what the old one names.

@@ -97,8 +97,8 @@ def read_file(files: Files, path: str) -> bytes:
         files.close(descriptor)
 
 
-def write_file(files: Files, path: str, data: bytes) -> None:
-    """Make a file durable under its name, whole or not at all.
+def write_file(files: Files, path: str, data: bytes, offset: int = 0) -> None:
+    """Make a file durable under its name, whole or not at all; before the offset it has a hole.
 
     The data is written under another name in the same directory, one that etcd knows for
     temporary in either of its directories; what a power cut left there is replaced.
@@ -109,7 +109,7 @@ def write_file(files: Files, path: str, data: bytes) -> None:
         files.unlink(temporary)
     descriptor = files.open(temporary, Opening.CREATE)
     try:
-        files.pwrite(descriptor, 0, data)
+        files.pwrite(descriptor, offset, data)
         files.fdatasync(descriptor)
     except OSError:
         files.unlink(temporary)

@@ -4,6 +4,9 @@ Writes gather while earlier ones are on their way, and at most two batches are. 
 promise something leave when the batch that holds it is durable, and so does the member's own
 acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
 write, unless a change of the membership waits for it; its messages follow the batches before them.
+
+A received snapshot is three steps, each begun when the one before is durable: its file, its
+record, and the state with the commit index that makes the record count.
 """
 
 from collections import deque
@@ -12,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from kvorum.files import Files
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
 from kvorum.raft.errors import PeerNotFoundError
@@ -39,6 +42,7 @@ class LogWriter:
     __slots__ = (
         "_install",
         "_installing",
+        "_is_closed",
         "_is_preparing",
         "_log",
         "_node",
@@ -73,6 +77,7 @@ class LogWriter:
         self._writing: deque[list[Message]] = deque()
         self._installing: Message | None = None
         self._is_preparing = False
+        self._is_closed = False
         self.durable_appends = 0
         # The last index of which it was asked, and whether that is still on its way.
         self.durable_commit = 0
@@ -81,6 +86,11 @@ class LogWriter:
     def add(self, message: Message) -> None:
         """Take a storage write from raft."""
         self._waiting.append(message)
+
+    def _submit(self, work: Work, done: Done, on_failure: Failed | None = None) -> None:
+        # What ends after the log was given up begins nothing more: its files are closed.
+        if not self._is_closed:
+            self._out.jobs.append(Job(Place.LOG, work, done, on_failure))
 
     def write(self) -> None:
         """Make jobs of what waits, as far as it may go now."""
@@ -115,7 +125,7 @@ class LogWriter:
         job = self._log.save(state, entries)
         if job is not None:
             self._writing.append(messages)
-            self._out.jobs.append(Job(Place.LOG, job, self._appended))
+            self._submit(job, self._appended)
             self._cut_if_full()
         elif self._writing:
             self._writing[-1] += messages
@@ -125,7 +135,7 @@ class LogWriter:
     def _cut_if_full(self) -> None:
         cut = self._log.cut()
         if cut is not None:
-            self._out.jobs.append(Job(Place.LOG, cut, _nothing))
+            self._submit(cut, _nothing)
             self.prepare_segment()
 
     def prepare_segment(self) -> None:
@@ -133,7 +143,7 @@ class LogWriter:
         job = None if self._is_preparing else self._log.prepare()
         if job is not None:
             self._is_preparing = True
-            self._out.jobs.append(Job(Place.LOG, job, self._prepared, self._not_prepared))
+            self._submit(job, self._prepared, self._not_prepared)
 
     def _prepared(self, result: object) -> None:
         assert isinstance(result, int)
@@ -181,25 +191,34 @@ class LogWriter:
         snapshot = message.snapshot
         assert snapshot is not None
         self._installing = message
-        jobs = self._out.jobs
-        jobs.append(Job(Place.LOG, WriteSnap(self._snap_directory, snapshot), _nothing))
+        work = WriteSnap(self._snap_directory, snapshot)
+        self._submit(work, self._snapshot_written)
+
+    def _snapshot_written(self, _result: object) -> None:
+        snapshot = self._received()
         record = self._log.save_snapshot(snapshot.index, snapshot.term, snapshot.conf_state)
-        jobs.append(Job(Place.LOG, record, _nothing))
-        state = HardState(message.term, message.vote, message.commit) if message.term else None
-        # Only with a commit index at or above it does the record count.
-        committed = self._log.save(state, message.entries)
-        assert committed is not None, f"snapshot {snapshot.index} came without its commit index"
-        jobs.append(Job(Place.LOG, committed, self._snapshot_recorded))
+        self._submit(record, self._snapshot_recorded)
 
     def _snapshot_recorded(self, _result: object) -> None:
+        message = self._installing
+        assert message is not None
+        state = HardState(message.term, message.vote, message.commit) if message.term else None
+        committed = self._log.save(state, message.entries)
+        assert committed is not None, f"a snapshot came without its commit index: {message}"
+        self._submit(committed, self._snapshot_committed)
+
+    def _snapshot_committed(self, _result: object) -> None:
+        self._install(self._received())
+
+    def _received(self) -> Snapshot:
         assert self._installing is not None and self._installing.snapshot is not None
-        self._install(self._installing.snapshot)
+        return self._installing.snapshot
 
     def installed(self) -> None:
         """Tell raft that the snapshot it received is written and in use."""
+        self._storage.apply_snapshot(self._received())
         message, self._installing = self._installing, None
-        assert message is not None and message.snapshot is not None
-        self._storage.apply_snapshot(message.snapshot)
+        assert message is not None
         self._deliver([message])
 
     def record_snapshot(
@@ -208,7 +227,7 @@ class LogWriter:
         """Write the record of an own snapshot, whose file is durable."""
         self._write_gathered()
         record = self._log.save_snapshot(index, term, conf_state)
-        self._out.jobs.append(Job(Place.LOG, record, done))
+        self._submit(record, done)
 
     def is_commit_durable(self, index: int) -> bool:
         """Tell whether a start would know that a committed entry is; if not, see to it.
@@ -223,7 +242,7 @@ class LogWriter:
         self.is_keeping_commit = True
         # Without a job some batch before this one has it.
         work = _Barrier() if job is None else job
-        self._out.jobs.append(Job(Place.LOG, work, lambda _: self._commit_kept(index)))
+        self._submit(work, lambda _: self._commit_kept(index))
         return False
 
     def _commit_kept(self, index: int) -> None:
@@ -239,14 +258,15 @@ class LogWriter:
         """Give up the segments that a start from a snapshot at this index does not read."""
         job = self._log.release_to(index)
         if job is not None:
-            self._out.jobs.append(Job(Place.LOG, job, _nothing))
+            self._submit(job, _nothing)
 
     def close(self, done: Callable[[object], None]) -> None:
         """End the log cleanly; `done` is called when its files are closed."""
         job = self._log.flush()
         if job is not None:
-            self._out.jobs.append(Job(Place.LOG, job, _nothing))
-        self._out.jobs.append(Job(Place.LOG, self._log.close(), done))
+            self._submit(job, _nothing)
+        self._submit(self._log.close(), done)
+        self._is_closed = True
 
 
 def _covers(later: Message, earlier: Message) -> bool:

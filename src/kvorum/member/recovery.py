@@ -3,8 +3,10 @@
 The log is the truth, and the backend holds the effects of a part of it. The newest snapshot that
 the log has a record of says where the log begins. If the backend is behind that snapshot, a
 crash came between the record of a received snapshot and its installation, and the image that
-came with it is installed now. Then raft goes on from what the backend has applied; everything
-behind that is applied again, and nothing before it.
+came with it is installed now. If the snapshot's file is missing as well, the record is withdrawn:
+nothing that came with it was ever promised, because that waits for the installation. Then raft
+goes on from what the backend has applied; everything behind that is applied again, and nothing
+before it.
 """
 
 from __future__ import annotations
@@ -173,6 +175,10 @@ def _force(
     """Make this member the only one, durably; return the state that commits it."""
     last = storage.last_index()
     members = storage.initial_state()[1]
+    term = storage.term(last)
+    if term > hard_state.term:
+        # A tear took the state that came with these entries; a vote in their term was never given.
+        hard_state = HardState(term)
     entries = forcing_entries(member_id, members, unapplied, last, hard_state.term)
     hard_state = hard_state._replace(commit=last + len(entries))
     job = log.save(hard_state, entries)
@@ -200,11 +206,33 @@ def _open_log(
     record = SnapshotRecord()
     if snapshot is not None:
         record = SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
-    log, content = open_log(seams.files, wal_directory, record, config.segment_bytes)
+    withdrawn = _never_installed(
+        config, seams, [each for each in valid if each.index > record.index]
+    )
+    log, content = open_log(seams.files, wal_directory, record, config.segment_bytes, withdrawn)
     if content.tear is not None:
-        seams.logger.warning(f"cut off the torn end of the log: {content.tear}")
+        seams.logger.warning(f"cut off the end of the log: {content.tear}")
         mark("torn tail repaired")
+    if content.void is not None:
+        seams.logger.warning(
+            f"removed {wal_directory}/{content.void.name}: it was begun after a write that failed"
+        )
     return snapshot, log, content
+
+
+def _never_installed(
+    config: MemberConfig, seams: Seams, without_file: list[SnapshotRecord]
+) -> SnapshotRecord | None:
+    """Return the one of these snapshots that is ahead of the backend.
+
+    An own one never is: it is written of what the backend holds.
+    """
+    if not without_file:
+        return None
+    backend = open_database(config, seams)
+    applied = backend.applied_index
+    backend.close()
+    return next((each for each in without_file if each.index > applied), None)
 
 
 def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -> None:

@@ -6,12 +6,19 @@ refusal says what was found and what to do.
 
 import os
 import stat
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from kvorum.backend.directory import leftovers as backend_leftovers
+from kvorum.backend.directory import read_current
+from kvorum.backend.errors import BackendError
 from kvorum.files import Files, Opening
 from kvorum.server.config import Config, ConfigError
 from kvorum.server.logs import Logger
+from kvorum.snap import leftovers as snap_leftovers
 from kvorum.wal import SEGMENT_BYTES
+from kvorum.wal import leftovers as wal_leftovers
 
 MODE = 0o700
 
@@ -37,8 +44,10 @@ def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
         # The log itself is made beside its place and moved there when it is whole.
         parent = Path(config.wal_directory).absolute().parent
         _make(parent, "wal", logger)
-        _check_room(parent)
-    _check_room(data)
+    removable = _removable(files, member, config.wal_directory or str(member / "wal"))
+    if config.wal_directory:
+        _check_room(parent, removable)
+    _check_room(data, removable)
     return str(member)
 
 
@@ -90,10 +99,30 @@ def _lock(files: Files, path: Path) -> None:
         )
 
 
-def _check_room(path: Path) -> None:
+def _removable(files: Files, member: Path, wal: str) -> list[str]:
+    """Return what is left of an earlier process that a start removes before it writes anything."""
+    snap, backend = f"{member}/snap", f"{member}/backend"
+    names = {wal: wal_leftovers(files, wal)}
+    # A log in the making.
+    if files.exists(f"{wal}.tmp"):
+        names[f"{wal}.tmp"] = files.list(f"{wal}.tmp")
+    if files.exists(snap):
+        names[snap] = snap_leftovers(files, snap)
+    # If CURRENT cannot be read, the start says so when it comes to it.
+    with suppress(BackendError):
+        if files.exists(backend):
+            current = read_current(files, backend)
+            names[backend] = backend_leftovers(files, backend, current)
+    return [f"{directory}/{name}" for directory, found in names.items() for name in found]
+
+
+def _check_room(path: Path, removable: Sequence[str]) -> None:
     """Refuse a disk that has no room for one segment of the log: it would stop at once."""
-    system = os.statvfs(path)
+    system, device = os.statvfs(path), path.stat().st_dev
     room = system.f_bavail * system.f_frsize
+    for each in map(os.stat, removable):
+        if each.st_dev == device:
+            room += each.st_blocks * 512
     if room < SEGMENT_BYTES:
         raise DirectoryRefusedError(
             f"{path} has {room} bytes left, but a segment of the write-ahead log takes "

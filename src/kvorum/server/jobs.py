@@ -4,6 +4,9 @@ Jobs of one place run one after the other, in the order they were given. The log
 the edge's native writer for appends and a thread for everything else; one waits for the other.
 A single client's append is written by the loop itself when nothing is on its way and the disk is
 quick: that saves two wake-ups of threads. What has ended is reported on the loop.
+
+After a job of the log has failed that nobody can bear, no other of them is started, by whichever
+hand: what the failed one left on the disk is unknown, and only the next start may judge it.
 """
 
 import asyncio
@@ -65,6 +68,7 @@ class JobRunner:
         # Appends at the native writer: number, job, start.
         self._appending: deque[tuple[int, Job, float]] = deque()
         self._log_thread_is_busy = False
+        self._log_has_failed = False
         self._recent_sync_seconds = 0.0
         self._last_written = 0.0
         self.under_way = 0
@@ -123,9 +127,9 @@ class JobRunner:
     # The log.
 
     def _advance_log(self, inline_bytes_max: int) -> None:
-        """Start what may start: appends after appends, anything else alone."""
+        """Start what may: appends after appends, anything else alone, nothing after a failure."""
         waiting = self._log_jobs
-        while waiting and not self._log_thread_is_busy:
+        while waiting and not (self._log_thread_is_busy or self._log_has_failed):
             job = waiting[0]
             if not isinstance(job.work, AppendLog):
                 if self._appending:
@@ -158,7 +162,7 @@ class JobRunner:
         except OSError as failure:
             error = failure
         self._observe_sync(time.monotonic() - started)
-        self._ended.append((job, None, error))
+        self._end_log_job(job, None, error)
 
     def _append(self, job: Job, work: AppendLog) -> None:
         self.appended_bytes += len(work.data)
@@ -173,7 +177,12 @@ class JobRunner:
         self._observe_sync(now - max(started, self._last_written))
         self._last_written = now
         failure = OSError(error, os.strerror(error), "write-ahead log") if error else None
-        self._ended.append((job, None, failure))
+        self._end_log_job(job, None, failure)
+
+    def _end_log_job(self, job: Job, result: object, error: Exception | None) -> None:
+        if error is not None and job.on_failure is None:
+            self._log_has_failed = True
+        self._ended.append((job, result, error))
 
     def _observe_sync(self, seconds: float) -> None:
         # Half of the newest and half of what was: one slow sync is remembered for a few more.
@@ -207,10 +216,13 @@ class JobRunner:
         )
 
     def _done(self, job: Job, future: "Future[object]") -> None:
+        self._observe(job)
+        result, error = self._outcome(future)
         if job.place is Place.LOG:
             self._log_thread_is_busy = False
-        self._observe(job)
-        self._ended.append((job, *self._outcome(future)))
+            self._end_log_job(job, result, error)
+        else:
+            self._ended.append((job, result, error))
         self._wake()
 
     @staticmethod

@@ -6,7 +6,7 @@ record is in the log, and that is written when its file is durable: file first, 
 """
 
 from kvorum.snap.database import ReceivedDatabase, ReleaseDatabases, database_path
-from kvorum.snap.directory import Broken, RemoveLeftovers, WriteSnap, load_newest
+from kvorum.snap.directory import Broken, RemoveLeftovers, WriteSnap, leftovers, load_newest
 from kvorum.snap.format import SnapError, decode, encode, file_name
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "decode",
     "encode",
     "file_name",
+    "leftovers",
     "load_newest",
 ]

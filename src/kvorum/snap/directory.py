@@ -57,6 +57,11 @@ def load_newest(
     return None, broken
 
 
+def leftovers(files: Files, directory: str) -> list[str]:
+    """Return the names of what a power cut left of files that were being made."""
+    return [name for name in files.list(directory) if name.startswith(("tmp", "db.tmp."))]
+
+
 @dataclass(slots=True, frozen=True)
 class RemoveLeftovers:
     """A job for the start: remove what a power cut left of files that were being made."""
@@ -65,7 +70,7 @@ class RemoveLeftovers:
 
     def run(self, files: Files) -> list[str]:
         """Return the names that were removed."""
-        names = [name for name in files.list(self.directory) if name.startswith(("tmp", "db.tmp."))]
+        names = leftovers(files, self.directory)
         for name in names:
             files.unlink(f"{self.directory}/{name}")
         return names

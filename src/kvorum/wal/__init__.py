@@ -17,7 +17,7 @@ from kvorum.wal.jobs import AppendLog, CloseLog, CutSegment, PrepareSegment, Rel
 from kvorum.wal.log import Log
 from kvorum.wal.opening import create_log, open_log
 from kvorum.wal.reading import LogContent, SnapshotRecord, read_log, valid_snapshots
-from kvorum.wal.segments import SEGMENT_BYTES, exists
+from kvorum.wal.segments import SEGMENT_BYTES, exists, leftovers
 
 __all__ = [
     "SEGMENT_BYTES",
@@ -38,6 +38,7 @@ __all__ = [
     "WalError",
     "create_log",
     "exists",
+    "leftovers",
     "open_log",
     "read_log",
     "valid_snapshots",

@@ -3,8 +3,8 @@
 The data of a segment ends at a length word of zero or at the end of the file. Damage is one of
 two things. A *tear* is what a power cut leaves of a batch that was never synced: in the last
 segment, a record that the file is too short for, or one with a sector of nothing but zeros, or
-data behind the end; and nothing behind it that proves it was synced. It may be cut off. All
-else is corruption of what was durable, and refuses.
+data behind the end; nothing behind it that proves it was synced; and not what one flipped bit
+explains, too. It may be cut off. All else is corruption of what was durable, and refuses.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from google_crc32c import extend
 
 from kvorum.api.codec import read_varint
 from kvorum.wal.errors import CorruptLogError
+from kvorum.wal.flips import find_flipped_bit
 from kvorum.wal.framing import CRC, ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
 from kvorum.wal.segments import is_zero_from
 
@@ -47,7 +48,7 @@ class Tear(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.path}: record {self.record} at offset {self.offset}: {self.problem}; "
-            f"{self.bytes_lost} bytes from there on were never durable"
+            f"the {self.bytes_lost} bytes from there on were promised to nobody"
         )
 
 
@@ -190,11 +191,38 @@ class SegmentScanner:
             raise self._corrupt(
                 f"{problem}, though the record at offset {proof} was written after it was durable"
             )
+        flipped = find_flipped_bit(self._segment, self.end, self.crc or 0)
+        if flipped is not None:
+            raise self._corrupt(f"{problem}; with bit {flipped} flipped back it is whole")
+        self.tear_here(problem)
+
+    def tear_here(self, problem: str) -> None:
+        """Note that the segment is to be cut off behind the last record that was taken."""
         lost = len(self._segment.rstrip(b"\0")) - self.end
-        self.tear = Tear(self.path, self.end, self.number, problem, lost)
+        self.tear = Tear(self.path, self.end, self.number, problem, max(0, lost))
 
     def _corrupt(self, problem: str) -> CorruptLogError:
         return CorruptLogError(self.path, self.end, self.number, problem)
+
+
+def unproved_checksum(path: str, segment: bytes) -> int | None:
+    """Return the checksum a segment begins with, if nothing in it vouches for the one before.
+
+    That is a head without the checksum at its end, and nothing behind it. Whoever writes no such
+    checksum may have cut the segment although its last batch had failed. None for all else.
+    """
+    scanner = SegmentScanner(path, segment, None, is_last=True)
+    checksum: int | None = None
+    kinds = []
+    try:
+        for record in scanner:
+            kinds.append(record.type)
+            if record.number == 1:
+                checksum = scanner.crc
+    except CorruptLogError:
+        return None
+    is_bare = kinds in ([CRC, METADATA], [CRC, METADATA, STATE]) and scanner.tear is None
+    return checksum if is_bare else None
 
 
 def _written_later(segment: bytes, damaged: int) -> int | None:

@@ -74,7 +74,10 @@ class Framer:
         self._prefix = b""
 
     def checkpoint(self) -> bytes:
-        """Return the record every segment begins with: the checksum of the segments before."""
+        """Return the record that every segment begins with, and the head of a later one ends with.
+
+        It is the checksum of everything before.
+        """
         return _frame(b"\x08%c\x10%b" % (CRC, varint(self.crc)))
 
     def _record(self, kind: int, data: bytes) -> bytes:

@@ -63,7 +63,7 @@ class Log:
         self._framer = Framer(crc)
         self._segment_bytes = segment_bytes
         self._spare: int | None = None
-        # Of the newest snapshot record.
+        # The highest of the snapshot records.
         self._snapshot_index = 0
 
     def save(self, state: HardState | None, entries: Sequence[Entry]) -> AppendLog | None:
@@ -102,7 +102,8 @@ class Log:
         data = self._framer.batch((), self._take_state())
         data += self._framer.snapshot(index, term, conf_state)
         self._last_index = max(self._last_index, index)
-        self._snapshot_index = index
+        # The record of an own snapshot may come between that of a received one and its state.
+        self._snapshot_index = max(self._snapshot_index, index)
         return self._append(data)
 
     def flush(self) -> AppendLog | None:
@@ -144,6 +145,8 @@ class Log:
         if self._state != NO_HARD_STATE:
             head += self._framer.batch((), self._state)
             self._written_state = self._state
+        # The checksum once more: it says that this head was written when all before was durable.
+        head += self._framer.checkpoint()
         old, descriptor = self._held[-1]
         new = Segment(old.number + 1, self._last_index + 1)
         job = CutSegment(self._directory, descriptor, self._offset, self._spare, new.name, head)

@@ -4,13 +4,13 @@ A new log is made beside its place and moved there when it is durable, so that a
 that name always holds a whole one. Taking it up again locks the segments, cuts off a tear after
 a copy was made, and wipes what is behind the end, all of it durable before the first append:
 a batch that is torn later must find zeros where it was not written. The last segment is written
-once more as it was read, because what its last sync came to is not known.
+once more as it was read, because what its last sync came to is not known; and so is the one before,
+unless the head of the last one vouches for it.
 """
 
 from kvorum.files import Files, Opening
-from kvorum.files.interface import parent, read_file, write_file
+from kvorum.files.interface import parent, write_file
 from kvorum.raft.messages import NO_HARD_STATE
-from kvorum.wal.decoding import Tear
 from kvorum.wal.errors import LogExistsError, LogLockedError
 from kvorum.wal.framing import Framer
 from kvorum.wal.jobs import create_segment
@@ -18,9 +18,9 @@ from kvorum.wal.log import HeldSegment, Log
 from kvorum.wal.reading import LogContent, SnapshotRecord, read_log
 from kvorum.wal.segments import (
     SEGMENT_BYTES,
-    SPARE_NAME,
     Segment,
     exists,
+    leftovers,
     segments_from,
 )
 
@@ -64,21 +64,29 @@ def create_log(
 
 
 def open_log(
-    files: Files, directory: str, snapshot: SnapshotRecord, segment_bytes: int = SEGMENT_BYTES
+    files: Files,
+    directory: str,
+    snapshot: SnapshotRecord,
+    segment_bytes: int = SEGMENT_BYTES,
+    withdrawn: SnapshotRecord | None = None,
 ) -> tuple[Log, LogContent]:
     """Take up a log from a snapshot on; return it and what it says.
 
-    If the content has a tear, it is no longer in the file, but in a copy named `.broken`.
+    What is cut off is no longer in the file, but in one beside it named `.broken`. For
+    `withdrawn` see `read_log`.
     """
     held = _lock(files, directory, snapshot.index)
     try:
-        content = read_log(files, directory, snapshot)
+        content = read_log(files, directory, snapshot, withdrawn)
+        # First of all, what needs no room and may make some.
+        _remove_leftovers(files, directory)
         if content.tear is not None:
-            _keep_copy(files, content.tear)
+            _keep(files, content.tear.path, content.tear.offset)
+        if content.void is not None:
+            _remove_void(files, directory, held.pop())
+        if content.doubtful_end is not None:
+            _make_durable(files, held[-2].descriptor, content.doubtful_end)
         _write_again(files, held[-1].descriptor, content.end, segment_bytes)
-        spare = f"{directory}/{SPARE_NAME}"
-        if files.exists(spare):
-            files.unlink(spare)
         # A process that was killed may have left names that are not durable either.
         files.sync_directory(directory)
         files.sync_directory(parent(directory))
@@ -112,19 +120,46 @@ def _lock(files: Files, directory: str, index: int) -> list[HeldSegment]:
     return held
 
 
-def _keep_copy(files: Files, tear: Tear) -> None:
-    """Keep the torn segment for whoever wants to look at it, without its trailing zeros."""
-    write_file(files, f"{tear.path}.broken", read_file(files, tear.path).rstrip(b"\0"))
+def _remove_leftovers(files: Files, directory: str) -> None:
+    for name in leftovers(files, directory):
+        files.unlink(f"{directory}/{name}")
 
 
-def _write_again(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
-    """Make durable what was read, and zeros what is behind it.
+def _keep(files: Files, path: str, offset: int) -> None:
+    """Keep what is cut off for whoever wants to look at it, at its place in a file of its own.
+
+    It has a hole where the log goes on to have it all: on a full disk there is no room for twice.
+    """
+    descriptor = files.open(path, Opening.READ)
+    try:
+        data = files.pread(descriptor, offset, files.size(descriptor) - offset).rstrip(b"\0")
+    finally:
+        files.close(descriptor)
+    if data:
+        write_file(files, f"{path}.broken", data, offset)
+
+
+def _remove_void(files: Files, directory: str, void: HeldSegment) -> None:
+    """Remove a segment that counts for nothing, durably: the one before it will be written to."""
+    path = f"{directory}/{void.segment.name}"
+    _keep(files, path, 0)
+    files.close(void.descriptor)
+    files.unlink(path)
+    files.sync_directory(directory)
+
+
+def _make_durable(files: Files, descriptor: int, end: int) -> None:
+    """Write once more what was read.
 
     A killed process may have left it unsynced; and where a sync failed, the system has it for
     everybody to read, but writes it no more, and calls the next sync a success.
     """
-    content = files.pread(descriptor, 0, end)
+    files.pwrite(descriptor, 0, files.pread(descriptor, 0, end))
+    files.fdatasync(descriptor)
+
+
+def _write_again(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
+    """Make durable what was read, and zeros what is behind it."""
     files.truncate(descriptor, end)
     files.allocate(descriptor, max(end, segment_bytes))
-    files.pwrite(descriptor, 0, content)
-    files.fdatasync(descriptor)
+    _make_durable(files, descriptor, end)

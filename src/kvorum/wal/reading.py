@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kvorum.api.codec import read_varint
-from kvorum.files import Files
+from kvorum.files import Files, Opening
 from kvorum.files.interface import read_file
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import NO_HARD_STATE, NO_MEMBERS, ConfState, HardState
 from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state, encode_hard_state
-from kvorum.wal.decoding import Record, SegmentScanner, Tear
+from kvorum.wal.decoding import Record, SegmentScanner, Tear, unproved_checksum
 from kvorum.wal.errors import CorruptLogError, SegmentsMissingError, SnapshotNotInLogError
 from kvorum.wal.framing import ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
 from kvorum.wal.segments import Segment, check_gapless, list_segments, segments_from
+
+_HEAD_BYTES_MAX = 4096
+"""Enough to see that a segment holds more than a head; most do."""
 
 Decoded = TypeVar("Decoded")
 
@@ -46,6 +49,10 @@ class LogContent(NamedTuple):
     end: int
     """Where the next record of the last segment belongs."""
     crc: int
+    void: Segment | None
+    """A segment behind the last one that counts for nothing, and does not fit it."""
+    doubtful_end: int | None
+    """Where the data of the segment before the last ends, if it may be that it is not durable."""
 
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
@@ -67,7 +74,17 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
 class _Scan:
     """Goes through segments in order, and notes the metadata, the newest state and the end."""
 
-    __slots__ = ("_directory", "_files", "_segments", "metadata", "scanner", "state")
+    __slots__ = (
+        "_directory",
+        "_files",
+        "_segments",
+        "doubtful_end",
+        "metadata",
+        "scanner",
+        "state",
+        "states",
+        "void",
+    )
 
     def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
         self._files = files
@@ -75,32 +92,66 @@ class _Scan:
         self._segments = segments
         self.metadata: bytes | None = None
         self.state = NO_HARD_STATE
+        self.states = 0
         self.scanner: SegmentScanner
+        self.void: Segment | None = None
+        self.doubtful_end: int | None = None
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records of entries and snapshots."""
+        *before, last = self._segments
         crc: int | None = None
-        for segment in self._segments:
-            path = f"{self._directory}/{segment.name}"
-            self.scanner = SegmentScanner(
-                path, read_file(self._files, path), crc, is_last=segment is self._segments[-1]
-            )
-            for record in self.scanner:
-                if record.type == ENTRY or record.type == SNAPSHOT:
-                    yield record
-                elif record.type == STATE:
-                    self._note_state(record)
-                elif record.type == METADATA:
-                    if self.metadata is not None and self.metadata != record.data:
-                        raise self.corrupt(
-                            record,
-                            f"metadata {record.data.hex()} of another member or cluster; "
-                            f"the segment before has {self.metadata.hex()}",
-                        )
-                    self.metadata = record.data
+        unproved = self._unproved(last) if before else None
+        for segment in before:
+            may_be_torn = unproved is not None and segment is before[-1]
+            yield from self._scan(segment, crc, is_last=may_be_torn)
             crc = self.scanner.crc
+            if may_be_torn and (self.scanner.tear is not None or crc != unproved):
+                self.void = last
+                if self.scanner.tear is None:
+                    self.scanner.tear_here(f"the next segment continues {unproved:#010x}")
+                return
+            self.doubtful_end = self.scanner.end
+        yield from self._scan(last, crc, is_last=True)
+
+    def _unproved(self, last: Segment) -> int | None:
+        """Return the checksum the last segment continues, if it proves nothing of the one before.
+
+        Nothing in it was promised to anyone, and it may be that the batch before the cut was not,
+        either: that one is judged as the end of the log is.
+        """
+        path = f"{self._directory}/{last.name}"
+        descriptor = self._files.open(path, Opening.READ)
+        try:
+            if unproved_checksum(path, self._files.pread(descriptor, 0, _HEAD_BYTES_MAX)) is None:
+                return None
+            size = self._files.size(descriptor)
+            return unproved_checksum(path, self._files.pread(descriptor, 0, size))
+        finally:
+            self._files.close(descriptor)
+
+    def _scan(self, segment: Segment, crc: int | None, *, is_last: bool) -> Iterator[Record]:
+        path = f"{self._directory}/{segment.name}"
+        self.scanner = SegmentScanner(path, read_file(self._files, path), crc, is_last=is_last)
+        for record in self.scanner:
+            if record.type == ENTRY or record.type == SNAPSHOT:
+                yield record
+            elif record.type == STATE:
+                self._note_state(record)
+            elif record.type == METADATA:
+                if self.metadata is not None and self.metadata != record.data:
+                    raise self.corrupt(
+                        record,
+                        f"metadata {record.data.hex()} of another member or cluster; "
+                        f"the segment before has {self.metadata.hex()}",
+                    )
+                self.metadata = record.data
+            elif record.number:
+                # The checksum at the end of a head vouches for the segment before.
+                self.doubtful_end = None
 
     def _note_state(self, record: Record) -> None:
+        self.states += 1
         state = self.decode(decode_hard_state, record)
         before = self.state
         if encode_hard_state(state) != record.data:
@@ -123,12 +174,19 @@ class _Scan:
         return CorruptLogError(self.scanner.path, record.offset, record.number, problem)
 
 
-def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogContent:
+def read_log(
+    files: Files,
+    directory: str,
+    snapshot: SnapshotRecord,
+    withdrawn: SnapshotRecord | None = None,
+) -> LogContent:
     """Return everything after a snapshot that the log has a record of.
 
-    A later entry of the same index replaces the earlier one and all behind it.
+    A later entry of the same index replaces the earlier one and all behind it. `withdrawn` is a
+    received snapshot that has no file and was never installed: the log ends before its record.
     """
     segments = segments_from(files, directory, snapshot.index)
+    place = withdrawn and _place_of(_Scan(files, directory, segments), withdrawn)
     scan = _Scan(files, directory, segments)
     entries: list[Entry] = []
     start = snapshot.index
@@ -137,6 +195,9 @@ def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogConte
     for record in scan:
         if record.type == SNAPSHOT:
             known = scan.decode(decode_snapshot_record, record)
+            if place == (scan.scanner.path, record.offset):
+                scan.scanner.tear_here(f"the snapshot at index {known.index} was never installed")
+                break
             if known.index == start:
                 found = known.term == snapshot.term
                 problem = f"the log has one of term {known.term} at that index"
@@ -160,7 +221,51 @@ def read_log(files: Files, directory: str, snapshot: SnapshotRecord) -> LogConte
             f"the log ends at index {start + len(entries)}, but {scan.state.commit} was committed",
         )
     assert scan.metadata is not None and end.crc is not None, "every segment has a head"
-    return LogContent(scan.metadata, scan.state, entries, end.tear, segments, end.end, end.crc)
+    return LogContent(
+        scan.metadata,
+        scan.state,
+        entries,
+        end.tear,
+        segments if scan.void is None else segments[:-1],
+        end.end,
+        end.crc,
+        scan.void,
+        scan.doubtful_end,
+    )
+
+
+def _place_of(scan: _Scan, withdrawn: SnapshotRecord) -> tuple[str, int] | None:
+    """Return file and offset of the record of a snapshot that was never installed.
+
+    Until it is, a member writes nothing but what came with the snapshot, and promises nothing.
+    So behind the record there are at most entries, one state, and records of older snapshots, and
+    no further segment. Raises CorruptLogError if there is more: then it was installed once.
+    """
+    path, offset, number, states = "", 0, 0, 0
+    more = False
+    for record in scan:
+        if record.type == SNAPSHOT:
+            if scan.decode(decode_snapshot_record, record) == withdrawn:
+                path, offset, number, states = (
+                    scan.scanner.path,
+                    record.offset,
+                    record.number,
+                    scan.states,
+                )
+                more = False
+        elif path:
+            more = more or scan.states > states
+    if not path:
+        return None
+    if more or scan.states > states + 1 or scan.scanner.path != path:
+        raise CorruptLogError(
+            path,
+            offset,
+            number,
+            f"the log goes on behind the record of the snapshot at index {withdrawn.index}, but "
+            f"the file of that snapshot is missing, and the backend is behind it",
+        )
+    return path, offset
 
 
 def _misplaced(entry: Entry, entries: list[Entry], start: int, commit: int) -> str:

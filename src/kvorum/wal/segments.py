@@ -41,6 +41,12 @@ def list_segments(files: Files, directory: str) -> list[Segment]:
     return [Segment(int(match[1], 16), int(match[2], 16)) for match in matches if match]
 
 
+def leftovers(files: Files, directory: str) -> list[str]:
+    """Return the files of a log's directory that a start removes: none of them counts."""
+    names = files.list(directory) if files.exists(directory) else []
+    return [name for name in names if name == SPARE_NAME or name.startswith("tmp.")]
+
+
 def exists(files: Files, directory: str) -> bool:
     """Return whether a directory holds a log."""
     return bool(list_segments(files, directory))
