@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvorum.edge import TlsSettings
+from kvorum.member.boundary import Boundary
 from kvorum.server import values
 from kvorum.server.config import ConfigError, make_config, suggestions
 from kvorum.server.credentials import DialSettings
@@ -212,6 +213,7 @@ def names() -> Iterator[Names]:
     ],
 )
 def test_names_of_addresses(names: Names, address: str, name: str, is_there: bool) -> None:
-    doorman = Doorman(names, None, (), Logger([]), lambda: None)  # type: ignore[arg-type]
+    boundary = Boundary(Logger([]), names.time)
+    doorman = Doorman(names, None, (), Logger([]), lambda: None, boundary)  # type: ignore[arg-type]
     found = names.run_until_complete(doorman._is_named(address, ("else", name), []))
     assert found == is_there

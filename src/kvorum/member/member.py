@@ -31,6 +31,7 @@ from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, leases, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
+from kvorum.member.boundary import Boundary
 from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
@@ -99,6 +100,7 @@ class Member:
         self.node = node
         self.storage = storage
         self.out = Outbox()
+        self.boundary = Boundary(seams.logger, seams.clock)
         self.header: HeaderEncoder = state.header
         self.hub: WatchHub = state.hub
         self.snap_directory = f"{config.directory}/snap"
