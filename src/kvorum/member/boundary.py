@@ -93,23 +93,34 @@ class Boundary:
             raise error
         self.counts[kind] += 1
         places = [f"{name}:{line}" for name, line in _places(error.__traceback__)]
-        place = f"{type(error).__name__} at {places[-1] if places else 'no place'}"
+        untold = self._untold_at(f"{type(error).__name__} at {places[-1] if places else '?'}")
+        if untold is None:
+            return
+        came_with = f"; sent was {_beginning(sent, SENT_MAX)}" if sent else ""
+        self._logger.error(
+            f"an error that nobody foresaw ended {what}, and nothing else: "
+            f"{type(error).__name__}: {_beginning(str(error), TEXT_MAX)} "
+            f"(at {', '.join(places[: -FRAMES_MAX - 1 : -1])}){came_with}{untold}. Please report it"
+        )
+
+    def refused(self, what: str) -> None:
+        """Tell, once in a while, of something that was refused because it would do harm."""
+        untold = self._untold_at("refused")
+        if untold is not None:
+            self._logger.error(f"refused {what}{untold}")
+
+    def _untold_at(self, place: str) -> str | None:
+        """Return None if a place was told of lately; else words for how often it was not."""
         now = self._clock()
         if now - self._told.get(place, -TELL_SECONDS) < TELL_SECONDS:
             self._untold[place] += 1
-            return
+            return None
         if len(self._told) >= PLACES_MAX:
             self._told.clear()
             self._untold.clear()
         self._told[place] = now
         untold = self._untold.pop(place, 0)
-        came_with = f"; sent was {_beginning(sent, SENT_MAX)}" if sent else ""
-        again = f"; {untold} more since it was last told of" if untold else ""
-        self._logger.error(
-            f"an error that nobody foresaw ended {what}, and nothing else: "
-            f"{type(error).__name__}: {_beginning(str(error), TEXT_MAX)} "
-            f"(at {', '.join(places[: -FRAMES_MAX - 1 : -1])}){came_with}{again}. Please report it"
-        )
+        return f"; {untold} more since it was last told of" if untold else ""
 
 
 def _beginning(content: bytes | str, length: int) -> str:

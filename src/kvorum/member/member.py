@@ -68,6 +68,10 @@ if TYPE_CHECKING:
     from kvorum.raft.storage import MemoryStorage
     from kvorum.wal import Log
 
+_TERM_MAX: Final = 1 << 63
+_TERM_LEAP_MAX: Final = 1 << 32
+"""No cluster elects so often that a member could miss so many terms. A term near to the end of
+numbers would leave no room for the next election, for ever."""
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With so much room under the quota no request need be measured."""
 
@@ -220,6 +224,13 @@ class Member:
             return
         if self.cluster.is_removed(sender):
             return  # it may not know yet; it has no voice any more
+        term, own = message.term, self.node.raft.term
+        if term > _TERM_MAX or (own and term - own > _TERM_LEAP_MAX):
+            self.boundary.refused(
+                f"a message of {sender:x} with term {term}: this member is at {own}, and no "
+                "cluster elects so often. Whoever sends it is no sound member; look at its data"
+            )
+            return
         try:
             self.node.step(message)
         except RaftError as error:

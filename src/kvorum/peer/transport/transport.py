@@ -184,7 +184,8 @@ class Transport:
             self._refuse(call, refusal, answer_headers, headers)
             return
         assert sender is not None
-        self._peers[sender].attach(call, now, is_append=kind == APPEND_STREAM)
+        source = f"{shared.output.peer(call)} ({headers.get('x-peerurls', '')[:200]})"
+        self._peers[sender].attach(call, source, now, is_append=kind == APPEND_STREAM)
         shared.output.respond(call, 200, answer_headers, None)
         self._wake_at = now
 
