@@ -40,6 +40,8 @@ class Place:
             "a name beside another address": authority.issue("two", ["127.0.0.2", "localhost"]),
             "another name": authority.issue("unknown", ["no.such.host.invalid"]),
             "no name": authority.issue("nameless", []),
+            "names that cannot be read": authority.issue("bad", names=b"\x30\x0bnonsense"),
+            "a name that ends early": authority.issue("early", names=b"\x30\x05\x82\x03a\0b"),
             "revoked": authority.issue("revoked"),
             "for servers only": authority.issue("servant", purposes=["server"]),
             "a stranger": Authority(directory / "other", "other").issue("stranger"),
@@ -173,6 +175,21 @@ def test_flags_of_peers_that_do_not_fit() -> None:
     told = [message for message, _ in suggestions(config, {})]
     assert any("ignoring key and cert files" in message for message in told)
     assert any("--peer-client-cert-auth is enabled" in message for message in told)
+
+
+@pytest.mark.parametrize("prefix", ["", "peer-"])
+def test_certificates_that_nobody_checks_are_warned_of(prefix: str) -> None:
+    side = "peer" if prefix else "client"
+    flags = {f"{prefix}auto-tls": True, f"{prefix}client-cert-auth": True}
+    if not prefix:
+        flags["advertise-client-urls"] = values.urls("https://127.0.0.1:1")  # type: ignore
+    listened = {f"listen-{side}-urls": values.urls("https://127.0.0.1:1")}
+    given = {**flags, **listened}
+    told = [message for message, _ in suggestions(make_config(given), given)]
+    assert any(f"ignored with --{prefix}auto-tls" in message for message in told)
+    del given[f"{prefix}client-cert-auth"]
+    told = [message for message, _ in suggestions(make_config(given), given)]
+    assert not any("ignored with" in message for message in told)
 
 
 # Names that have to be looked up.

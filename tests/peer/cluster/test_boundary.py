@@ -17,6 +17,7 @@ from kvorum.peer.cluster.exchanges import Answer
 from kvorum.peer.cluster.peering import Peering, Settings
 from kvorum.peer.interface import DialEvent, DialEventKind
 from kvorum.peer.transport import probing
+from kvorum.peer.transport.headers import PROBING
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from tests.rpc.harness import Harness
@@ -171,7 +172,7 @@ def test_a_question_that_slips_while_it_is_answered(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as planted:
-        planted.setattr(questions.json, "loads", slips)
+        planted.setattr("kvorum.member.questions.json.loads", slips)
         assert place.ask(1, "GET", questions.HASH_KV_PATH, b"{}")[0] == 500
     assert place.caught == {"peer": 1}
     place.check_alive()
@@ -183,7 +184,7 @@ def test_a_question_that_finds_damage_stops_the_member(
     def damaged(*_: object) -> None:
         place.member.store.readable("no revision")  # type: ignore[arg-type]
 
-    monkeypatch.setattr(questions.json, "loads", damaged)
+    monkeypatch.setattr("kvorum.member.questions.json.loads", damaged)
     with pytest.raises(MemberStopped):
         place.ask(1, "GET", questions.HASH_KV_PATH, b"{}")
     assert not place.caught
@@ -211,12 +212,12 @@ def test_no_question(place: Place, body: bytes) -> None:
 @pytest.mark.parametrize("body", [NESTED, b"9" * 5000, b'{"OK":true,"Now":{}}', b"\xff", b"{}"])
 def test_no_answer_to_a_probe(place: Place, body: bytes) -> None:
     place.pass_time(5.0)
-    place.answer(probing.PROBING, body)
+    place.answer(PROBING, body)
     assert not place.caught
     # It goes on probing.
     asked = len(place.dialer.targets)
     place.pass_time(5.0)
-    assert probing.PROBING in list(place.dialer.targets.values())[asked:]
+    assert PROBING in list(place.dialer.targets.values())[asked:]
     place.check_alive()
 
 
@@ -249,7 +250,7 @@ def test_a_probe_that_slips(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     place.pass_time(5.0)
     with monkeypatch.context() as planted:
         planted.setattr(probing, "read_probe", slips)
-        place.answer(probing.PROBING, b"{}")
+        place.answer(PROBING, b"{}")
     assert place.caught == {"dial": 1}
     place.pass_time(5.0)
     place.check_alive()
