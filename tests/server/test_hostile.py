@@ -9,14 +9,24 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import grpc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import native_rows
+from kvorum.files.real import RealFiles
+from kvorum.member.waits import ProposeChange, Steps
+from kvorum.membership.documents import Member, encode_member
+from kvorum.raft.changes import ChangeType, ConfChange
 from tests.kvorum import Kvorum, running_kvorum
 from tests.ports import held_port
+from tests.rpc.harness import Harness
 
 EXAMPLES = int(os.environ.get("KVORUM_EXAMPLES", "50"))
 WAIT_SECONDS = 20.0
@@ -162,3 +172,54 @@ def test_requests(place: Place, listener: str, request: Sent) -> None:
     answer = exchange(place.addresses[listener], data)
     assert not answer.startswith(b"HTTP/1.1 500"), answer
     check_alive(place)
+
+
+# Members at odd places.
+
+
+def call(server: Kvorum, name: str, request: Any, response: Any) -> Any:
+    with grpc.insecure_channel(server.address) as channel:
+        method = channel.unary_unary(
+            f"/etcdserverpb.{name}", type(request).SerializeToString, response.FromString
+        )
+        return method(request, timeout=WAIT_SECONDS, wait_for_ready=True)
+
+
+def check_serves(server: Kvorum, url: str) -> None:
+    """It lists a member at that address, and takes a put."""
+    listed = call(server, "Cluster/MemberList", pb.MemberListRequest(), pb.MemberListResponse)
+    assert [url] in [list(each.peerURLs) for each in listed.members]
+    for number in range(3):
+        put = pb.PutRequest(key=b"k", value=b"%d" % number)
+        call(server, "KV/Put", put, pb.PutResponse)
+
+
+def test_a_member_whose_address_is_not_ascii(tmp_path: Path) -> None:
+    add = pb.MemberAddRequest(peerURLs=["http://\u00e9:2380"], isLearner=True)
+    with running_kvorum(tmp_path) as server:
+        call(server, "Cluster/MemberAdd", add, pb.MemberAddResponse)
+        check_serves(server, "http://%C3%A9:2380")
+    with running_kvorum(tmp_path) as server:
+        check_serves(server, "http://%C3%A9:2380")
+    assert not [line for line in server.lines if "nobody foresaw" in line]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://\u00e9:2380", "http://a:1?\u00e9", "nonsense", "http://[:1"]
+)
+def test_a_member_whose_address_was_stored_as_it_was_given(tmp_path: Path, url: str) -> None:
+    harness = Harness(RealFiles(), LmdbEnvironments(native_rows()), str(tmp_path / "member"))
+    learner = Member(7, (url,), is_learner=True)
+    change = ConfChange(ChangeType.ADD_LEARNER_NODE, 7, encode_member(learner))
+
+    def steps() -> Steps:
+        assert (yield ProposeChange(change)) is None
+        return None
+
+    harness.member.start(None, steps())
+    harness.until(lambda: harness.member.cluster.member(7) is not None)
+    harness.member.close()
+    harness.until(lambda: harness.member.is_closed)
+    with running_kvorum(tmp_path) as server:
+        check_serves(server, url)
+    assert not [line for line in server.lines if "nobody foresaw" in line]
