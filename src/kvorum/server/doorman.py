@@ -59,7 +59,11 @@ class Doorman:
         for event in events:
             kind, call, detail = event
             if kind == opened and detail[0] in self._listeners:
-                self._open(call, event, admitted)
+                try:
+                    self._open(call, event, admitted)
+                except Exception as error:
+                    self._boundary.take(error, "peer", f"request {call} of another member")
+                    self._edge.respond(call, 500, (), b"Internal Server Error\n")
             elif call not in kept:
                 admitted.append(event)
             elif kind == EventKind.ENDED:
