@@ -27,7 +27,7 @@ COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py 
 	tests/mvcc/test_index.py tests/mvcc/test_store.py tests/mvcc/test_slices.py \
 	tests/raft/test_datadriven.py tests/raft/test_network.py tests/raft/test_rawnode.py \
 	tests/raft/test_scenarios.py tests/member/test_one.py tests/member/test_procedures.py \
-	tests/rpc/test_cycles.py tests/rpc/test_differential.py tests/rpc/test_watch_differential.py \
+	tests/rpc/test_boundary.py tests/rpc/test_cycles.py tests/rpc/test_differential.py tests/rpc/test_watch_differential.py \
 	tests/clients
 
 # Tests run in so many processes; a directory of their own, free ports: they do not meet.

@@ -303,6 +303,10 @@ class Cluster:
         """Look at a member after its turn."""
         member = machine.member
         assert member is not None
+        if member.boundary.counts:
+            raise Violation(
+                "nothing unforeseen happens", f"{machine.name} {member.boundary.counts}"
+            )
         store = member.store
         revision = store.revision
         if revision != machine.seen_revision:

@@ -374,6 +374,11 @@ class PeerEdge:
         )
         return FULL_BYTES + pending if is_full else pending
 
+    def peer(self, call: int) -> str:
+        """Return who made a request."""
+        connection = self._port.calls.get(call)
+        return "" if connection is None else f"m{connection.request.sender.number}"
+
     def pause(self, call: int) -> None:
         """Take no more of a request's body."""
         connection = self._port.calls.get(call)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 DAY = datetime.timedelta(days=1)
 PURPOSES = {
@@ -63,8 +63,12 @@ class Authority:
         days: int = 1,
         purposes: Sequence[str] = ("server", "client"),
         use_rsa: bool = False,
+        names: bytes = b"",
     ) -> Pair:
-        """Make a certificate and its key; one of negative days has expired."""
+        """Make a certificate and its key; one of negative days has expired.
+
+        `names` is what it has in place of the hosts' names, whether it can be read or not.
+        """
         key = (
             rsa.generate_private_key(65_537, 2048)
             if use_rsa
@@ -85,9 +89,12 @@ class Authority:
                 x509.ExtendedKeyUsage([PURPOSES[one] for one in purposes]), critical=False
             )
         )
-        if hosts:
-            names = x509.SubjectAlternativeName([_host(one) for one in hosts])
-            builder = builder.add_extension(names, critical=False)
+        if names:
+            oid = ExtensionOID.SUBJECT_ALTERNATIVE_NAME
+            builder = builder.add_extension(x509.UnrecognizedExtension(oid, names), critical=False)
+        elif hosts:
+            known = x509.SubjectAlternativeName([_host(one) for one in hosts])
+            builder = builder.add_extension(known, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         stem = file or name or "nameless"
         pair = Pair(self._directory / f"{stem}.pem", self._directory / f"{stem}.key", serial)

@@ -15,7 +15,7 @@ from kvorum.membership import Cluster, Member, UrlError, Version
 from kvorum.membership.documents import encode_conf_state, encode_member, encode_promotion
 from kvorum.membership.identity import member_id
 from kvorum.membership.reconfiguration import may_remove
-from kvorum.membership.urls import checked_urls
+from kvorum.membership.urls import checked_urls, kept_urls
 from kvorum.membership.v2_store import snapshot_data
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState, Snapshot
@@ -196,11 +196,39 @@ def test_the_same_urls_are_accepted(tmp_path: Path) -> None:
             urls = [text.replace(":1", f":{number}") for text in texts]
             theirs = ask(etcd, "add", peerURLs=urls, isLearner=True)
             try:
-                ours = checked_urls(urls)
+                ours = kept_urls(urls)
+                assert checked_urls(urls) == ours
             except UrlError:
                 assert theirs == (int(MEMBER_BAD_URLS.code), MEMBER_BAD_URLS.text), urls
                 continue
             assert isinstance(theirs, dict), (urls, theirs)
+            added = member_of(theirs["member"])
+            assert added.peer_urls == ours
+            assert isinstance(ask(etcd, "remove", ID=added.id), dict)
+
+
+ODD_URLS = [
+    *("http://\u00e9:1", "http://%C3%A9:1", "http://\u200b:1", "http://%zz:1", "http://%41:1"),
+    *("http://a%20b:1", "http://a%2fb:1", "http://[::1%25eth0]:1", "http://[fe80::1%eth0]:1"),
+    *('http://a"b:1', "http://a<b>:1", "http://a:\uff11", "http://a_b:1", "http://*:1"),
+    *("http://u:p@a:1", "http://u%zz@a:1", "http://\u00fc@a:1", "http://a:1?\u00e9", "http://a:1#"),
+    *("http://a:1#\u00e9", "http://a,b:1", "http://a\\b:1", "http://a^b:1", "http://a`b:1"),
+    *("http://a{b}:1", "http://a|b:1", "http://a!$&'()*+,;=:1", "http://[::1", "http://a\x7f:1"),
+    *("http://a:+1", "http://a:" + "9" * 50, "http://xn--9ca:1", "http://\u00e9\u00e8@\u00e9:1"),
+]
+
+
+def test_what_is_not_ascii_is_kept_or_refused_as_etcd_does(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "etcd") as etcd:
+        for number, text in enumerate(ODD_URLS, 10):
+            url = text.replace(":1", f":{number}")
+            theirs = ask(etcd, "add", peerURLs=[url], isLearner=True)
+            try:
+                ours = kept_urls([url])
+            except UrlError:
+                assert theirs == (int(MEMBER_BAD_URLS.code), MEMBER_BAD_URLS.text), url
+                continue
+            assert isinstance(theirs, dict), (url, theirs)
             added = member_of(theirs["member"])
             assert added.peer_urls == ours
             assert isinstance(ask(etcd, "remove", ID=added.id), dict)

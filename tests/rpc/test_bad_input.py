@@ -69,6 +69,7 @@ def harness() -> Harness:
 def check_alive(harness: Harness) -> None:
     put = harness.ask("KV/Put", pb.PutRequest(key=b"alive", value=b"yes"))
     assert not isinstance(put, Status)
+    assert not harness.member.boundary.counts
 
 
 @pytest.mark.parametrize("path", UNARY)

@@ -315,10 +315,47 @@ def test_nobody_there(dialing: Dialing, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "127.0.0.1:1", "http://127.0.0.1", "http://127.0.0.1:99999", "ftp://a:1", "https://:0"],
+    [
+        *(
+            "",
+            "127.0.0.1:1",
+            "http://127.0.0.1",
+            "http://127.0.0.1:99999",
+            "ftp://a:1",
+            "https://:0",
+        ),
+        # What data of members may hold, and nobody can dial.
+        *("http://\u00e9:1", "http://%C3%A9:1", "http://%ff:1", "http://\ud800:1", "http://a\0b:1"),
+        *("http://a b:1", "http://a\r\nb:1", "http://[:1", "http://[é]:1", "http://a:\u0661"),
+        *("http://a:" + "9" * 5000, "unix://\u00e9", "unix://a%00b", "unix://" + "a" * 500),
+        *("http://" + "a" * 300 + ":1", "http://a..b:1", "https://\u00e9:1", "http://a:1?\u00e9"),
+    ],
 )
 def test_what_is_no_url(dialing: Dialing, url: str) -> None:
     assert dialing.failure(dialing.dialer.request(url, "GET", "/", [], b"")), url
+    assert not dialing.errors
+
+
+def test_an_error_that_nobody_foresaw_ends_one_request(
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slips(*_: object) -> None:
+        raise KeyError("unforeseen")
+
+    with scripted([b"HTTP/1.1 200 OK\r\n\r\n"], [b"HTTP/1.1 204 No Content\r\n\r\n"]) as (url, _):
+        for target in ("feed", "write"):
+            with monkeypatch.context() as planted:
+                planted.setattr(f"kvorum.server.links.Head.{target}", slips)
+                number = dialing.dialer.request(url, "GET", "/", [], b"")
+                assert "unforeseen KeyError" in dialing.failure(number)
+            if target == "feed":
+                number = dialing.dialer.request(url, "GET", "/", [], b"")
+                assert dialing.next(number).kind == RESPONDED
+    with monkeypatch.context() as planted:
+        planted.setattr("kvorum.server.dialer.place_of", slips)
+        number = dialing.dialer.request("http://127.0.0.1:1", "GET", "/", [], b"")
+        assert "unforeseen KeyError" in dialing.failure(number)
+    assert not dialing.errors
 
 
 def test_a_connection_takes_too_long(open_dialing: OpenDialing) -> None:

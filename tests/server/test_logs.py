@@ -5,6 +5,7 @@ import os
 import pty
 import re
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ from hypothesis import strategies as st
 
 from kvorum.server.config import ConfigError
 from kvorum.server.flags import FlagError
-from kvorum.server.logs import LEVELS, SAMPLED_FIRST, Logger, Sink, as_json, open_logger
+from kvorum.server.logs import (
+    LEVELS,
+    SAMPLED_FIRST,
+    Format,
+    Line,
+    Logger,
+    Sink,
+    as_console,
+    as_json,
+    for_terminal,
+    open_logger,
+)
 from tests.etcd import running_etcd
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -88,6 +100,34 @@ def test_console_lines_are_separated_by_tabs(tmp_path: Path) -> None:
     assert TIMESTAMP.fullmatch(moment)
     assert (level, message, json.loads(fields)) == ("info", "a message", {"took": "1ms"})
     assert re.search(r"test_logs\.py:\d+$", caller)
+
+
+HOSTILE = "a\r\nb\x1b[2J\x07\x7f\x9b\u2028\u202e\ud800"
+
+
+@pytest.mark.parametrize("form", [as_json, as_console, for_terminal])
+def test_what_a_reader_would_obey_is_escaped(form: Format, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        logger = Logger([Sink(file.fileno(), form)])
+        logger.warning(HOSTILE, sent=HOSTILE, several=[HOSTILE], **{HOSTILE: 1})
+        logger.warning("a message", sent='x"  level=fatal  y')
+    data = path.read_bytes().decode()
+    assert data.count("\n") == 2
+    assert not set(data) & set(HOSTILE.removeprefix("a\r\nb").replace("[2J", "") + "\r")
+    if form is as_json:
+        entry = json.loads(data.splitlines()[0])
+        assert entry["msg"] == entry["sent"] == HOSTILE
+    if form is for_terminal:
+        # Nor can a value look like another field.
+        assert data.endswith('sent="x\\"  level=fatal  y"\n')
+
+
+@given(st.text(), st.text())
+@pytest.mark.parametrize("form", [as_console, for_terminal])
+def test_any_text_is_one_line(form: Format, message: str, sent: str) -> None:
+    line = Line("warn", datetime.now(UTC), "", "test", message, {"sent": sent, "all": [sent]})
+    assert len(form(line).splitlines()) == 1
 
 
 def test_a_terminal_gets_readable_lines() -> None:

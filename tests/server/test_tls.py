@@ -329,8 +329,10 @@ class Told(Logger):
     def __init__(self) -> None:
         super().__init__([])
         self.lines: list[tuple[str, str, int]] = []
+        self.fields: dict[str, object] = {}
 
     def warning(self, message: str, /, **fields: object) -> None:
+        self.fields = fields
         times = fields["times"]
         assert isinstance(times, int)
         self.lines.append((message, str(fields["error"]), times))
@@ -354,6 +356,26 @@ def test_a_burst_is_told_of_once() -> None:
         (MESSAGES["resets_excessive"], 1),
         (MESSAGES["pings_excessive"], 9001),
     ]
+    # The end of a burst is told of, too, without anything that happens after it.
+    happens("resets_excessive", 7, 106.0)
+    log.tell([], 110.0)
+    assert len(logger.lines) == 3
+    log.tell([], 116.0)
+    assert logger.lines.pop()[::2] == (MESSAGES["resets_excessive"], 7)
     log.tell([("tls_handshakes_failed", 0, "peer", "EOF", 1)], 200.0)
     assert len(logger.lines) == 3, "who only opened a connection is nothing to warn of"
     assert set(MESSAGES) == set(INCIDENTS)
+
+
+def test_a_flood_is_named_with_where_it_comes_from() -> None:
+    logger = Told()
+    log = IncidentLog(cast(Edge, None), logger, {9})
+    log.tell([("tls_handshakes_failed", 0, "10.0.0.1:5", "EOF", 1)], 100.0)
+    for second in range(5):
+        peer = f"10.0.0.{second % 2 + 1}:{second}"
+        log.tell([("tls_handshakes_failed", 0, peer, "EOF", 1000)], 101.0 + second)
+    log.tell([], 111.0)
+    ((message, _, times),) = logger.lines
+    assert (message, times) == (MESSAGES["tls_handshakes_failed"], 5000)
+    assert logger.fields["incident"] == "tls_handshakes_failed"
+    assert logger.fields["from"] == ["10.0.0.1", "10.0.0.2"]

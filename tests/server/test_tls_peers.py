@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvorum.edge import TlsSettings
+from kvorum.member.boundary import Boundary
 from kvorum.server import values
 from kvorum.server.config import ConfigError, make_config, suggestions
 from kvorum.server.credentials import DialSettings
@@ -39,6 +40,8 @@ class Place:
             "a name beside another address": authority.issue("two", ["127.0.0.2", "localhost"]),
             "another name": authority.issue("unknown", ["no.such.host.invalid"]),
             "no name": authority.issue("nameless", []),
+            "names that cannot be read": authority.issue("bad", names=b"\x30\x0bnonsense"),
+            "a name that ends early": authority.issue("early", names=b"\x30\x05\x82\x03a\0b"),
             "revoked": authority.issue("revoked"),
             "for servers only": authority.issue("servant", purposes=["server"]),
             "a stranger": Authority(directory / "other", "other").issue("stranger"),
@@ -174,6 +177,21 @@ def test_flags_of_peers_that_do_not_fit() -> None:
     assert any("--peer-client-cert-auth is enabled" in message for message in told)
 
 
+@pytest.mark.parametrize("prefix", ["", "peer-"])
+def test_certificates_that_nobody_checks_are_warned_of(prefix: str) -> None:
+    side = "peer" if prefix else "client"
+    flags = {f"{prefix}auto-tls": True, f"{prefix}client-cert-auth": True}
+    if not prefix:
+        flags["advertise-client-urls"] = values.urls("https://127.0.0.1:1")  # type: ignore
+    listened = {f"listen-{side}-urls": values.urls("https://127.0.0.1:1")}
+    given = {**flags, **listened}
+    told = [message for message, _ in suggestions(make_config(given), given)]
+    assert any(f"ignored with --{prefix}auto-tls" in message for message in told)
+    del given[f"{prefix}client-cert-auth"]
+    told = [message for message, _ in suggestions(make_config(given), given)]
+    assert not any("ignored with" in message for message in told)
+
+
 # Names that have to be looked up.
 
 
@@ -212,6 +230,7 @@ def names() -> Iterator[Names]:
     ],
 )
 def test_names_of_addresses(names: Names, address: str, name: str, is_there: bool) -> None:
-    doorman = Doorman(names, None, (), Logger([]), lambda: None)  # type: ignore[arg-type]
+    boundary = Boundary(Logger([]), names.time)
+    doorman = Doorman(names, None, (), Logger([]), lambda: None, boundary)  # type: ignore[arg-type]
     found = names.run_until_complete(doorman._is_named(address, ("else", name), []))
     assert found == is_there

@@ -189,6 +189,7 @@ WATCHER_LOST = Status(Code.UNKNOWN, "lost watcher waiting for delete")
 CONTEXT_CANCELED = Status(Code.CANCELLED, "context canceled")
 CONTEXT_DEADLINE_EXCEEDED = Status(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
 UNKNOWN_HEALTH_SERVICE = Status(Code.NOT_FOUND, "unknown service")
+INTERNAL = Status(Code.INTERNAL, "internal error: the server could not serve this request")
 NO_REQUEST = Status(
     Code.INTERNAL,
     "cardinality violation: received no request message from non-client-streaming RPC",

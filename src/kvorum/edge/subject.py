@@ -17,18 +17,24 @@ class Subject(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def subject_of(certificate: bytes) -> Subject:
-    """Return the names in a certificate, given in DER as `Edge.peer_certificate` has it."""
+    """Return the names in a certificate, given in DER as `Edge.peer_certificate` has it.
+
+    Raises ValueError: an authority may have signed what cannot be read.
+    """
     # Imported late: it takes a while, and a member without TLS starts without it.
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    parsed = x509.load_der_x509_certificate(certificate)
-    names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    common_name = str(names[-1].value) if names else ""
     try:
+        parsed = x509.load_der_x509_certificate(certificate)
+        names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        common_name = str(names[-1].value) if names else ""
         extension = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return Subject(common_name)
+    except Exception as error:
+        # The library promises no kinds: it depends on what is wrong with which extension.
+        raise ValueError(f"x509: the certificate cannot be read: {error}") from error
     others = extension.value
     return Subject(
         common_name,

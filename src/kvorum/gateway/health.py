@@ -155,4 +155,4 @@ class Health:
 
     def _run(self, call: int, steps: Steps) -> None:
         self._front.keep_open(call, lambda: self._member.cancel(call))
-        self._member.start(call, steps)
+        self._member.start(call, self._front.bounded(call, steps))

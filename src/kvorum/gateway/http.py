@@ -1,14 +1,17 @@
 """Plain HTTP requests: which endpoint serves a path, CORS, the host whitelist, refusals.
 
 An endpoint answers at once, or keeps the call open and answers later; it is told when the client
-is gone. What clients see, headers and texts, is what etcd sends.
+is gone. What clients see, headers and texts, is what etcd sends. What an endpoint raises unforeseen
+ends that request with 500 (see `kvorum.member.boundary`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
 
 from kvorum.edge import Edge, EventKind, Headers
+from kvorum.edge.targets import TargetError, decoded_path, query_fields, split_target
+from kvorum.member.boundary import Boundary
+from kvorum.member.waits import Steps
 
 TEXT = ("content-type", "text/plain; charset=utf-8")
 NO_SNIFFING = ("x-content-type-options", "nosniff")
@@ -39,10 +42,22 @@ class Endpoint(NamedTuple):
 class HttpFront:
     """Answers the HTTP requests among an edge's events."""
 
-    __slots__ = ("_cors", "_edge", "_endpoints", "_extra", "_hosts", "_metrics_listeners", "open")
+    __slots__ = (
+        "_boundary",
+        "_cors",
+        "_edge",
+        "_endpoints",
+        "_extra",
+        "_hosts",
+        "_metrics_listeners",
+        "open",
+    )
 
-    def __init__(self, edge: Edge, cors: Sequence[str], hosts: Sequence[str]) -> None:
+    def __init__(
+        self, edge: Edge, cors: Sequence[str], hosts: Sequence[str], boundary: Boundary
+    ) -> None:
         self._edge = edge
+        self._boundary = boundary
         self._cors = frozenset(cors)
         self._hosts = frozenset(hosts)
         self._endpoints: dict[str, Endpoint] = {}
@@ -63,7 +78,10 @@ class HttpFront:
         """Take an event of an HTTP call."""
         if kind == EventKind.HTTP_OPENED:
             assert isinstance(detail, tuple)
-            self._serve(call, *detail)
+            try:
+                self._serve(call, *detail)
+            except Exception as error:
+                self._failed(call, error, str(detail[1:]), self.open.pop(call, None))
         elif kind == EventKind.ENDED:
             self._extra.pop(call, None)
             cancel = self.open.pop(call, None)
@@ -74,6 +92,14 @@ class HttpFront:
         """Answer this call later; `cancel` is called if its client goes away before."""
         self.open[call] = cancel
 
+    def bounded(self, call: int, steps: Steps) -> Steps:
+        """Return steps that answer a call, with 500 if they raise what nobody foresaw."""
+        try:
+            return (yield from steps)
+        except Exception as error:
+            self._failed(call, error, "", None)
+            return None
+
     def respond(self, call: int, status: int, headers: Headers, body: bytes) -> None:
         """Answer a call."""
         self.open.pop(call, None)
@@ -82,12 +108,26 @@ class HttpFront:
 
     def refuse(self, call: int, status: int, message: str, headers: Headers = ()) -> None:
         """Answer with a status and a line of text."""
-        self.respond(call, status, [*headers, TEXT, NO_SNIFFING], f"{message}\n".encode())
+        text = f"{message}\n".encode(errors="backslashreplace")
+        self.respond(call, status, [*headers, TEXT, NO_SNIFFING], text)
+
+    def _failed(
+        self, call: int, error: Exception, sent: str, cancel: Callable[[], None] | None
+    ) -> None:
+        self._boundary.take(error, "http", f"HTTP request {call}", sent)
+        if cancel is not None:
+            cancel()
+        self.refuse(call, 500, "Internal Server Error")
 
     def _serve(self, call: int, listener: int, method: str, target: str, headers: Headers) -> None:
-        parts = urlsplit(target)
-        query = parse_qs(parts.query, keep_blank_values=True)
-        request = HttpRequest(call, method, parts.path, query, dict(headers))
+        path, query = split_target(target)
+        try:
+            request = HttpRequest(
+                call, method, decoded_path(path), query_fields(query), dict(headers)
+            )
+        except TargetError as error:
+            self.refuse(call, 400, f"400 Bad Request: {error}")
+            return
         endpoint = self._endpoints.get(request.path)
         if listener in self._metrics_listeners:
             if endpoint is not None and not endpoint.on_metrics:

@@ -31,6 +31,7 @@ from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
+from kvorum.member.boundary import Boundary
 from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
@@ -70,6 +71,10 @@ if TYPE_CHECKING:
     from kvorum.wal import Log
 
 _PAUSED_TICKS: Final = 3
+_TERM_MAX: Final = 1 << 63
+_TERM_LEAP_MAX: Final = 1 << 32
+"""No cluster elects so often that a member could miss so many terms. A term near to the end of
+numbers would leave no room for the next election, for ever."""
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With so much room under the quota no request need be measured."""
 
@@ -102,6 +107,7 @@ class Member:
         self.node = node
         self.storage = storage
         self.out = Outbox()
+        self.boundary = Boundary(seams.logger, seams.clock)
         self.header: HeaderEncoder = state.header
         self.hub: WatchHub = state.hub
         self.snap_directory = f"{config.directory}/snap"
@@ -230,6 +236,13 @@ class Member:
             and message.entries
         ):
             return  # as good as lost: the leader sends it again
+        term, own = message.term, self.node.raft.term
+        if term > _TERM_MAX or (own and term - own > _TERM_LEAP_MAX):
+            self.boundary.refused(
+                f"a message of {sender:x} with term {term}: this member is at {own}, and no "
+                "cluster elects so often. Whoever sends it is no sound member; look at its data"
+            )
+            return
         try:
             self.node.step(message)
         except RaftError as error:

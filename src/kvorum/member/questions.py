@@ -7,6 +7,7 @@ transport carries them and knows neither; headers that all answers share are its
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,8 @@ _TEXT = "text/plain; charset=utf-8"
 _PROTOBUF = "application/protobuf"
 _JSON = "application/json"
 _UINT64_MAX = (1 << 64) - 1
+_NUMBER = re.compile(r"[0-9]{1,100}", re.ASCII)
+"""As Go reads an unsigned number: digits and nothing else. More of them are no id of a member."""
 
 
 class Answered(NamedTuple):
@@ -57,7 +60,7 @@ class Answered(NamedTuple):
 
 def refused(status: int, text: str) -> Answered:
     """Return an answer that says in words why there is no other."""
-    return Answered(status, _TEXT, text.encode() + b"\n")
+    return Answered(status, _TEXT, text.encode(errors="backslashreplace") + b"\n")
 
 
 def allowed_method(path: str) -> str | None:
@@ -159,10 +162,10 @@ def _lease_refused(status: Status) -> Answered:
 
 
 def _promoted(member: Member, text: str) -> Part[Answered]:
-    # As Go reads an unsigned number: digits and nothing else.
-    if not (text.isascii() and text.isdigit() and int(text) <= _UINT64_MAX):
+    number = int(text) if _NUMBER.fullmatch(text) else _UINT64_MAX + 1
+    if number > _UINT64_MAX:
         return refused(404, f"member {text} not found in cluster")
-    status = yield from promote_here(member, int(text))
+    status = yield from promote_here(member, number)
     if status is None:
         return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
     # Of the first two, members see other words than clients.
@@ -172,7 +175,7 @@ def _promoted(member: Member, text: str) -> Part[Answered]:
         return refused(412, "membership: can only promote a learner member")
     if status == errors.LEARNER_NOT_READY:
         return refused(412, status.text)
-    member.logger.warning(f"cannot promote member {int(text):x}: {status.text}")
+    member.logger.warning(f"cannot promote member {number:x}: {status.text}")
     return Answered(500, _JSON, b'{"message":"Internal Server Error"}')
 
 
@@ -219,7 +222,7 @@ def parse_hash(body: bytes) -> Hashed:
         ]
     except (AttributeError, RecursionError) as error:
         raise ValueError(f"expected an object, got {body[:100]!r}") from error
-    if any(type(number) is not int for number in numbers):
+    if any(type(number) is not int or abs(number) > _UINT64_MAX for number in numbers):
         raise ValueError(f"expected numbers, got {body[:100]!r}")
     return Hashed(HashKV(*numbers[:3]), numbers[3])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kvorum.api.errors import NO_LEADER, StatusError
+from kvorum.api.errors import INTERNAL, NO_LEADER, StatusError
 from kvorum.member.jobs import Job
 from kvorum.member.outbox import Question
 from kvorum.member.waits import (
@@ -61,6 +61,12 @@ def _step(member: Member, procedure: Procedure, answer: object) -> None:
         result = end.value
     except StatusError as error:
         result = error.status
+    except Exception as error:
+        # What nobody waits for is the member's own, and so are jobs that failed.
+        if procedure.call is None or isinstance(answer, Exception):
+            raise
+        member.boundary.take(error, "call", f"call {procedure.call}, which was under way")
+        result = INTERNAL
     else:
         if wait is None:
             member.procedures.runnable.append((procedure, None))

@@ -5,6 +5,7 @@ changes, and are what `/members` answers; members written in Go read all of them
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from kvorum.raft.messages import ConfState
 
 _UINT64_MAX = (1 << 64) - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # Go escapes these, so that JSON may stand inside HTML.
 _ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
@@ -181,7 +183,7 @@ def _texts(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     texts = _list(fields, name)
     if not all(isinstance(each, str) for each in texts):
         raise DocumentError(f"{name}: expected texts, got {texts!r}")
-    return tuple(texts)
+    return tuple(map(_sound, texts))
 
 
 def _list(fields: dict[str, Any], name: str) -> list[Any]:
@@ -195,7 +197,12 @@ def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise DocumentError(f"{name}: expected a text, got {value!r}")
-    return value
+    return _sound(value)
+
+
+def _sound(text: str) -> str:
+    """Return a text that can be written again: half a character is replaced, as Go does it."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:

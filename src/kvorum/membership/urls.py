@@ -2,13 +2,27 @@
 
 `http` and `https` need a host and a port and no path; `unix` and `unixs` take what they are
 given. A list of URLs is kept sorted, because ids are computed from it.
+
+`checked_urls` judges entries of the log, too, so that what it accepts must never change.
+`kept_urls` judges requests alone: it refuses what Go cannot parse, and keeps what is not ASCII
+percent-encoded, as etcd does.
 """
 
+import re
 from collections.abc import Iterable
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 _TCP = {"http", "https"}
 _SOCKET_FILE = {"unix", "unixs"}
+
+# What Go takes in a host: escapes stand only for what is not ASCII, but within a zone for anything.
+_HOST = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*", re.ASCII)
+_BRACKETED = re.compile(
+    r"\[(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*(?:%25(?:[^%]|%[0-9a-fA-F]{2})+)?\]",
+    re.ASCII,
+)
+_UNSEEN = re.compile(r"[^!-~]+")
+_USER = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})*", re.ASCII)
 
 
 class UrlError(ValueError):
@@ -40,6 +54,32 @@ def checked_urls(texts: Iterable[str]) -> tuple[str, ...]:
     if not urls:
         raise UrlError("no valid URLs given")
     return urls
+
+
+def encoded(text: str) -> str:
+    """Return a URL with everything that is not ASCII, or not to be seen, percent-encoded."""
+    return _UNSEEN.sub(lambda found: quote(found[0], safe=""), text)
+
+
+def kept_urls(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the URLs of a request as they are kept, sorted; raises UrlError."""
+    return checked_urls(_kept_url(text.strip()) for text in texts)
+
+
+def _kept_url(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme.lower() not in _TCP:
+        return text
+    authority, end, more = re.split(r"([/?#]|$)", rest, maxsplit=1)
+    user, at, address = authority.rpartition("@")
+    address = encoded(address)
+    host, _, _ = address.rpartition(":")
+    if not _USER.fullmatch(user) or not (_HOST.fullmatch(host) or _BRACKETED.fullmatch(host)):
+        raise UrlError(f"invalid host: {text!r}")
+    if end == "#":
+        # A fragment without anything in it is left out.
+        end, more = ("#", encoded(more)) if more else ("", "")
+    return f"{scheme}://{user}{at}{address}{end}{more}"
 
 
 def _has_host_and_port(parts: SplitResult) -> bool:

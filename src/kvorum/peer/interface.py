@@ -83,6 +83,9 @@ class Output(Protocol):
     def pending_bytes(self, call: int) -> int:
         """As `Edge.pending_bytes`."""
 
+    def peer(self, call: int) -> str:
+        """As `Edge.peer`."""
+
     def pause(self, call: int) -> None:
         """Take no more of a request's body until `resume`; what arrived may still come."""
 

@@ -26,7 +26,7 @@ from kvorum.member.questions import PROMOTE_PREFIX
 from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.membership import documents, reconfiguration
 from kvorum.membership.identity import member_id
-from kvorum.membership.urls import UrlError, checked_urls
+from kvorum.membership.urls import UrlError, encoded, kept_urls
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.rpc.calls import Output
 
@@ -59,7 +59,7 @@ class ClusterCalls:
         request = MemberAddRequest.FromString(payload)
         member = self._member
         try:
-            urls = checked_urls(request.peerURLs)
+            urls = kept_urls(request.peerURLs)
         except UrlError:
             return errors.MEMBER_BAD_URLS
         if member.config.strict_reconfig:
@@ -93,11 +93,17 @@ class ClusterCalls:
     def update(self, call: int, payload: bytes) -> Result | None:
         """Change the peer URLs of a member."""
         request = MemberUpdateRequest.FromString(payload)
-        updated = documents.Member(request.ID, tuple(request.peerURLs))
+        urls = tuple(encoded(text.strip()) for text in request.peerURLs)
+        updated = documents.Member(request.ID, urls)
         change = ConfChange(ChangeType.UPDATE_NODE, updated.id, documents.encode_member(updated))
         # An etcd that finds unusable URLs in its log does not start again.
         if self._member.cluster.validate(change) is errors.MEMBER_BAD_URLS:
             return errors.MEMBER_BAD_URLS
+        if self._member.cluster.member(updated.id) is not None:
+            try:
+                kept_urls(urls)
+            except UrlError:
+                return errors.MEMBER_BAD_URLS
         self._propose(call, change)
         return None
 

@@ -7,6 +7,10 @@ way: no message object, no call but those that do the work.
 
 Every call is checked alike before its service sees it: a learner serves little, a client may
 require that this member knows a leader, and tokens mean nothing while authentication is off.
+
+What parsing and checking a call raises unforeseen ends that call with INTERNAL (see
+`kvorum.member.boundary`). To hand a proposal over is therefore the last thing that a service does
+for a call: what is raised behind that stops the member, because the proposal cannot be taken back.
 """
 
 from collections.abc import Sequence
@@ -113,12 +117,15 @@ class Services:
         if requests:
             self._serve_requests(requests)
         for kind, call, detail in events:
-            if kind == EventKind.OPENED:
-                self._opened(call, *detail)
-            elif call in self._open:
-                self._serve_event(kind, call, detail)
-            elif kind == EventKind.ENDED:
-                self._member.cancel(call)
+            try:
+                if kind == EventKind.OPENED:
+                    self._opened(call, *detail)
+                elif call in self._open:
+                    self._serve_event(kind, call, detail)
+                elif kind == EventKind.ENDED:
+                    self._member.cancel(call)
+            except Exception as error:
+                self._event_failed(kind, call, detail, error)
         self._keep_alives.deliver()
 
     def _serve_requests(self, requests: Sequence[Request]) -> None:
@@ -128,35 +135,46 @@ class Services:
         put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
         for call, method, payload, metadata in requests:
-            if metadata is not None or is_learner:
-                refusal = self._refusal(metadata, is_learner, method, payload)
-                if refusal is not None:
-                    replies.append((call, refusal))
-                    continue
-            if method == _PUT:
-                put = parse_put(payload)
-                # A put that keeps value or lease has checks of its own.
-                if put is not None and not (put[4] or put[5]):
-                    status = check_quota(put_cost + len(put[0]) + len(put[1]))
-                    if status is None:
-                        propose(call, put_kind, payload, put)
-                    else:
-                        replies.append((call, status))
-                    continue
-            elif method == _RANGE:
-                request = parse_range(payload)
-                # Without an order there is none that could be wrong.
-                if request is not None and not (request[4] or request[5]):
-                    read(call, range_response, request, linearizable=not request[6])
-                    continue
             try:
+                if metadata is not None or is_learner:
+                    refusal = self._refusal(metadata, is_learner, method, payload)
+                    if refusal is not None:
+                        replies.append((call, refusal))
+                        continue
+                if method == _PUT:
+                    put = parse_put(payload)
+                    # A put that keeps value or lease has checks of its own.
+                    if put is not None and not (put[4] or put[5]):
+                        status = check_quota(put_cost + len(put[0]) + len(put[1]))
+                        if status is None:
+                            propose(call, put_kind, payload, put)
+                        else:
+                            replies.append((call, status))
+                        continue
+                elif method == _RANGE:
+                    request = parse_range(payload)
+                    # Without an order there is none that could be wrong.
+                    if request is not None and not (request[4] or request[5]):
+                        read(call, range_response, request, linearizable=not request[6])
+                        continue
                 result = unary[method](call, payload)
             except DecodeError as error:
                 result = errors.unparsable_request(str(error))
+            except Exception as error:
+                result = self._request_failed(call, method, payload, error)
             if result is not None:
                 replies.append((call, result))
         if replies:
             self._edge.reply(replies)
+
+    def _request_failed(self, call: int, method: int, payload: bytes, error: Exception) -> Status:
+        """End a call whose service raised what nobody foresaw."""
+        proposals = self._member.proposals
+        if proposals.tokens and proposals.pending[proposals.tokens[-1]][0] == call:
+            raise error
+        self._member.boundary.take(error, "call", self.METHODS[method][0], payload)
+        self._member.cancel(call)
+        return errors.INTERNAL
 
     def _refusal(
         self, metadata: Metadata | None, is_learner: bool, method: int = -1, payload: bytes = b""
@@ -203,6 +221,18 @@ class Services:
             self._forget(call)
         if status is not None:
             self._finish(call, status)
+
+    def _event_failed(self, kind: int, call: int, detail: object, error: Exception) -> None:
+        """End a stream whose service raised what nobody foresaw."""
+        if kind == EventKind.ENDED:
+            # Nothing came with it: it was the forgetting that failed.
+            raise error
+        sent = detail if isinstance(detail, bytes) else str(detail)
+        self._member.boundary.take(error, "call", f"stream {call}", sent)
+        self._keep_alives.deliver()
+        if call in self._open:
+            self._forget(call)
+        self._edge.finish(call, errors.INTERNAL)
 
     def _finish(self, call: int, status: Status) -> None:
         # What was answered before comes before the end.

@@ -253,6 +253,14 @@ def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]
                 )
         if security.auto and not security.uses_own:
             yield f"ignoring {side} auto TLS since certs given", {}
+        is_asked = security.client_cert_auth or security.trusted_ca_file
+        if security.uses_own and is_asked and any(map(is_secure, urls)):
+            yield (
+                f"--{prefix}client-cert-auth and --{prefix}trusted-ca-file are ignored with "
+                f"--{prefix}auto-tls: whoever connects is let in, with or without a certificate. "
+                f"Give --{prefix}cert-file and --{prefix}key-file to have certificates checked",
+                {f"{side}_urls": list(map(str, urls))},
+            )
     if config.client_security.weak_cipher_suites:
         yield (
             "cipher suites that are weak are not offered",

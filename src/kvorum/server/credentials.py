@@ -66,7 +66,10 @@ class Credentials:
         names, hostnames = self.settings.allowed_names, self.settings.allowed_hostnames
         if self.settings.insecure or not (names or hostnames):
             return ""
-        subject = None if certificate is None else subject_of(certificate)
+        try:
+            subject = None if certificate is None else subject_of(certificate)
+        except ValueError as error:
+            return str(error)
         if subject is None:
             return "tls: no certificate was shown"
         if names and subject.common_name not in names:

@@ -7,6 +7,9 @@ only if it is a GET: a raft message may have been read.
 
 What arrives is handed out as it comes. A connection whose pieces are not polled is not read, so
 memory stays bounded whatever the other side sends; whoever gathers an answer bounds it.
+
+Whatever an address or an answer raises unforeseen makes that request fail (see
+`kvorum.member.boundary`): nothing here touches the member.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from typing import Any
 import h11
 
 from kvorum.edge import Headers
+from kvorum.member.boundary import Boundary
 from kvorum.peer.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from kvorum.server.credentials import Credentials
 from kvorum.server.links import Connection, Place, Request, place_of, words_of
@@ -38,16 +42,19 @@ class HttpDialer:
         connect_seconds_max: float,
         local_address: str = "",
         wake: Callable[[], None],
+        boundary: Boundary | None = None,
     ) -> None:
         """`wake` is called when there is something to poll.
 
-        Connections come from the local address, if there is one.
+        Connections come from the local address, if there is one. Without a boundary nothing is
+        told of errors that nobody foresaw; requests fail with them all the same.
         """
         self._loop = loop
         self._credentials = credentials
         self._connect_seconds_max = connect_seconds_max
         self._local = (local_address, 0) if local_address else None
         self._wake = wake
+        self._boundary = boundary
         self._numbers = 0
         self._requests: dict[int, Request] = {}
         self._events: list[DialEvent] = []
@@ -65,10 +72,19 @@ class HttpDialer:
         self._numbers += 1
         number = self._numbers
         try:
-            place = place_of(url)
+            self._begin(number, url, method, target, headers, body)
         except ValueError as error:
             self.tell(DialEventKind.FAILED, number, str(error))
-            return number
+        except Exception as error:
+            self._requests.pop(number, None)
+            problem = self.unforeseen(error, f"a request to {url}", f"{method} {target}")
+            self.tell(DialEventKind.FAILED, number, problem)
+        return number
+
+    def _begin(
+        self, number: int, url: str, method: str, target: str, headers: Headers, body: bytes | None
+    ) -> None:
+        place = place_of(url)
         fields = [("host", place.authority), *headers]
         if body is None:
             fields.append(("transfer-encoding", "chunked"))
@@ -81,7 +97,6 @@ class HttpDialer:
             self.dial(request)
         else:
             kept.begin(request, is_kept=True)
-        return number
 
     def send(self, number: int, piece: bytes) -> None:
         """Send a piece of a request's body."""
@@ -148,7 +163,6 @@ class HttpDialer:
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
         request.dialing = self._loop.create_task(self._connect(request))
-        request.dialing.add_done_callback(raise_unforeseen)
 
     async def _connect(self, request: Request) -> None:
         place, seconds = request.place, self._connect_seconds_max
@@ -172,6 +186,9 @@ class HttpDialer:
             if isinstance(error, TimeoutError) and not error.errno:
                 text = f"no connection within {seconds:g} s"
             self.end(request, DialEventKind.FAILED, f"{place.url}: {text}")
+        except Exception as error:
+            problem = self.unforeseen(error, f"a connection to {place.url}", "")
+            self.end(request, DialEventKind.FAILED, f"{place.url}: {problem}")
         finally:
             request.dialing = None
 
@@ -205,6 +222,12 @@ class HttpDialer:
         """Take the last event of a request."""
         if self._requests.pop(request.number, None) is not None:
             self.tell(kind, request.number, detail)
+
+    def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
+        """Take what nobody foresaw; return what the request fails with."""
+        if self._boundary is not None:
+            self._boundary.take(error, "dial", what, sent)
+        return f"unforeseen {type(error).__name__}: {error}"
 
     def is_open(self, request: Request) -> bool:
         """Return whether somebody still wants to hear of a request."""
@@ -248,9 +271,3 @@ def _let_go(request: Request) -> None:
         request.dialing.cancel()
     if request.connection is not None:
         request.connection.abort()
-
-
-def raise_unforeseen(task: "asyncio.Task[None]") -> None:
-    """Let an error that nobody foresaw reach the loop's handler, which ends the member."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

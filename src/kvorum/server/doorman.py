@@ -2,7 +2,7 @@
 
 An IP address in the certificate decides at once. Names are looked up, the address' name first,
 then the addresses of each name; what the member sends meanwhile is kept here, and its body is not
-read on. A certificate without names is for every address.
+read on. A certificate without names is for every address, one that cannot be read is for none.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 
 from kvorum.edge import Edge, Event, EventKind
 from kvorum.edge.subject import Subject, subject_of
-from kvorum.server.dialer import raise_unforeseen
+from kvorum.member.boundary import Boundary
 from kvorum.server.logs import Logger
 from kvorum.server.values import split_host_port
 
@@ -36,12 +36,14 @@ class Doorman:
         listeners: Container[int],
         logger: Logger,
         wake: Callable[[], None],
+        boundary: Boundary,
     ) -> None:
         self._loop = loop
         self._edge = edge
         self._listeners = listeners
         self._logger = logger
         self._wake = wake
+        self._boundary = boundary
         self._kept: dict[int, list[Event]] = {}
         """Events of calls whose members are being looked up."""
         self._let_in: list[Event] = []
@@ -57,7 +59,11 @@ class Doorman:
         for event in events:
             kind, call, detail = event
             if kind == opened and detail[0] in self._listeners:
-                self._open(call, event, admitted)
+                try:
+                    self._open(call, event, admitted)
+                except Exception as error:
+                    self._boundary.take(error, "peer", f"request {call} of another member")
+                    self._edge.respond(call, 500, (), b"Internal Server Error\n")
             elif call not in kept:
                 admitted.append(event)
             elif kind == EventKind.ENDED:
@@ -74,7 +80,11 @@ class Doorman:
     def _open(self, call: int, event: Event, admitted: list[Event]) -> None:
         certificate = self._edge.peer_certificate(call)
         address = _host(self._edge.peer(call))
-        subject = None if certificate is None else subject_of(certificate)
+        try:
+            subject = None if certificate is None else subject_of(certificate)
+        except ValueError as error:
+            self._refuse(call, address, str(error))
+            return
         # Unix sockets have no address that a certificate could be for.
         reason = _SERVED if subject is None or not address else self._reason(subject, address)
         if reason is None:
@@ -116,14 +126,17 @@ class Doorman:
     def _look_up(self, subject: Subject, address: str) -> None:
         key = subject, address
         if key not in self._lookups:
-            task = self._lookups[key] = self._loop.create_task(self._judge(subject, address))
-            task.add_done_callback(raise_unforeseen)
+            self._lookups[key] = self._loop.create_task(self._judge(subject, address))
 
     async def _judge(self, subject: Subject, address: str) -> None:
         key = subject, address
         failures: list[str] = []
+        is_there = False
         try:
             is_there = await self._is_named(address, subject.dns_names, failures)
+        except Exception as error:
+            self._boundary.take(error, "peer", f"the check of {address}", str(subject))
+            failures.append(str(error))
         finally:
             del self._lookups[key]
         reason = _SERVED
@@ -159,14 +172,14 @@ class Doorman:
                 wanted = name.lower()
                 if found == wanted or (wanted[:2] == "*." and found.endswith(wanted[1:])):
                     return True
-        except OSError as error:
-            failures.append(f"lookup {address}: {error.strerror}")
+        except (OSError, ValueError) as error:
+            failures.append(f"lookup {address}: {_words(error)}")
         for name in names:
             if name.startswith("*"):
                 continue
             try:
                 places = await self._loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            except (OSError, UnicodeError) as error:
+            except (OSError, ValueError) as error:
                 failures.append(f"lookup {name}: {_words(error)}")
                 continue
             if any(_plain(str(place[4][0])) == address for place in places):

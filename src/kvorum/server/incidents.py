@@ -1,4 +1,8 @@
-"""Tells of clients that the edge refused or held back: once per burst, however many they are."""
+"""Tells of clients that the edge refused or held back: once per burst, however many they are.
+
+A burst is told of when it begins, and again while it lasts and when it is over: what it is a flood
+of, how often it happened since the last line, and from where it came.
+"""
 
 import asyncio
 from collections.abc import Container
@@ -9,6 +13,10 @@ from kvorum.server.logs import Logger
 LOOK_SECONDS = 1.0
 BURST_SECONDS = 10.0
 """What happens again within this time belongs to the same burst."""
+FLOOD_TIMES = 100
+"""What happens so often between two lines is no accident, whatever it is."""
+HOSTS_MAX = 8
+"""Places that a line names; the edge itself tells of one a second."""
 
 REJECTED = "rejected connection on client endpoint"
 REJECTED_PEER = "rejected connection on peer endpoint"
@@ -28,6 +36,25 @@ MESSAGES = {
 }
 
 
+class _Burst:
+    """What happened under one name since it was last told of."""
+
+    __slots__ = ("hosts", "last", "times", "told_at")
+
+    def __init__(self) -> None:
+        self.told_at = -BURST_SECONDS
+        self.times = 0
+        self.hosts: dict[str, None] = {}
+        self.last: Incident | None = None
+
+    def add(self, incident: Incident) -> None:
+        self.times += incident.times
+        self.last = incident
+        host = incident.peer.rpartition(":")[0] or incident.peer
+        if host and len(self.hosts) < HOSTS_MAX:
+            self.hosts[host] = None
+
+
 class IncidentLog:
     """Looks at the edge's incidents once a second."""
 
@@ -35,9 +62,7 @@ class IncidentLog:
         self._edge = edge
         self._peer_listeners = peer_listeners
         self._logger = logger
-        self._told: dict[str, float] = {}
-        """When a line about each name was last written."""
-        self._untold: dict[str, int] = {}
+        self._bursts: dict[str, _Burst] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look now and from now on, until the edge is closed."""
@@ -49,22 +74,22 @@ class IncidentLog:
         loop.call_later(LOOK_SECONDS, self.start, loop)
 
     def tell(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
-        """Write a line for each name that was quiet for a while."""
+        """Write a line for each name that was not told of for a while."""
         for incident in map(Incident._make, taken):
-            name = incident.name
-            times = self._untold.pop(name, 0) + incident.times
-            told = self._told.get(name)
-            if told is not None and now - told < BURST_SECONDS:
-                self._untold[name] = times
-                continue
-            self._told[name] = now
-            write = self._logger.debug if incident.text == "EOF" else self._logger.warning
-            message = MESSAGES[name]
-            if message == REJECTED and incident.listener in self._peer_listeners:
-                message = REJECTED_PEER
-            write(
-                message,
-                remote_addr=incident.peer,
-                error=incident.text,
-                times=times,
-            )
+            self._bursts.setdefault(incident.name, _Burst()).add(incident)
+        for name, burst in self._bursts.items():
+            if burst.last is not None and now - burst.told_at >= BURST_SECONDS:
+                self._write(name, burst.last, burst)
+                burst.told_at, burst.times, burst.last = now, 0, None
+                burst.hosts.clear()
+
+    def _write(self, name: str, last: Incident, burst: _Burst) -> None:
+        is_harmless = last.text == "EOF" and burst.times < FLOOD_TIMES
+        write = self._logger.debug if is_harmless else self._logger.warning
+        message = MESSAGES.get(name, name.replace("_", " "))
+        if message == REJECTED and last.listener in self._peer_listeners:
+            message = REJECTED_PEER
+        fields: dict[str, object] = {"incident": name, "remote_addr": last.peer}
+        if len(burst.hosts) > 1:
+            fields["from"] = list(burst.hosts)
+        write(message, **fields, error=last.text, times=burst.times)

@@ -6,13 +6,16 @@ closed before the other side would close it.
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 from typing import NamedTuple, Protocol, cast
+from urllib.parse import unquote
 
 import h11
 
 from kvorum.edge.contexts import reason
+from kvorum.membership.urls import encoded
 from kvorum.peer.interface import WRITABLE_BYTES, DialEventKind
 from kvorum.server.answers import AnswerError, Body, Head, keeps_connection
 from kvorum.server.values import split_host_port, url
@@ -22,6 +25,8 @@ IDLE_SECONDS_MAX = 5.0
 UNPOLLED_BYTES_MAX = 4 * 1024 * 1024
 """A connection from which so much waits for `poll` is not read."""
 KEEPALIVE_SECONDS = 30
+
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class Place(NamedTuple):
@@ -38,17 +43,20 @@ class Place(NamedTuple):
 
 def place_of(text: str) -> Place:
     """Return where a URL leads; raise ValueError."""
+    if not (text.isascii() and text.isprintable()):
+        # Members of other versions may have stored it as it was given.
+        text = encoded(text)
     parsed = url(text)
     is_secure = parsed.scheme in ("https", "unixs")
     if parsed.scheme.startswith("unix"):
-        path = parsed.host + parsed.path
+        path = unquote(parsed.host + parsed.path, errors="strict")
         return Place(
             text, parsed.host or "localhost", parsed.host.partition(":")[0], 0, path, is_secure
         )
     host, port = split_host_port(parsed.host)
-    if not port.isdigit() or not 0 < int(port) < 65536:
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise ValueError(f"{text}: {port!r} is no port")
-    return Place(text, parsed.host, host, int(port), "", is_secure)
+    return Place(text, parsed.host, unquote(host, errors="strict"), int(port), "", is_secure)
 
 
 class Request:
@@ -97,6 +105,9 @@ class Owner(Protocol):
 
     def refusal(self, certificate: bytes | None) -> str:
         """Return why the other side's certificate is not welcome, or "" if it is."""
+
+    def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
+        """Take what nobody foresaw; return what the request fails with."""
 
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
@@ -163,13 +174,17 @@ class Connection(asyncio.Protocol):
         if request is None or not self._owner.is_open(request):
             transport.abort()
             return
-        if self.place.is_secure:
-            certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-            if refusal := self._owner.refusal(certificate):
-                self._request = request
-                self._fail(refusal)
-                return
-        self.begin(request, is_kept=False)
+        try:
+            if self.place.is_secure:
+                certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                if refusal := self._owner.refusal(certificate):
+                    self._request = request
+                    self._fail(refusal)
+                    return
+            self.begin(request, is_kept=False)
+        except Exception as error:
+            self._request = request
+            self._unforeseen(error, b"")
 
     def begin(self, request: Request, *, is_kept: bool) -> None:
         """Send a request, and what is there of its body."""
@@ -210,6 +225,9 @@ class Connection(asyncio.Protocol):
             piece = self._body.feed(data) if data else b""
         except AnswerError as error:
             self._fail(str(error))
+            return
+        except Exception as error:
+            self._unforeseen(error, data)
             return
         if piece:
             owner = self._owner
@@ -290,6 +308,10 @@ class Connection(asyncio.Protocol):
         self.abort()
         if request is not None:
             self._owner.end(request, DialEventKind.FAILED, f"{self.place.url}: {text}")
+
+    def _unforeseen(self, error: Exception, sent: bytes) -> None:
+        what = f"a connection to {self.place.url}"
+        self._fail(self._owner.unforeseen(error, what, sent))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell what that means for the request."""

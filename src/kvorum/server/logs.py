@@ -3,10 +3,14 @@
 A line has a level, a time, its caller, a message and named fields. A message that comes more
 than `SAMPLED_FIRST` times within a second is written every `SAMPLED_THEN`-th time only. Writing a
 line never raises: a log that cannot be written must not stop a member.
+
+Much of what is logged was sent by others. Whatever it is, it stays within its line and changes
+nothing of how the rest is shown: characters that a reader or a terminal would obey are escaped.
 """
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +27,11 @@ SAMPLED_THEN = 100
 STREAMS = {"default": 2, "stderr": 2, "stdout": 1}
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = str(Path(os.__file__).parent) + os.sep
+
+# Controls, line and paragraph separators, what turns the direction of text, and half characters.
+_OBEYED = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
 
 Fields = dict[str, Any]
 
@@ -51,7 +60,12 @@ def as_json(line: Line) -> str:
     if line.logger:
         entry["logger"] = line.logger
     entry |= {"caller": line.caller, "msg": line.message} | line.fields
-    return json.dumps(entry, separators=(",", ":"), ensure_ascii=False, default=str)
+    return escaped(json.dumps(entry, separators=(",", ":"), ensure_ascii=False, default=str))
+
+
+def escaped(text: str) -> str:
+    """Return a text in which nothing is obeyed by whoever shows it; of JSON it stays JSON."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_console(line: Line) -> str:
@@ -60,21 +74,22 @@ def as_console(line: Line) -> str:
     parts += [line.logger] if line.logger else []
     parts += [line.caller, line.message]
     parts += [json.dumps(line.fields, ensure_ascii=False, default=str)] if line.fields else []
-    return "\t".join(parts)
+    return "\t".join(map(escaped, parts))
 
 
 def for_terminal(line: Line) -> str:
     """Write a line for a person to read."""
     text = f"{line.moment:%H:%M:%S}.{line.moment.microsecond // 1000:03} {line.level:5} "
     text += line.message
-    return text + "".join(f"  {name}={_plain(value)}" for name, value in line.fields.items())
+    text += "".join(f"  {name}={_plain(value)}" for name, value in line.fields.items())
+    return escaped(text)
 
 
 def _plain(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if " " in text else text
+    return json.dumps(text, ensure_ascii=False) if {" ", '"', "="} & set(text) else text
 
 
 class Sink(NamedTuple):

@@ -18,6 +18,7 @@ from kvorum.backend import CommitFlush
 from kvorum.backend.defragment import CopyDatabase
 from kvorum.edge import INCIDENTS, Edge
 from kvorum.gateway.health import NAMES, Health
+from kvorum.member.boundary import KINDS
 from kvorum.member.member import Member
 from kvorum.mvcc.hashes import HashRows
 from kvorum.server import exposition
@@ -276,6 +277,12 @@ def _network(sources: Sources) -> Iterator[Family]:
         [Sample(counters[name], {"name": name}) for name in INCIDENTS],
     )
     member = sources.member
+    yield Family(
+        "kvorum_unforeseen_errors_total",
+        "counter",
+        "Requests that an error ended which nobody foresaw, by the kind of the request.",
+        [Sample(member.boundary.counts[kind], {"kind": kind}) for kind in KINDS],
+    )
     local = f"{member.id:x}"
     yield Family(
         "etcd_network_known_peers",

@@ -147,10 +147,21 @@ class Runtime:
             self._turn()
 
     def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
-        """Take an error of a callback that is not a turn's; it ends the server as any other."""
+        """Take an error of a callback that is not a turn's; it ends the server as any other.
+
+        But one of a connection to another member ends that connection alone.
+        """
         error = context.get("exception")
         message = str(context.get("message"))
-        self._fail(error if isinstance(error, Exception) else RuntimeError(message))
+        if not isinstance(error, Exception):
+            error = RuntimeError(message)
+        elif "protocol" in context:
+            try:
+                self._member.boundary.take(error, "dial", "a connection to a member", message)
+                return
+            except Exception as again:
+                error = again
+        self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if not self.ended.done():

@@ -164,6 +164,7 @@ class Server:
             connect_seconds_max=DIAL_SECONDS + settings.election_seconds,
             local_address=config.peer_local_address,
             wake=runtime.wake,
+            boundary=member.boundary,
         )
         try:
             self._meet(runtime, edge, member, dialer, known)
@@ -241,7 +242,7 @@ class Server:
         config = self._config
         kind = TimedCallCounts if config.extensive_metrics else CallCounts
         counts = kind(edge, len(Services.METHODS))
-        front = HttpFront(edge, config.cors, config.host_whitelist)
+        front = HttpFront(edge, config.cors, config.host_whitelist, member.boundary)
         runtime.jobs, runtime.counts, runtime.front = jobs, counts, front
         runtime.services = Services(
             member,
@@ -282,7 +283,9 @@ class Server:
         security = config.peer_security
         if security.asks_for_certificates and not security.skip_address_check:
             listeners = runtime.peer_listeners
-            runtime.doorman = Doorman(loop, edge, listeners, logger.named("peer"), runtime.wake)
+            runtime.doorman = Doorman(
+                loop, edge, listeners, logger.named("peer"), runtime.wake, member.boundary
+            )
         for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
             number, address = edge.listen(listened, tls, http1_only=True)
             runtime.peer_listeners.add(number)

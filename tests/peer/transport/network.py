@@ -182,6 +182,10 @@ class Host:
         connection = self.network.calls.get((self, call))
         return 0 if connection is None else connection.answer_bytes
 
+    def peer(self, call: int) -> str:
+        connection = self.network.calls.get((self, call))
+        return "" if connection is None else f"host {connection.client.id}"
+
     def pause(self, call: int) -> None:
         self.network.calls[(self, call)].is_paused = True
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kvorum.edge.interface import EventKind
 from kvorum.peer.interface import DialEvent
+from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from tests.peer.transport.network import SNAP_DIRECTORY, Client, Host, Network
@@ -168,3 +169,75 @@ def test_a_request_that_ends_at_any_moment_leaves_nothing_behind() -> None:
         assert one.files.list(SNAP_DIRECTORY) == []
         good = encode_message(Message(MessageType.HEARTBEAT, 1, 2, 3))
         assert client.asked(one, "POST", "/raft", headers(), good) == 204
+
+
+def test_what_is_refused_is_told_again_after_a_while() -> None:
+    network = Network()
+    one, _ = network.group(1, 2)
+    client = Client(network)
+    wrong = [("X-Etcd-Cluster-ID", "1"), *headers()]
+    for _ in range(5):
+        assert client.asked(one, "POST", "/raft", wrong, b"") == 412
+    assert len(one.log.about("cluster ID mismatch")) == 1
+    network.run(61)
+    assert client.asked(one, "POST", "/raft", wrong, b"") == 412
+    lines = one.log.about("cluster ID mismatch")
+    assert len(lines) == 2 and lines[1].endswith("(and 4 times more since it was told)")
+
+
+def test_a_flood_of_different_lines_is_counted_and_ends() -> None:
+    network = Network()
+    one, _ = network.group(1, 2)
+    client = Client(network)
+
+    def refuse(sender: int) -> None:
+        said = [("X-Etcd-Cluster-ID", "1"), ("X-Server-From", f"{sender:x}"), *headers()]
+        client.asked(one, "POST", "/raft", said, b"")
+
+    for sender in range(300):
+        refuse(sender)
+    assert 200 < len(one.log.about("cluster ID mismatch")) < 300
+    network.run(61)
+    refuse(301)
+    assert one.log.about("of 12d: cluster ID mismatch")
+    assert one.log.about("a flood of bad requests")
+
+
+def test_entries_from_the_future_are_refused() -> None:
+    network = Network()
+    one, _ = network.group(1, 2)
+    client = Client(network)
+    message = Message(MessageType.APP, to=1, sender=2, term=3, entries=[Entry(0, 4, 1)])
+    assert client.asked(one, "POST", "/raft", headers(), encode_message(message)) == 400
+    assert one.node.received == []
+
+
+def test_two_processes_that_speak_as_one_member_are_told_of() -> None:
+    network = Network()
+    one, other = network.group(1, 2)
+    network.run_until(lambda: is_joined(one, other))
+    network.run(20)
+    assert not one.log.about("two processes")
+    double = network.add(2, "http://double:2380")
+    double.know(one)
+    network.run(5)
+    (line,) = one.log.about("two processes speak as member 2")
+    assert "http://host2:2380" in line and "http://double:2380" in line
+    # A stream that changes hands ten times a second is not told of each time.
+    assert len(one.log.about("anew")) < 10
+    network.run(60)
+    assert len(one.log.about("two processes")) == 2
+
+
+def test_a_member_that_comes_back_is_no_double() -> None:
+    network = Network()
+    one, other = network.group(1, 2)
+    network.run_until(lambda: is_joined(one, other))
+    for _ in range(5):
+        # Its connections were not closed here when it asks for the streams again.
+        network.silence(other, one)
+        network.run(6)
+        network.mend(other, one)
+        network.run(6)
+    assert is_joined(one, other)
+    assert not one.log.about("two processes")

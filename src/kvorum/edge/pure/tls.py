@@ -149,12 +149,17 @@ class Session:
         certificate = self.certificate
         if certificate is None or not self._settings.client_ca_file:
             return
-        if self._revoked is not None:
-            number = x509.load_der_x509_certificate(certificate).serial_number
-            if self._revoked.get_revoked_certificate_by_serial_number(number) is not None:
-                raise TlsError("tls: certificate revoked")
         names, hostnames = self._settings.allowed_names, self._settings.allowed_hostnames
-        subject = subject_of(certificate)
+        try:
+            subject = subject_of(certificate)
+            number = x509.load_der_x509_certificate(certificate).serial_number
+        except ValueError as error:
+            raise TlsError(f"tls: {error}") from error
+        if (
+            self._revoked is not None
+            and self._revoked.get_revoked_certificate_by_serial_number(number) is not None
+        ):
+            raise TlsError("tls: certificate revoked")
         if names:
             allowed = subject.common_name in names
         else:

@@ -8,10 +8,10 @@ to a limit and for a while; whoever sends more, or nothing, is refused.
 import json
 from collections.abc import Iterator
 from math import inf
-from urllib.parse import urlsplit
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers
+from kvorum.edge.targets import split_target
 from kvorum.member import questions
 from kvorum.member.member import Member
 from kvorum.member.questions import Answered, refused
@@ -75,7 +75,7 @@ class Answers:
 
     def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
         """Take the head of a question."""
-        path = urlsplit(target).path
+        path, _ = split_target(target)
         refusal = self._refusal(method, path, headers)
         if refusal is not None:
             self._respond(call, path, *refusal)
@@ -102,14 +102,14 @@ class Answers:
             steps = self._answered(call, question.path, b"".join(question.pieces))
             self._member.start(call, steps)
         elif kind == EventKind.ENDED:
-            self._forget(call)
+            self.forget(call)
             self._member.cancel(call)
 
     def pass_time(self, now: float) -> float:
         """Break off what is not complete in time; return when to look again."""
         late = [call for call, question in self._reading.items() if question.deadline <= now]
         for call in late:
-            self._forget(call)
+            self.forget(call)
             self._output.finish(call, _BROKEN_OFF)
         return next((question.deadline for question in self._reading.values()), inf)
 
@@ -134,14 +134,18 @@ class Answers:
         return None
 
     def _answered(self, call: int, path: str, body: bytes) -> Steps:
-        answered = yield from questions.answer(self._member, path, body)
+        try:
+            answered = yield from questions.answer(self._member, path, body)
+        except Exception as error:
+            self._member.boundary.take(error, "peer", f"a question at {path[:100]}", body)
+            answered = refused(500, "Internal Server Error")
         self._respond(call, path, answered)
         return None
 
     def _respond(
         self, call: int, path: str, answered: Answered, extra: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        self._forget(call)
+        self.forget(call)
         headers = [*extra, *self._headers(path, answered)]
         self._output.respond(call, answered.status, headers, answered.body)
 
@@ -165,6 +169,7 @@ class Answers:
     def _cluster_id(self) -> str:
         return f"{self._member.cluster.cluster_id:x}"
 
-    def _forget(self, call: int) -> None:
+    def forget(self, call: int) -> None:
+        """Answer a question no more."""
         self._reading.pop(call, None)
         self.open.pop(call, None)

@@ -95,6 +95,9 @@ class Exchanges:
         done: Done,
     ) -> None:
         """Send (method, target, headers, body) to a member; `done` is called, maybe at once."""
+        if not urls:
+            done(None)
+            return
         exchange = Exchange(peer, urls, *request, deadline, done)
         if self._running_at.get(peer, 0) < RUNNING_MAX:
             self._running_at[peer] = self._running_at.get(peer, 0) + 1
@@ -132,6 +135,13 @@ class Exchanges:
             else:
                 self._finish(exchange, None)
         return True
+
+    def give_up(self, number: int) -> None:
+        """End a request whose answer could not be served."""
+        exchange = self._running.get(number)
+        if exchange is not None:
+            self._dialer.cancel(number)
+            self._end(exchange, None)
 
     def pass_time(self, now: float) -> float:
         """Give up what took too long; return when this has to be looked at again."""

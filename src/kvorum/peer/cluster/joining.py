@@ -33,6 +33,7 @@ from kvorum.peer.cluster.answers import (
 from kvorum.peer.cluster.exchanges import Answer, Exchanges
 from kvorum.peer.cluster.polling import versions_of
 from kvorum.peer.interface import Dialer, DialEvent
+from kvorum.peer.transport.headers import parse_id
 
 JOIN_SECONDS_MAX = 10.0
 """Time for one answer to a member that joins."""
@@ -195,9 +196,9 @@ def _fetch(
         if answer is None or answer.status != 200:
             continue
         with suppress(ValueError, DocumentError):
-            cluster_id = int(answer.headers.get(CLUSTER_ID, ""), 16)
+            cluster_id = parse_id(answer.headers.get(CLUSTER_ID, ""))
             members = decode_members(answer.body)
-            if members:
+            if members and cluster_id is not None:
                 told.append((cluster_id, members))
     return told
 

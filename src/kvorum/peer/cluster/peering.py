@@ -4,12 +4,17 @@ The loop hands in what arrived at the peer port and what the dialer reports befo
 turn, and calls `deliver` after it. The transport follows the membership: a member that was added
 is dialed, one that was removed is not heard any more. Until this member knows the cluster from
 its own log, it goes by the list that it was given when it joined.
+
+What a request of another member, or its answer to one of ours, raises unforeseen ends that request
+(see `kvorum.member.boundary`). Raft messages are given to the member on the way, which stops itself
+if it does not understand one.
 """
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from kvorum.api.errors import INTERNAL
 from kvorum.edge.interface import Headers
 from kvorum.member import questions
 from kvorum.member.member import Member
@@ -49,6 +54,7 @@ class Peering:
         self, member: Member, output: Output, dialer: Dialer, settings: Settings, logger: Logger
     ) -> None:
         self._member = member
+        self._output = output
         self._logger = logger
         identity = Identity(
             local_id=member.id,
@@ -97,26 +103,52 @@ class Peering:
     def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
         """Take a request of another member."""
         self._now = now
-        if self.transport.serves(method, target):
-            self.transport.opened(call, method, target, headers, now)
-        else:
-            self._answers.opened(call, method, target, headers, now)
+        try:
+            if self.transport.serves(method, target):
+                self.transport.opened(call, method, target, headers, now)
+            else:
+                self._answers.opened(call, method, target, headers, now)
+        except Exception as error:
+            self._failed(call, f"{method} {target} {headers}", error)
 
     def handle(self, kind: int, call: int, detail: object, now: float) -> None:
         """Take what happened to a request that is open."""
         self._now = now
-        if call in self._answers.open:
-            self._answers.handle(kind, call, detail)
+        try:
+            if call in self._answers.open:
+                self._answers.handle(kind, call, detail)
+            else:
+                self.transport.handle(kind, call, detail, now)
+        except Exception as error:
+            self._failed(call, detail if isinstance(detail, bytes) else "", error)
+
+    def _failed(self, call: int, sent: bytes | str, error: Exception) -> None:
+        """End a request of another member that raised what nobody foresaw."""
+        self._member.boundary.take(error, "peer", f"request {call} of another member", sent)
+        self._answers.forget(call)
+        if self.transport.abandon(call, self._now):
+            self._output.finish(call, INTERNAL)
         else:
-            self.transport.handle(kind, call, detail, now)
+            self._output.respond(call, 500, (), b"Internal Server Error\n")
 
     def happened(self, events: Iterable[DialEvent], now: float) -> None:
         """Take what the dialer reports."""
         self._now = now
         transport, exchanges = self.transport, self._exchanges
         for event in events:
-            if not transport.happened(event, now):
-                exchanges.happened(event)
+            try:
+                if not transport.happened(event, now):
+                    exchanges.happened(event)
+            except Exception as error:
+                self._not_understood(event, error)
+
+    def _not_understood(self, event: DialEvent, error: Exception) -> None:
+        """Let a request of ours fail, because its answer raised what nobody foresaw."""
+        sent = event.detail if isinstance(event.detail, bytes) else str(event.detail)
+        self._member.boundary.take(error, "dial", f"request {event.number} to a member", sent)
+        problem = f"its answer cannot be understood: {error}"
+        self.transport.give_up(event.number, problem, self._now)
+        self._exchanges.give_up(event.number)
 
     # What goes out.
 
@@ -175,7 +207,8 @@ class Peering:
 
     def _add(self, members: Iterable[Peer], now: float) -> None:
         for each in members:
-            if each.id == self._member.id:
+            # Data may name a member without an address, which nobody can dial.
+            if each.id == self._member.id or not each.peer_urls:
                 continue
             if each.id not in self.transport.peers:
                 self.transport.add_peer(each.id, each.peer_urls, now)
@@ -198,9 +231,24 @@ class Peering:
             return
         headers = self._cluster_headers if path == questions.HASH_KV_PATH else ()
         request = (method, path, headers, body)
-        self._exchanges.ask(peer, urls, request, now + self._seconds_max, told)
+        done = self._understood(told)
+        self._exchanges.ask(peer, urls, request, now + self._seconds_max, done)
 
     def _ask_version(self, peer: Peer, done: Done) -> None:
         request = ("GET", VERSION_PATH, (), b"")
         deadline = self._now + 1.0 + self._member.config.election_seconds
-        self._exchanges.ask(peer.id, peer.peer_urls, request, deadline, done)
+        self._exchanges.ask(peer.id, peer.peer_urls, request, deadline, self._understood(done))
+
+    def _understood(self, done: Done) -> Done:
+        """Take an answer that raises what nobody foresaw for none."""
+
+        def told(answer: Answer | None) -> None:
+            try:
+                done(answer)
+            except Exception as error:
+                if answer is None:
+                    raise
+                self._member.boundary.take(error, "dial", "an answer of a member", answer.body)
+                done(None)
+
+        return told

@@ -29,7 +29,7 @@ def versions_of(answer: Answer | None) -> dict[str, str] | None:
         return None
     try:
         fields = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict):
         return None

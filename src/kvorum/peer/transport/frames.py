@@ -33,14 +33,19 @@ _WHOLE: Final = 2
 
 
 def decode_checked(data: bytes) -> Message:
-    """Read a message whose entries, if they are to be appended, follow each other."""
+    """Read a message whose entries, if they are to be appended, follow each other.
+
+    None is of a later term than its message: a leader appends nothing from the future.
+    """
     message = decode_message(data)
     if message.type == MessageType.APP:
-        expected = message.index
+        expected, term = message.index, message.term
         for entry in message.entries:
             expected += 1
             if entry.index != expected:
                 raise ValueError(f"an append has entry {entry.index} in place of {expected}")
+            if entry.term > term:
+                raise ValueError(f"an append of term {term} has an entry of term {entry.term}")
     return message
 
 

@@ -69,9 +69,9 @@ class Peer:
         if tuple(urls) != self._addresses.all:
             self._addresses.use(urls)
 
-    def attach(self, call: int, now: float, *, is_append: bool) -> None:
-        """Let the peer read a stream by a call."""
-        (self._appends_out if is_append else self._messages_out).attach(call, now)
+    def attach(self, call: int, source: str, now: float, *, is_append: bool) -> None:
+        """Let the peer read a stream by a call, which comes from that source."""
+        (self._appends_out if is_append else self._messages_out).attach(call, source, now)
 
     def send(self, message: Message, now: float) -> None:
         """Send a message by the channel that is there for it."""

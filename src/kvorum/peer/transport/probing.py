@@ -26,7 +26,10 @@ def answer_probe(unix_seconds: float) -> bytes:
 
 def read_probe(answer: bytes) -> float:
     """Return the time of day in the answer to a probe; raises ValueError if it is none."""
-    document = json.loads(answer)
+    try:
+        document = json.loads(answer)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict) or document.get("OK") is not True:
         raise ValueError("the peer does not say that it is well")
     moment = datetime.fromisoformat(str(document.get("Now")))

@@ -7,6 +7,9 @@ LINK_HEARTBEAT_SECONDS = 5.0 / 3
 """Between two heartbeats on a stream, whatever else is sent."""
 DIAL_SECONDS_MIN = 0.1
 """Between two attempts to open a stream."""
+DOUBLE_SECONDS = 10.0
+DOUBLE_TIMES = 3
+"""A stream that is taken over so often within so long has two readers that are both alive."""
 PROBE_SECONDS = 4.0
 CLOCK_DIFFERENCE_SECONDS_MAX = 1.0
 PROGRESS_SECONDS = 5.0

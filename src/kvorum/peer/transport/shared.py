@@ -27,7 +27,9 @@ class Served(Protocol):
 PROBLEMS_MAX: Final = 16
 """Different lines about a channel that does not work."""
 LINES_MAX: Final = 256
-"""Different lines about bad requests, whoever sends them; then they are only counted."""
+"""Different lines about bad requests within `WARN_SECONDS`; then they are only counted."""
+WARN_SECONDS: Final = 60.0
+"""How often the same line about what others send is written."""
 
 
 class Shared:
@@ -35,6 +37,7 @@ class Shared:
 
     __slots__ = (
         "_is_told_removed",
+        "_unwarned",
         "_warned",
         "body_bytes",
         "calls",
@@ -72,7 +75,9 @@ class Shared:
         # Messages that were not for this node, or from a removed one.
         self.misdirected = 0
         self._is_told_removed = False
-        self._warned: set[str] = set()
+        # When each line was last written, and how often it was not since.
+        self._warned: dict[str, tuple[float, int]] = {}
+        self._unwarned = 0
 
     def request(
         self,
@@ -98,11 +103,35 @@ class Shared:
         self.calls.pop(call, None)
         self.output.respond(call, refusal.status, [*refusal.headers(), *headers], refusal.body())
 
-    def warn_once(self, line: str) -> None:
-        """Log a line about what others send, but the same one never again."""
-        if line not in self._warned and len(self._warned) < LINES_MAX:
-            self._warned.add(line)
-            self.logger.warning(line)
+    def warn_once(self, line: str, subject: str = "") -> None:
+        """Log a line about what others send; again only after a while, with how often it was so.
+
+        Lines with the same subject, if there is one, count as the same.
+        """
+        now = self.settings.unix_seconds()
+        key = subject or line
+        told, times = self._warned.get(key, (-WARN_SECONDS, 0))
+        if abs(now - told) < WARN_SECONDS:
+            self._warned[key] = told, times + 1
+            return
+        if key not in self._warned and len(self._warned) >= LINES_MAX:
+            self._forget_warned(now)
+            if len(self._warned) >= LINES_MAX:
+                self._unwarned += 1
+                return
+        self._warned[key] = now, 0
+        self.logger.warning(f"{line} (and {times} times more since it was told)" if times else line)
+
+    def _forget_warned(self, now: float) -> None:
+        """Forget lines that may be written again, and tell how many were not at all."""
+        self._warned = {
+            line: told for line, told in self._warned.items() if abs(now - told[0]) < WARN_SECONDS
+        }
+        if self._unwarned and len(self._warned) < LINES_MAX:
+            self.logger.warning(
+                f"a flood of bad requests: {self._unwarned} different ones were not told of"
+            )
+            self._unwarned = 0
 
     def tell_removed(self) -> None:
         """Tell the node, once, that a peer says it was removed."""

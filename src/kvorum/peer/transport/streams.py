@@ -30,6 +30,8 @@ from kvorum.peer.transport.headers import (
 )
 from kvorum.peer.transport.settings import (
     DIAL_SECONDS_MIN,
+    DOUBLE_SECONDS,
+    DOUBLE_TIMES,
     LINK_HEARTBEAT_SECONDS,
 )
 from kvorum.peer.transport.shared import PROBLEMS_MAX, Shared
@@ -60,7 +62,9 @@ class StreamWriter:
         "_pending_bytes",
         "_sent_bytes",
         "_shared",
+        "_source",
         "_taken_bytes",
+        "_taken_over",
         "call",
         "heartbeat_at",
     )
@@ -88,17 +92,32 @@ class StreamWriter:
         self._sent_bytes = 0
         self._taken_bytes = 0
         self._moved_at = 0.0
+        # Who reads it, and when it was lately taken from one that read it, too.
+        self._source = ""
+        self._taken_over: list[float] = []
         self.call: int | None = None
         self.heartbeat_at = _NEVER
 
-    def attach(self, call: int, now: float) -> None:
+    def attach(self, call: int, source: str, now: float) -> None:
         """Write to this call from now on; the older one is ended."""
         if self.call is not None:
-            self._shared.logger.info(f"{self._peer:x} opened its {self._name} anew")
+            self._taken_over = [each for each in self._taken_over if now - each < DOUBLE_SECONDS]
+            self._taken_over.append(now)
+            if len(self._taken_over) >= DOUBLE_TIMES:
+                # A member that lost its connection asks again when it is silent, not so often.
+                self._shared.warn_once(
+                    f"two processes speak as member {self._peer:x}: they take its {self._name} "
+                    f"from each other, lately {source} from {self._source}. Stop the one that does "
+                    "not belong there; it may run on a copy of the other's data directory",
+                    f"two processes speak as {self._peer:x}",
+                )
+            else:
+                self._shared.logger.info(f"{self._peer:x} opened its {self._name} anew")
             self.close()
         else:
             self._shared.logger.info(f"{self._peer:x} reads the {self._name}")
         self.call = call
+        self._source = source
         self._shared.calls[call] = self
         self._append_writer = AppendWriter(self._entries)
         self._sent_bytes = self._taken_bytes = 0

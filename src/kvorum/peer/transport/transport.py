@@ -7,7 +7,7 @@ node has to say, then `pass_time`, so that what arrived during a pause counts be
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
-from kvorum.edge.interface import Headers
+from kvorum.edge.interface import EventKind, Headers
 from kvorum.peer.interface import Dialer, DialEvent, DialEventKind, Node, Output
 from kvorum.peer.transport.arrivals import SnapshotArrival
 from kvorum.peer.transport.figures import Figures
@@ -39,6 +39,7 @@ from kvorum.peer.transport.probing import answer_probe
 from kvorum.peer.transport.settings import Settings
 from kvorum.peer.transport.shared import Shared
 from kvorum.peer.transport.snapshots import SnapshotTransfer
+from kvorum.peer.transport.streams import StreamWriter
 from kvorum.raft.logger import Logger
 from kvorum.raft.messages import Message, MessageType
 
@@ -183,8 +184,9 @@ class Transport:
             self._refuse(call, refusal, answer_headers, headers)
             return
         assert sender is not None
+        source = f"{shared.output.peer(call)} ({headers.get('x-peerurls', '')[:200]})"
+        self._peers[sender].attach(call, source, now, is_append=kind == APPEND_STREAM)
         shared.output.respond(call, 200, answer_headers, None)
-        self._peers[sender].attach(call, now, is_append=kind == APPEND_STREAM)
         self._wake_at = now
 
     def _check_stream(
@@ -228,6 +230,17 @@ class Transport:
         if served is not None:
             served.handle(kind, detail, now)
 
+    def abandon(self, call: int, now: float) -> bool:
+        """Forget a call whose event could not be served; return whether its answer has begun."""
+        served = self._shared.calls.get(call)
+        if served is None:
+            return False
+        if isinstance(served, SnapshotArrival):
+            served.stop()
+        else:
+            served.handle(EventKind.ENDED, None, now)
+        return isinstance(served, StreamWriter)
+
     # What the transport asks.
 
     def happened(self, event: DialEvent, now: float) -> bool:
@@ -241,6 +254,14 @@ class Transport:
             # Something began or ended: who is connected may be another, and something be due.
             self._wake_at = now
         return True
+
+    def give_up(self, number: int, problem: str, now: float) -> None:
+        """Let a request fail whose answer could not be served."""
+        requester = self._shared.requests.get(number)
+        if requester is not None:
+            self._shared.dialer.cancel(number)
+            requester.happened(DialEventKind.FAILED, problem, now)
+            self._wake_at = now
 
     # What the node says.
 

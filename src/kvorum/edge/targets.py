@@ -1,0 +1,46 @@
+"""The target of an HTTP request, split by hand: whatever it is, it has a path and a query.
+
+A target is what the client wrote behind the method: usually a path and a query, or a whole URL as
+clients of proxies send it. Nothing of it is checked but what is needed to find the path.
+"""
+
+import re
+from urllib.parse import parse_qs, unquote_to_bytes
+
+QUERY_FIELDS_MAX = 100
+"""Fields in a query; no endpoint knows more than a few."""
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://", re.ASCII)
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
+
+
+class TargetError(ValueError):
+    """A target that means nothing."""
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Return the path and the query of a target, as they were written."""
+    target = target.partition("#")[0]
+    path, _, query = target.partition("?")
+    scheme = _SCHEME.match(path)
+    if scheme is not None:
+        _, slash, rest = path[scheme.end() :].partition("/")
+        path = slash + rest
+    return path, query
+
+
+def decoded_path(path: str) -> str:
+    """Return a path without its percent signs, as endpoints are named; raises TargetError."""
+    if "%" not in path:
+        return path
+    if _BAD_ESCAPE.search(path):
+        raise TargetError("a percent sign in the path is no escape")
+    return unquote_to_bytes(path).decode("utf-8", "replace")
+
+
+def query_fields(query: str) -> dict[str, list[str]]:
+    """Return the fields of a query with their values; raises TargetError if they are too many."""
+    try:
+        return parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError as error:
+        raise TargetError(f"the query cannot be read: {error}") from error

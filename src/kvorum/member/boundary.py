@@ -1,0 +1,129 @@
+"""Where an error ends the request that brought it, and where it stops the member.
+
+Whoever talks to a member makes it parse, check and look things up. What that raises without anybody
+having foreseen it ends the one request: it is answered, counted and told of with what was sent, and
+the member goes on. What went through a room that holds data is another matter: nobody knows what it
+left half done there, so it is raised again, and stops the member. The traceback tells the two
+apart, so that no way into those rooms can be forgotten.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final
+
+from kvorum.member.errors import MemberStopped, StartRefused
+from kvorum.raft.logger import Logger
+
+KINDS: Final = ("http", "call", "peer", "dial")
+"""What may end so: a plain HTTP request, a call of gRPC, a request of another member, one of ours
+to it."""
+TELL_SECONDS: Final = 10.0
+"""How often an error that comes from the same place is told of."""
+PLACES_MAX: Final = 256
+"""Places that are told apart, each for a while; an error has few."""
+SENT_MAX: Final = 256
+TEXT_MAX: Final = 300
+FRAMES_MAX: Final = 4
+
+_DATA: Final = frozenset(
+    {"member", "mvcc", "lease", "membership", "wal", "snap", "backend", "files", "raft"}
+)
+_WORDS_ONLY: Final = frozenset(
+    {
+        "kvorum.member.boundary",
+        "kvorum.member.questions",
+        "kvorum.member.stepping",
+        "kvorum.membership.documents",
+        "kvorum.membership.identity",
+        "kvorum.membership.urls",
+        "kvorum.membership.versions",
+        "kvorum.raft.wire",
+    }
+)
+"""Modules of those rooms that read words, or resume what fronts have begun, and hold nothing."""
+
+
+def concerns_data(error: BaseException) -> bool:
+    """Tell whether an error, or one that it came from, went through a room that holds data."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, (MemberStopped, StartRefused)):
+            return True
+        if any(_holds_data(name) for name, _ in _places(found.__traceback__)):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+def _holds_data(module: str) -> bool:
+    package, _, rest = module.partition(".")
+    return package == "kvorum" and rest.partition(".")[0] in _DATA and module not in _WORDS_ONLY
+
+
+def _places(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
+    """Give the modules and lines of a traceback, from outside to inside."""
+    while traceback is not None:
+        # Compiled code has its module's globals in its frames, too.
+        yield str(traceback.tb_frame.f_globals.get("__name__", "")), traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+class Boundary:
+    """Takes the errors that end one request, and counts them."""
+
+    __slots__ = ("_clock", "_logger", "_told", "_untold", "counts")
+
+    def __init__(self, logger: Logger, clock: Callable[[], float]) -> None:
+        self._logger = logger
+        self._clock = clock
+        self.counts: Counter[str] = Counter()
+        """How many there were, by kind."""
+        self._told: dict[str, float] = {}
+        self._untold: Counter[str] = Counter()
+
+    def take(self, error: Exception, kind: str, what: str, sent: bytes | str = b"") -> None:
+        """Take what a request raised; raise it again if it concerns data.
+
+        `what` names the request and `sent` is what came with it; a beginning of it is logged.
+        """
+        if concerns_data(error):
+            raise error
+        self.counts[kind] += 1
+        places = [f"{name}:{line}" for name, line in _places(error.__traceback__)]
+        untold = self._untold_at(f"{type(error).__name__} at {places[-1] if places else '?'}")
+        if untold is None:
+            return
+        came_with = f"; sent was {_beginning(sent, SENT_MAX)}" if sent else ""
+        self._logger.error(
+            f"an error that nobody foresaw ended {what}, and nothing else: "
+            f"{type(error).__name__}: {_beginning(str(error), TEXT_MAX)} "
+            f"(at {', '.join(places[: -FRAMES_MAX - 1 : -1])}){came_with}{untold}. Please report it"
+        )
+
+    def refused(self, what: str) -> None:
+        """Tell, once in a while, of something that was refused because it would do harm."""
+        untold = self._untold_at("refused")
+        if untold is not None:
+            self._logger.error(f"refused {what}{untold}")
+
+    def _untold_at(self, place: str) -> str | None:
+        """Return None if a place was told of lately; else words for how often it was not."""
+        now = self._clock()
+        if now - self._told.get(place, -TELL_SECONDS) < TELL_SECONDS:
+            self._untold[place] += 1
+            return None
+        if len(self._told) >= PLACES_MAX:
+            self._told.clear()
+            self._untold.clear()
+        self._told[place] = now
+        untold = self._untold.pop(place, 0)
+        return f"; {untold} more since it was last told of" if untold else ""
+
+
+def _beginning(content: bytes | str, length: int) -> str:
+    """Return the beginning of something from outside, without anything that a log would obey."""
+    rest = len(content) - length
+    return ascii(content[:length]) + (f" and {rest} more" if rest > 0 else "")

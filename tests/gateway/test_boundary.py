@@ -1,0 +1,103 @@
+"""An endpoint that raises what nobody foresaw ends one request; what touches data goes on."""
+
+from typing import Any, cast
+
+import pytest
+
+from kvorum.edge import Edge, EventKind, Headers
+from kvorum.gateway.http import Endpoint, HttpFront, HttpRequest
+from kvorum.member.waits import Steps
+from tests.rpc.harness import Harness
+
+
+class Answers:
+    """The part of an edge that answers; each call once."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        del headers, body
+        assert call not in self.statuses
+        self.statuses[call] = status
+
+
+class Place:
+    """A member, and a front with endpoints that fail."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        self.member = self.harness.member
+        self.answers = Answers()
+        self.cancelled: list[int] = []
+        self.front = HttpFront(cast(Edge, self.answers), ["*"], ["*"], self.member.boundary)
+        for name in ("slips", "slips_after_a_while", "slips_when_kept", "damaged", "well"):
+            self.front.add(f"/{name}", Endpoint(getattr(self, f"_{name}")))
+
+    def _well(self, request: HttpRequest) -> None:
+        self.front.respond(request.call, 200, (), b"")
+
+    def _slips(self, _request: HttpRequest) -> None:
+        raise KeyError("unforeseen")
+
+    def _slips_when_kept(self, request: HttpRequest) -> None:
+        self.front.keep_open(request.call, lambda: self.cancelled.append(request.call))
+        raise KeyError("unforeseen")
+
+    def _slips_after_a_while(self, request: HttpRequest) -> None:
+        def steps() -> Steps:
+            yield None
+            raise KeyError("unforeseen")
+
+        self.front.keep_open(request.call, lambda: self.member.cancel(request.call))
+        self.member.start(request.call, self.front.bounded(request.call, steps()))
+
+    def _damaged(self, _request: HttpRequest) -> None:
+        self.member.store.readable(cast(Any, "no revision"))
+
+    def ask(self, call: int, target: str) -> int:
+        self.front.handle(EventKind.HTTP_OPENED, call, (0, "GET", target, [("host", "a")]))
+        self.harness.settle()
+        return self.answers.statuses[call]
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.mark.parametrize("target", ["/slips", "/slips_after_a_while", "/slips_when_kept"])
+def test_a_slip_ends_its_request_alone(place: Place, target: str) -> None:
+    assert place.ask(1, target) == 500
+    assert place.member.boundary.counts == {"http": 1}
+    assert place.cancelled == ([1] if target.endswith("kept") else [])
+    assert not place.front.open
+    assert place.ask(2, "/well") == 200
+
+
+def test_damage_goes_on(place: Place) -> None:
+    with pytest.raises(TypeError):
+        place.ask(1, "/damaged")
+    assert not place.member.boundary.counts
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/well", 200),
+        ("/%77ell", 200),
+        ("/well?a=%zz", 200),
+        ("/well#?", 200),
+        ("http://[/well", 200),
+        ("//[", 404),
+        ("//well", 404),
+        ("http://a", 404),
+        ("", 404),
+        ("?", 404),
+        ("/well%zz", 400),
+        ("/well?" + "a&" * 200, 400),
+    ],
+)
+def test_targets(place: Place, target: str, status: int) -> None:
+    assert place.ask(1, target) == status
+    assert not place.member.boundary.counts
