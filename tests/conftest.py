@@ -6,8 +6,18 @@ change. `make properties` draws others.
 
 from hypothesis import HealthCheck, settings
 
+from tools import etcds
+
 settings.register_profile(
     "kvorum", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.register_profile("random", settings.get_profile("kvorum"), derandomize=False)
 settings.load_profile("kvorum")
+
+
+def pytest_report_header() -> str:
+    """Say which etcd is asked."""
+    etcd = etcds.chosen()
+    return (
+        f"etcd: {etcd}, {etcd.programs}" if etcd else "etcd: none; tests that ask one are skipped"
+    )
