@@ -13,6 +13,7 @@ CORE_SOURCES := $(shell find src/kvorum -name '*.py')
 CARGO := $(shell command -v cargo)
 GO := $(shell command -v go)
 ORACLE := $(VENV)/oracle/.built
+TOOLS := $(VENV)/tools/.installed
 TRY_ORACLE := $(if $(GO),try-oracle)
 
 ifeq ($(KVORUM_EDGE),)
@@ -44,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -52,10 +53,12 @@ help: ## Show the targets
 
 setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) $(if $(filter 0,$(KVORUM_COMPILED)),,$(CORE)) ## Make .venv, install, build the edge, compile the core
 
+# What is installed is what the lock has the hashes of, and nothing else.
 # The extension is left out here: the next rule builds it, and fails if that fails.
-$(INSTALLED): pyproject.toml setup.py
+$(INSTALLED): pyproject.toml setup.py requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	KVORUM_EDGE=python $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+	KVORUM_EDGE=python $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(NATIVE): $(RUST_SOURCES)
@@ -181,6 +184,32 @@ $(ORACLE): $(wildcard tools/oracle/*/go.*)
 # Go may be too old or its modules out of reach: the tests then compare with 3.5.1, and say so.
 try-oracle:
 	@$(MAKE) --no-print-directory oracle || echo 'etcd 3.7.3 could not be built; tests compare with 3.5.1.'
+
+# With the oldest Python that is supported: what only that one needs is harmless to others.
+lock: $(TOOLS) ## Write requirements-dev.lock anew, from pyproject.toml
+	$(VENV)/tools/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --extra dev \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --no-annotate \
+		--no-header --upgrade --output-file requirements-dev.lock pyproject.toml
+	sed -i "1i # Written by 'make lock'." requirements-dev.lock
+
+# Whatever could not be looked up is said, and fails: silence would pass for a clean bill.
+audit: $(TOOLS) ## Ask for known advisories of every dependency; needs the services that know of them
+	@failed=0; \
+	$(VENV)/tools/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements-dev.lock \
+		|| { failed=1; echo 'Python packages: not all of them are cleared; see above.'; }; \
+	if [ -z '$(CARGO)' ] || ! cargo audit --version >/dev/null 2>&1; then \
+		failed=1; echo "Crates: not looked up; 'cargo install --locked cargo-audit' gets what does."; \
+	else \
+		cargo audit --file rust/Cargo.lock || { failed=1; echo 'Crates: not all of them are cleared; see above.'; }; \
+	fi; exit $$failed
+
+$(TOOLS):
+	$(PYTHON) -m venv $(VENV)/tools
+	$(VENV)/tools/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1 pip-tools==7.6.2
+	touch $@
+
+notices: ## Write rust/NOTICES.txt anew: the licenses of what is linked into the edge
+	$(PYTHON) tools/notices.py
 
 h2load: # The load generator is packaged by Debian only.
 	@command -v h2load >/dev/null || { apt-get update -qq && apt-get install -y -qq nghttp2-client; }
