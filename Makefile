@@ -11,6 +11,10 @@ RUST_SOURCES := .cargo/config.toml rust/Cargo.toml rust/Cargo.lock rust/build.rs
 CORE := $(VENV)/.compiled
 CORE_SOURCES := $(shell find src/kvorum -name '*.py')
 CARGO := $(shell command -v cargo)
+GO := $(shell command -v go)
+ORACLE := $(VENV)/oracle/.built
+TOOLS := $(VENV)/tools/.installed
+TRY_ORACLE := $(if $(GO),try-oracle)
 
 ifeq ($(KVORUM_EDGE),)
 EDGE := $(if $(CARGO),native,python)
@@ -41,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -49,10 +53,12 @@ help: ## Show the targets
 
 setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) $(if $(filter 0,$(KVORUM_COMPILED)),,$(CORE)) ## Make .venv, install, build the edge, compile the core
 
+# What is installed is what the lock has the hashes of, and nothing else.
 # The extension is left out here: the next rule builds it, and fails if that fails.
-$(INSTALLED): pyproject.toml setup.py
+$(INSTALLED): pyproject.toml setup.py requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	KVORUM_EDGE=python $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+	KVORUM_EDGE=python $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(NATIVE): $(RUST_SOURCES)
@@ -72,7 +78,7 @@ cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learn
 	$(BIN)/python tools/procfile.py $(PROCFILE)
 
 # What is built, checked and compiled does not wait for each other; each prints in one piece.
-test: h2load clients ## Lint, then run every test
+test: h2load clients $(TRY_ORACLE) ## Lint, then run every test
 	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target lint test-rust
 	KVORUM_COMPILED=0 $(PYTEST)
 ifneq ($(KVORUM_COMPILED),0)
@@ -102,17 +108,17 @@ endif
 
 bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
-bench-cluster: setup h2load ## Compare three members with three of etcd's: rates, latencies, failover, catching up
+bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
 
-bench-server: setup h2load ## Compare the server with etcd: rates, latencies, memory, start-up
+bench-server: setup h2load $(TRY_ORACLE) ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
 
 trace-put: setup ## Show, system call by system call, that an answer follows its fdatasync
 	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq strace; }
 	$(BIN)/python -m bench.trace
 
-bench-edge: setup h2load ## Compare the edge with etcd's serializable range
+bench-edge: setup h2load $(TRY_ORACLE) ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
 
 bench-member: setup ## Measure what a put, a transaction and a read cost the loop
@@ -125,16 +131,16 @@ bench-peer: setup ## Measure what an append costs two members between their loop
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft
 
-bench-snapshot: setup h2load ## Measure images, and puts while snapshots are fetched, beside etcd's
+bench-snapshot: setup h2load $(TRY_ORACLE) ## Measure images, and puts while snapshots are fetched, beside etcd's
 	$(BIN)/python -m bench.snapshot
 
-bench-storage: setup ## Measure index, store and LMDB; memory beside etcd's
+bench-storage: setup $(TRY_ORACLE) ## Measure index, store and LMDB; memory beside etcd's
 	$(BIN)/python -m bench.storage
 
 bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 	$(BIN)/python -m bench.wal
 
-campaign: setup clients ## Run the tests that take minutes, such as etcdctl's own check of performance
+campaign: setup clients $(TRY_ORACLE) ## Run the tests that take minutes, such as etcdctl's own check of performance
 	$(BIN)/python -m pytest -m campaign
 
 # Those of `make test` are always the same, so that it judges the change and not the day.
@@ -142,7 +148,7 @@ properties: setup ## Try every property on other examples than `make test` does
 	KVORUM_COMPILED=0 $(PYTEST) --hypothesis-profile=random \
 		$$(grep -rl '^from hypothesis' tests --include='test_*.py')
 
-differential: setup ## Compare thousands of sequences of calls with a real etcd's answers
+differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls with a real etcd's answers
 	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
 		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
 		tests/cluster/test_differential.py
@@ -161,6 +167,49 @@ sim-planted: setup ## Plant bugs in the member; the simulator must find every on
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py
+
+# The versions and sums of all modules are pinned; `benchmark` was last released with 3.6.8.
+oracle: $(if $(GO),$(ORACLE)) ## Build the etcd to compare with and its tools, 3.7.3, where there is Go
+	@$(if $(GO),$(VENV)/oracle/bin/etcd --version,echo 'There is no Go here to build etcd with; tests compare with 3.5.1.')
+
+$(ORACLE): $(wildcard tools/oracle/*/go.*)
+	mkdir -p $(VENV)/oracle/bin
+	cd tools/oracle/etcd && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/etcd go.etcd.io/etcd/server/v3
+	cd tools/oracle/etcd && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/ \
+		go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3
+	cd tools/oracle/benchmark && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/ \
+		go.etcd.io/etcd/v3/tools/benchmark
+	touch $@
+
+# Go may be too old or its modules out of reach: the tests then compare with 3.5.1, and say so.
+try-oracle:
+	@$(MAKE) --no-print-directory oracle || echo 'etcd 3.7.3 could not be built; tests compare with 3.5.1.'
+
+# With the oldest Python that is supported: what only that one needs is harmless to others.
+lock: $(TOOLS) ## Write requirements-dev.lock anew, from pyproject.toml
+	$(VENV)/tools/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --extra dev \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --no-annotate \
+		--no-header --upgrade --output-file requirements-dev.lock pyproject.toml
+	sed -i "1i # Written by 'make lock'." requirements-dev.lock
+
+# Whatever could not be looked up is said, and fails: silence would pass for a clean bill.
+audit: $(TOOLS) ## Ask for known advisories of every dependency; needs the services that know of them
+	@failed=0; \
+	$(VENV)/tools/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements-dev.lock \
+		|| { failed=1; echo 'Python packages: not all of them are cleared; see above.'; }; \
+	if [ -z '$(CARGO)' ] || ! cargo audit --version >/dev/null 2>&1; then \
+		failed=1; echo "Crates: not looked up; 'cargo install --locked cargo-audit' gets what does."; \
+	else \
+		cargo audit --file rust/Cargo.lock || { failed=1; echo 'Crates: not all of them are cleared; see above.'; }; \
+	fi; exit $$failed
+
+$(TOOLS):
+	$(PYTHON) -m venv $(VENV)/tools
+	$(VENV)/tools/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1 pip-tools==7.6.2
+	touch $@
+
+notices: ## Write rust/NOTICES.txt anew: the licenses of what is linked into the edge
+	$(PYTHON) tools/notices.py
 
 h2load: # The load generator is packaged by Debian only.
 	@command -v h2load >/dev/null || { apt-get update -qq && apt-get install -y -qq nghttp2-client; }

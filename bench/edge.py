@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.load import Load, fill
-from bench.servers import running
+from bench.servers import opponent, running
 from kvorum.api.codec import HeaderEncoder, key_value, length_delimited
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.edge import TlsSettings, edge_name, open_edge
@@ -88,7 +88,7 @@ def compare(ours: str, theirs: str, rounds: int, seconds: int, message: bytes) -
         etcd, kvorum = (statistics.median(side) for side in zip(*pairs, strict=True))
         ratios = [ours / theirs for theirs, ours in pairs]
         print(f"{name}, {security}:")
-        print(f"  etcd 3.5.1, serializable range  {etcd:>10,.0f} requests/s")
+        print(f"  etcd {opponent()}, serializable range  {etcd:>10,.0f} requests/s")
         print(f"  kvorum, {edge_name()} edge, constant {kvorum:>10,.0f} requests/s")
         print(
             f"  ratio {statistics.median(ratios):.2f}"

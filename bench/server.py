@@ -7,13 +7,13 @@ favour: more requests, more events, less time, less memory. Run it as `make benc
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.load import Load, call, fill, first_answer
-from bench.servers import Server, running
+from bench.servers import Server, running, single_client_etcd
 from bench.table import Row, compared, header, keep
 from kvorum.api.codec import key_value, put_event
 from kvorum.api.pb.etcdserverpb import (
@@ -164,7 +164,7 @@ def measure_watch(server: Server, seconds: int) -> float:
     return data / event / seconds
 
 
-def prepare(servers: Sequence[Server], keys: int) -> None:
+def prepare(servers: Iterable[Server], keys: int) -> None:
     """Give every server the same keys and the lease."""
     for server in servers:
         fill(server.address, ((key(number), VALUE) for number in range(keys)))
@@ -180,10 +180,11 @@ def run(state: str, keys: int, rounds: int, seconds: int) -> list[Row]:
     rows: list[Row] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        etcd, etcd34, ours = (
-            stack.enter_context(running(name, directory)) for name in ("etcd", "etcd-3.4", "kvorum")
-        )
-        prepare((etcd, etcd34, ours), keys)
+        etcd, ours = (stack.enter_context(running(name, directory)) for name in ("etcd", "kvorum"))
+        alone = etcd
+        if single_client_etcd() != etcd.name:
+            alone = stack.enter_context(running(single_client_etcd(), directory))
+        prepare({etcd.name: etcd, alone.name: alone, ours.name: ours}.values(), keys)
         for scenario in SCENARIOS:
 
             def figure(server: Server, scenario: Scenario = scenario) -> float:
@@ -195,7 +196,7 @@ def run(state: str, keys: int, rounds: int, seconds: int) -> list[Row]:
                     state,
                     scenario.name,
                     "us" if scenario.alone else "/s",
-                    (etcd34 if scenario.alone else etcd, ours),
+                    (alone if scenario.alone else etcd, ours),
                     rounds,
                     scenario.goal,
                     figure,

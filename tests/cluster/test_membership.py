@@ -155,6 +155,30 @@ def test_commands_through_every_member(cluster: Cluster) -> None:
     cluster.check_agreement()
 
 
+def test_a_copy_of_a_running_members_directory_is_not_started(cluster: Cluster, make: str) -> None:
+    if make != "kvorum":
+        pytest.skip("an etcd starts, and the one it is a copy of dies of it")
+    one, _, other = cluster
+    own, copied = other.data, other.data.with_name("copied")
+    other.kill()
+    one.pause()  # so that no file is renamed meanwhile
+    shutil.copytree(one.data, copied)
+    one.resume()
+    other.data = copied
+    try:
+        since = other.log_size()
+        other.start()
+        assert other.wait() == 1
+        assert other.logged(f"the data directory is that of member {one.id:x}", since)
+        assert other.logged("Start each member on its own directory", since)
+    finally:
+        other.data = own
+        shutil.rmtree(copied)
+    other.start()
+    cluster.settle()
+    assert one.is_running
+
+
 def test_an_unhealthy_cluster_is_not_changed(cluster: Cluster) -> None:
     leader = cluster.leader()
     lost, kept = cluster.others(leader)

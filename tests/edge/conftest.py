@@ -69,6 +69,6 @@ def open_it(edge_kind: str) -> Iterator[OpenEdge]:
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a real etcd 3.5.1; returns its client address."""
+    """Run a real etcd; returns its client address."""
     with running_etcd(tmp_path_factory.mktemp("etcd")) as running:
         yield running.address

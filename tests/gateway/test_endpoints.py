@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.clients.etcdctl import run as etcdctl
-from tests.etcd import running_etcd
+from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 
@@ -106,7 +106,7 @@ def test_version(pair: Pair) -> None:
     ours, theirs = ask(pair.ours, "GET", "/version"), ask(pair.theirs, "GET", "/version")
     assert ours.headers == theirs.headers
     versions = json.loads(ours.body)
-    assert list(versions) == [*json.loads(theirs.body), "storage"]
+    assert list(versions) == [*json.loads(theirs.body)] + ["storage"] * (not is_target())
     assert versions["etcdserver"].startswith("3.7.")
     assert ask(pair.our_metrics, "GET", "/version").status == 404
 

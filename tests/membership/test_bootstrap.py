@@ -8,6 +8,7 @@ from kvorum.membership.bootstrap import (
     BootstrapError,
     bootstrap_changes,
     check_initial_cluster,
+    check_own_directory,
     initial_members,
     is_bootstrapped,
     match_existing,
@@ -125,3 +126,48 @@ def test_a_member_that_ran_before() -> None:
     assert is_bootstrapped(EXISTING, 9)
     assert not is_bootstrapped(EXISTING, 4)
     assert not is_bootstrapped(EXISTING, 5)
+
+
+A, B, C = (
+    Member(identity, (f"http://{name}:1", f"http://{name}:2"), name=name)
+    for identity, name in enumerate("abc", 1)
+)
+NEW = Member(4, ("http://d:1",), is_learner=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "advertised", "initial_cluster"),
+    [
+        ("a", "http://a:1", ""),
+        ("default", "http://localhost:2380", ""),  # a restart without flags
+        ("renamed", "http://a:1", ""),
+        ("a", "http://moved:1", ""),
+        ("c", "http://a:2", ""),  # a name may be used twice
+        ("a", "http://c:1", ""),  # moved to where c was, which this member has not heard of
+        ("renamed", "http://moved:1", "renamed=http://moved:1"),
+        ("renamed", "http://a:1", "a=http://a:1,b=http://b:1"),  # as it was founded
+    ],
+)
+def test_flags_that_may_be_this_members(name: str, advertised: str, initial_cluster: str) -> None:
+    listed = parse_initial_cluster(initial_cluster)
+    check_own_directory([A, B, C, NEW], A.id, name, [advertised], listed)
+
+
+@pytest.mark.parametrize(
+    ("members", "name", "advertised", "initial_cluster"),
+    [
+        ([A, B, C], "c", "http://c:1", ""),
+        ([A, B, C], "c", "http://moved:1", ""),
+        ([A, B, C], "renamed", "http://c:2", ""),
+        ([A, B, NEW], "d", "http://d:1", ""),
+        # Copied before c was there.
+        ([A, B], "c", "http://c:1", "a=http://a:1,b=http://b:1,c=http://c:1"),
+    ],
+)
+def test_flags_that_are_another_members(
+    members: list[Member], name: str, advertised: str, initial_cluster: str
+) -> None:
+    listed = parse_initial_cluster(initial_cluster)
+    with pytest.raises(BootstrapError, match=r"is that of member 1, a at .* its own directory"):
+        check_own_directory(members, A.id, name, [advertised], listed)
+    check_own_directory(members, 7, name, [advertised], {})  # it does not know itself yet

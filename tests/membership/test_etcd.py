@@ -22,7 +22,7 @@ from kvorum.raft.messages import ConfState, Snapshot
 from kvorum.snap import WriteSnap, load_newest
 from kvorum.wal import valid_snapshots
 from tests.database import Database
-from tests.etcd import Etcd, running_etcd
+from tests.etcd import Etcd, is_target, running_etcd
 
 FILES = RealFiles()
 
@@ -128,10 +128,12 @@ def test_the_same_changes_and_refusals(tmp_path: Path) -> None:
     members, removed = both.cluster.members, both.cluster.removed
     assert len(members) == 2 and removed == [learner.id]
     file = (tmp_path / "etcd" / "member" / "snap" / "db").read_bytes()
-    for member in [both.founder, members[0] if members[1].id == founder else members[1]]:
-        # This version stores neither client URLs nor the update of peer URLs.
-        row = encode_member(replace(member, client_urls=()))
-        assert b"%x%b" % (member.id, row) in file
+    for member in members:
+        if not is_target():
+            # 3.5 stores neither client URLs nor the update of peer URLs.
+            stored = both.founder if member.id == founder else member
+            member = replace(stored, client_urls=())
+        assert b"%x%b" % (member.id, encode_member(member)) in file
     assert b"%xremoved" % learner.id in file
     state = ConfState((founder,), tuple(each.id for each in members if each.is_learner))
     assert b"confState" + encode_conf_state(state) in file
@@ -277,5 +279,7 @@ def test_etcd_starts_from_our_snapshot_data(tmp_path: Path) -> None:
         for member in cluster.members:
             assert listed[member.id].peer_urls == member.peer_urls
             assert listed[member.id].is_learner == member.is_learner
-        assert listed[learner.id].name == "renamed"
+        if not is_target():
+            # Newer ones read the members from their database.
+            assert listed[learner.id].name == "renamed"
         assert isinstance(ask(etcd, "remove", ID=gone), tuple)

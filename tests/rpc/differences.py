@@ -1,8 +1,8 @@
-"""Where etcd 3.7 answers otherwise than the 3.5.1 that is asked: one table.
+"""Where etcd 3.7 answers otherwise than 3.5.1, if that is the one that is asked: one table.
 
 Each row is a function that gets the name of a call, its request, and what 3.5.1 answered, and
 returns what is expected of us, or the answer itself where it has nothing to say. Rows that
-concern requests which 3.5.1 does not survive are in `NOT_ASKED`. Numbers in the comments are
+concern requests which an etcd does not survive are in `not_asked`. Numbers in the comments are
 those of the reference of differences.
 """
 
@@ -22,6 +22,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
     TxnResponse,
 )
+from tests.etcd import is_target
 
 Answer = Message | Status
 Row = Callable[[str, Any, Any], Any]
@@ -57,7 +58,7 @@ def status_says_more(name: str, _request: Any, answer: Any) -> Any:  # 7.1, 7.2
     if name != "Maintenance/Status" or isinstance(answer, Status):
         return answer
     expected = deepcopy(answer)
-    expected.version = "3.7.1"
+    expected.version = "3.7.3"
     expected.storageVersion = "3.7.0"
     expected.dbSizeQuota = 2 << 30
     expected.downgradeInfo.SetInParent()
@@ -105,8 +106,8 @@ ROWS: tuple[Row, ...] = (
 
 
 def expected_answer(name: str, request: Message, answer: Answer) -> Answer:
-    """Return what 3.7 answers where 3.5.1 answered this."""
-    for row in ROWS:
+    """Return what 3.7 answers where the etcd that is asked answered this."""
+    for row in () if is_target() else ROWS:
         answer = row(name, request, answer)
     return answer
 
@@ -120,11 +121,13 @@ BY_STATE = [
 
 
 def may_both_be_right(name: str, request: Any, ours: Answer, theirs: Answer) -> bool:
-    """Tell whether both answers are right, because 3.7 checks in another order or keeps more.
+    """Tell whether both answers are right, because 3.5.1 checks in another order or keeps less.
 
     The operations of a transaction are checked one by one (1.6, 1.7). A compaction leaves the
     hash of its revision behind (7.4).
     """
+    if is_target():
+        return False
     if name == "Maintenance/HashKV":
         return theirs == errors.COMPACTED and not isinstance(ours, Status)
     if name != "KV/Txn" or ours not in BY_STATE or theirs not in BY_STATE:
@@ -145,8 +148,8 @@ def _checked_operations(request: TxnRequest) -> int:
 
 
 def not_asked(name: str, request: Any) -> Status | None:
-    """Return what we answer to a call that ends 3.5.1, or that it takes otherwise."""
-    if name == "KV/Range" and _has_bad_order(request):  # 1.2, 1.3
+    """Return what we answer to a call that ends an etcd, or that 3.5.1 takes otherwise."""
+    if name == "KV/Range" and not is_target() and _has_bad_order(request):  # 1.2, 1.3
         return errors.INVALID_SORT_OPTION
     if name == "Maintenance/Alarm" and request.action not in AlarmRequest.AlarmAction.values():
         return errors.UNKNOWN_DOWNGRADE_ACTION  # 12.3

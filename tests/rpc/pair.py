@@ -1,4 +1,4 @@
-"""Two servers that are asked the same: ours, and a real etcd 3.5.1.
+"""Two servers that are asked the same: ours, and a real etcd.
 
 They start empty and get the same calls, so their revisions agree. What cannot agree is masked:
 terms, sizes, raft's indexes, ids a server chooses, seconds that have passed.

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from kvorum.api import errors
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.mvccpb import Event
+from tests.etcd import is_target
 from tests.rpc.calls import Call
 from tests.rpc.harness import Harness
 from tests.rpc.pair import Pair
@@ -61,7 +62,7 @@ class Comparison:
                 assert response.header.revision == revision
             return
         start = request.create_request.start_revision
-        if step.kind == "create" and start < 0:
+        if step.kind == "create" and start < 0 and not is_target():
             # To etcd 3.5.1 it would be a watcher like any other.
             refusal = self._ours.seen.responses[-1].pop()
             assert (refusal.created, refusal.canceled) == (True, True)

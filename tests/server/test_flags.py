@@ -1,5 +1,6 @@
 """Every flag by every way to give it, and a real etcd's opinion of the same command lines."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kvorum.server.flags import BOOL, DEFAULTS, FLAGS, Flag, FlagError, parse_ar
 from kvorum.server.gates import gates
 from kvorum.server.help import flags_text
 from kvorum.server.values import duration, duration_text, url
-from tests.etcd import binary
+from tests.etcd import binary, is_target
 
 # A value other than the default, for each kind.
 OTHERS = {
@@ -182,7 +183,8 @@ def assert_agreement(*arguments: str) -> None:
         return
     theirs, ours = etcd_says(*arguments), we_say(*arguments)
     assert theirs[0] == ours[0], (arguments, theirs)
-    if theirs[0] == 2:
+    if theirs[0] == 2 and (is_target() or "after host" not in ours[1]):
+        # Go looked for a port behind the last colon once, and finds it behind the first one now.
         assert theirs[1] == ours[1], arguments
 
 
@@ -280,6 +282,9 @@ def test_refusals_in_etcds_words(arguments: list[str]) -> None:
         [str(binary("etcd")), *arguments], capture_output=True, text=True, check=False
     )
     quoted = str(refused.value).replace('"', '\\"')
+    if not is_target():
+        # 3.5 does not tell of sockets.
+        quoted = re.sub(r"in the format (\S+), .* (?=\(unexpected)", r"\1 ", quoted)
     assert f'"error":"{quoted}"' in done.stderr
 
 

@@ -1,7 +1,6 @@
 """TLS as users meet it: the flags, etcdctl with certificates, and a real etcd beside it."""
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -63,7 +62,6 @@ def etcdctl(url: str, *arguments: str, seconds: int = 30) -> tuple[int, str]:
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "ETCDCTL_API": "3"},
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -126,7 +124,7 @@ def gist(output: str) -> str:
     """
     for line in output.splitlines():
         if line.startswith("{"):
-            output = json.loads(line)["error"]
+            output = json.loads(line).get("error", output)
     closed = r"(read|write) tcp \S+: ([a-z]+: )?[a-z ]+|\bEOF\b"
     output = re.sub(closed, "connection closed", output.strip())
     return re.sub(r"(remote error: tls: )[a-z ]+", r"\1*", output)
@@ -160,7 +158,9 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
         status, text = said["kvorum", case]
         # A real etcd closes with bytes unread, which may cost the client its last words.
         unheard = text.replace("remote error: tls: *", "connection closed")
-        assert said["etcd", case] in ((status, text), (status, unheard)), case
+        # And where it stood then, newer clients may leave out.
+        bare = re.sub(r'connection error: desc = ".*(connection closed)"', r"\1", unheard)
+        assert said["etcd", case] in ((status, text), (status, unheard), (status, bare)), case
     assert said["kvorum", "well"] == (0, "")
     assert "remote error: tls: *" in said["kvorum", "expired"][1]
 

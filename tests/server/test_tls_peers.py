@@ -21,7 +21,7 @@ from kvorum.server.logs import Logger
 from kvorum.server.security import dial_settings, read_security, tls_settings
 from tests.certificates import Authority, Pair
 from tests.edge.service import WAIT_SECONDS
-from tests.etcd import running_etcd
+from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 from tests.server.dialing import RESPONDED, Dialing
@@ -107,7 +107,7 @@ def test_members_are_let_in_as_a_real_etcd_lets_them_in(
         more = [flag] if flag else []
         server = stack.enter_context(running_kvorum(tmp_path / "ours", *flags, *common, *more))
         theirs, flags = peer_flags(stack.enter_context(held_port()))
-        more = [older] if older else []
+        more = [flag if is_target() else older] if flag else []
         stack.enter_context(running_etcd(tmp_path / "theirs", *flags, *common, *more))
         for other, pair in place.others.items():
             settings = place.dial(pair)

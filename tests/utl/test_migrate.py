@@ -182,6 +182,7 @@ def test_directories_of_the_other_kind_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("old_etcd")
 def test_requests_of_version_2_get_the_form_of_version_3(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd") as etcd:
         address = etcd.address

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api.errors import StatusError
 from kvorum.api.requests import parse_put
+from kvorum.auth.enabled import is_change
 from kvorum.member import changes, leases, requests
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS
@@ -172,6 +173,12 @@ def _execute(
     if waiting is None:
         try:
             kind, number, body = requests.decode(entry.data)
+            if is_change(kind):
+                raise MemberStopped(
+                    f"entry {entry.index} of term {entry.term} changes users, roles or "
+                    "authentication, which this version does not have. Remove this member from the "
+                    "cluster; a member of etcd may take its place"
+                )
             request = DECODERS[kind](body)
         except (ValueError, KeyError) as error:
             raise MemberStopped(

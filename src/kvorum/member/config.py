@@ -97,7 +97,7 @@ class MemberConfig:
     compact_hash_check_seconds: float = 0.0
     """How often the leader compares those of compactions; 0 is never, etcd's gate a minute."""
     watch_progress_seconds: float = 600.0
-    server_version: str = "3.7.1"
+    server_version: str = "3.7.3"
 
     @property
     def election_seconds(self) -> float:

@@ -28,6 +28,7 @@ from kvorum.api.pb.membershippb import (
     ClusterVersionSetRequest,
     DowngradeInfoSetRequest,
 )
+from kvorum.auth.enabled import WITHOUT_EFFECT
 from kvorum.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
 from kvorum.member import requests, transactions
 from kvorum.member.ranges import range_response
@@ -185,6 +186,7 @@ APPLIERS: Final[dict[int, Applier]] = {
     requests.CLUSTER_MEMBER_ATTR_SET: _attributes,
     requests.DOWNGRADE_INFO_SET: _downgrade,
     requests.DOWNGRADE_VERSION_TEST: _no_effect,
+    **dict.fromkeys(WITHOUT_EFFECT, _no_effect),
 }
 
 DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
@@ -201,4 +203,5 @@ DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
     requests.CLUSTER_MEMBER_ATTR_SET: ClusterMemberAttrSetRequest.FromString,
     requests.DOWNGRADE_INFO_SET: DowngradeInfoSetRequest.FromString,
     requests.DOWNGRADE_VERSION_TEST: bytes,
+    **dict.fromkeys(WITHOUT_EFFECT, bytes),
 }

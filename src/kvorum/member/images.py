@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvorum.auth import enabled
 from kvorum.backend import open_view
 from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
@@ -15,6 +16,7 @@ from kvorum.backend.environment import Environments
 from kvorum.backend.images import image_rows, sealed_content
 from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.files import Files, Opening
+from kvorum.member.errors import MemberStopped
 from kvorum.membership.v2_store import MEMBERSHIP_BUCKETS
 from kvorum.mvcc.restore import Noted, note_slices
 from kvorum.mvcc.slices import Slices
@@ -82,9 +84,15 @@ class InstallImage:
     quota_bytes: int
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Load it."""
+        """Load it; raises MemberStopped, and changes nothing, if it must not be served."""
         image = open_image(files, self.path)
         try:
+            if enabled.is_enabled(image):
+                raise MemberStopped(
+                    f"the leader's snapshot {self.path} is not installed: {enabled.REASON}. Run "
+                    "'etcdctl auth disable' on the cluster, remove this member from it, and add it "
+                    "anew with an empty data directory"
+                )
             content = sealed_content(image, environments.native)
             install_sealed(
                 files, environments, self.directory, content, quota_bytes=self.quota_bytes

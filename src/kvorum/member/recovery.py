@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import Metadata
+from kvorum.auth import enabled
 from kvorum.files.interface import parent
 from kvorum.member.corruption import initial_check
-from kvorum.member.errors import StartRefused
+from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.forced import forcing_entries
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
@@ -252,7 +253,10 @@ def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -
     mark("snapshot installed by a start")
     seams.logger.info(f"installing {path}")
     job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes)
-    job.run(seams.files, seams.environments)
+    try:
+        job.run(seams.files, seams.environments)
+    except MemberStopped as error:
+        raise StartRefused(str(error)) from error
 
 
 def _read_state(
@@ -270,6 +274,13 @@ def _read_state(
         progress_seconds=config.watch_progress_seconds,
     )
     backend = open_database(config, seams)
+    if enabled.is_enabled(backend):
+        backend.close()
+        raise StartRefused(
+            f"{config.directory}/backend is not served: {enabled.REASON}. Give it back to etcd "
+            "with 'kvorumutl migrate --to-etcd', run 'etcdctl auth disable' there, and migrate it "
+            "again"
+        )
     return read_state(config, backend, header, hub, cluster_id, member_id, progress)
 
 

@@ -78,6 +78,40 @@ def check_initial_cluster(
         )
 
 
+def check_own_directory(
+    members: Sequence[Member],
+    local_id: int,
+    name: str,
+    advertised: Sequence[str],
+    initial_cluster: InitialCluster,
+) -> None:
+    """Check that a directory's data is not another member's than the one that the flags describe.
+
+    A name may change, and so may URLs; so either of the two that is still this member's will do,
+    and so will flags of which the data knows nothing. But if neither is, and either is another
+    member's, or the flags have this member's URLs under another name than they give, then
+    two processes would speak as one member, which costs data.
+    """
+    own = next((each for each in members if each.id == local_id), None)
+    if own is None or name == own.name or set(advertised) & set(own.peer_urls):
+        return
+    others = [each for each in members if each is not own]
+    meant = [each for each in others if each.name == name or set(advertised) & set(each.peer_urls)]
+    listed = [each for each, urls in initial_cluster.items() if set(urls) & set(own.peer_urls)]
+    if not meant and not listed:
+        return
+    described = f"{name} at {','.join(advertised)}"
+    if meant:
+        described += f", which is member {meant[0].id:x}"
+    raise BootstrapError(
+        f"the data directory is that of member {own.id:x}, {own.name or 'unnamed'} at "
+        f"{','.join(own.peer_urls)}, but --name and --initial-advertise-peer-urls say {described}. "
+        "Start each member on its own directory, never on a copy of another's; a new member starts "
+        "on an empty one after 'etcdctl member add'. If this member has a new name and a new URL, "
+        "start it with one of them first"
+    )
+
+
 def bootstrap_changes(members: Iterable[Member]) -> list[ConfChange]:
     """Return what the first entries of a new cluster's log hold, from index 1 and in term 1."""
     ordered = sorted(members, key=lambda each: each.id)

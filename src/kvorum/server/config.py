@@ -319,12 +319,14 @@ def _check(flags: Mapping[str, Any], given: Mapping[str, object]) -> None:
     for name in ("listen-peer-urls", "listen-client-urls", "listen-metrics-urls"):
         for one in flags[name]:
             _check_bind(one)
-    for name in ("initial-advertise-peer-urls", "advertise-client-urls"):
+    sockets = ' in the format "host:port", "unix:/path/to/socket" or "unixs:/path/to/socket"'
+    for name, form in (
+        ("initial-advertise-peer-urls", ' "host:port"'),
+        ("advertise-client-urls", sockets),
+    ):
         for one in flags[name]:
             if one.scheme.startswith("http") and not one.hostname:
-                raise ConfigError(
-                    f'--{name} "{one}" must be "host:port" (unexpected empty host ({one}))'
-                )
+                raise ConfigError(f'--{name} "{one}" must be{form} (unexpected empty host ({one}))')
     heartbeat, election = flags["heartbeat-interval"], flags["election-timeout"]
     if not heartbeat:
         raise ConfigError(f"--heartbeat-interval must be >0 (set to {heartbeat}ms)")

@@ -296,6 +296,10 @@ def _grpc(sources: Sources) -> Iterator[Family]:
     counts, methods = sources.counts, sources.methods
     labels = [_method_labels(path, is_stream) for path, is_stream in methods]
     started, handled = counts.started(), counts.handled()
+    # A refusal counts as a message, as of the library that etcd 3.7 counts with.
+    ended = [0] * len(methods)
+    for (number, _), count in handled.items():
+        ended[number] += count
     shown = [
         number
         for number, each in enumerate(labels)
@@ -311,7 +315,7 @@ def _grpc(sources: Sources) -> Iterator[Family]:
         (
             "grpc_server_msg_sent_total",
             "Messages sent.",
-            _messages(counts.succeeded(), counts.messages_sent, methods),
+            _messages(ended, counts.messages_sent, methods),
         ),
     ):
         samples = [Sample(values[number], labels[number]) for number in shown]

@@ -27,6 +27,7 @@ from kvorum.gateway.http import HttpFront
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
+from kvorum.membership.bootstrap import check_own_directory, parse_initial_cluster
 from kvorum.membership.documents import Member as Peer
 from kvorum.peer.cluster.peering import Peering
 from kvorum.peer.cluster.peering import Settings as PeeringSettings
@@ -211,9 +212,19 @@ class Server:
 
     def _check(self, member: Member) -> None:
         """Refuse what flags and data together do not allow."""
+        config = self._config
         if member.cluster.is_removed(member.id):
             member.removed()
-        learners, limit = len(member.cluster.learners), self._config.learners_max
+        if not config.force_new_cluster:
+            # A forced cluster has no other members: whoever takes over a copy may call it his.
+            check_own_directory(
+                member.cluster.members,
+                member.id,
+                config.name,
+                [str(url) for url in config.advertise_peer_urls],
+                parse_initial_cluster(config.initial_cluster),
+            )
+        learners, limit = len(member.cluster.learners), config.learners_max
         if learners > limit:
             raise ConfigError(
                 f"--max-learners is {limit}, but the cluster has {learners} learners; promote or "

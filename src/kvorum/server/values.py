@@ -190,7 +190,7 @@ def _check_port(text: str, host: str) -> None:
         if not bracket:
             raise ValueError(f"parse {json.dumps(text)}: missing ']' in host")
     else:
-        _, colon, port = host.rpartition(":")
+        _, colon, port = host.partition(":")
         port = colon + port if colon else ""
     if port and not _PORT.fullmatch(port):
         raise ValueError(f'parse {json.dumps(text)}: invalid port "{port}" after host')

@@ -1,4 +1,4 @@
-"""A node of ours, over real sockets, beside a real etcd 3.5.1: its learner, its peer, its leader.
+"""A node of ours, over real sockets, beside a real etcd: its learner, its peer, its leader.
 
 Raft and transport are ours; what is in an entry is nobody's concern here. The node reads the
 leader's streams, acknowledges what it has, and takes a snapshot when the log does not reach back.
@@ -36,6 +36,7 @@ from kvorum.raft.wire import decode_conf_change
 from kvorum.server.credentials import Credentials, DialSettings
 from kvorum.server.dialer import HttpDialer
 from kvorum.snap import database_path
+from tests.etcd import chosen
 from tests.peer.transport.etcds import Member, running_members
 
 SECONDS_MAX = 60.0
@@ -90,7 +91,7 @@ class Learner:
             self,
             self._edge,
             self._dialer,
-            Identity(self.id, cluster_id, (url,), "3.5.1"),
+            Identity(self.id, cluster_id, (url,), str(chosen())),
             Settings(
                 snap_directory=self.directory,
                 election_seconds=ELECTION_TICKS * TICK_SECONDS,
@@ -218,9 +219,12 @@ class Learner:
 @pytest.mark.parametrize("is_behind", [False, True], ids=["by the log", "by a snapshot"])
 def test_a_real_etcd_leads_a_node_of_ours_and_follows_it(tmp_path: Path, is_behind: bool) -> None:
     (tmp_path / "snap").mkdir()
+    # From its hundredth entry on a leader of 3.7 has forgotten the first, which a new node needs;
+    # one of 3.5 from its first snapshot on.
+    before = 200 if is_behind else 50
 
     async def run(member: Member) -> None:
-        for number in range(200):
+        for number in range(before):
             member.etcd.put(b"key%d" % number, b"value%d" % number)
         learner = Learner(member, tmp_path / "snap")
         try:
@@ -228,8 +232,7 @@ def test_a_real_etcd_leads_a_node_of_ours_and_follows_it(tmp_path: Path, is_behi
                 await learner.wait(lambda: bool(learner.snapshots))
                 check_image(learner)
             else:
-                await learner.wait(lambda: b"key199" in learner.puts)
-                assert len(learner.puts) == 200
+                await learner.wait(lambda: len(learner.puts) == before)
             for number in range(200, 300):
                 member.etcd.put(b"key%d" % number, b"value%d" % number)
             await learner.wait(lambda: b"key299" in learner.puts)
@@ -242,7 +245,6 @@ def test_a_real_etcd_leads_a_node_of_ours_and_follows_it(tmp_path: Path, is_behi
         finally:
             learner.close()
 
-    # With its first snapshot the leader forgets the first entry, which a new node needs.
     flags = [f"--election-timeout={ELECTION_TICKS * TICK_SECONDS * 1000:.0f}"]
     flags += ["--snapshot-count=50"] * is_behind
     with running_members(tmp_path, 1, *flags) as (member,):

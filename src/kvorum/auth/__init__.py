@@ -1,0 +1,1 @@
+"""Authentication, as far as there is any: data that asks for it is recognized and refused."""
