@@ -28,8 +28,7 @@ DRIVERS = {
 """Who drives generators by hand, and how they end."""
 
 KEEPERS = {
-    "member/hashing.py:_hash_kv": "gives back what it held, and looks whether it is another",
-    "member/hashing.py:hash_kv": "looks at it before the first wait only",
+    "member/hashing.py:hash_kv": "looks whether it is another after the job",
     "member/publishing.py:publish": "looks whether it is another, and nothing else",
     "rpc/election.py:_send_changes": "looks at the store anew for every slice",
     "rpc/maintenance.py:_defragment": "looks whether it is another after every wait",
@@ -137,7 +136,7 @@ def test_generators_are_driven_by_those_who_end_them() -> None:
 
 def test_what_has_something_to_give_back_is_not_walked_with_for() -> None:
     names = givers()
-    assert {"range_slices", "_long_range", "_snapshot", "hash_kv"} <= names
+    assert {"range_slices", "_long_range", "_snapshot", "_serve"} <= names
     walked = [
         f"{name} line {node.iter.lineno}: {name_of(node.iter)}"
         for name, function in FUNCTIONS

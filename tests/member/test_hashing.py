@@ -52,6 +52,26 @@ def test_hashes_are_computed_one_after_the_other() -> None:
     assert len(given) == 5
 
 
+def test_who_gives_up_does_not_make_room_for_another() -> None:
+    """The helper works on: a hundred that are asked for and given up would be a hundred jobs."""
+    cluster, machine, given = busy()
+    machine.held.add(Place.HELPER)
+    for _ in range(10):
+        call = hashed(machine)
+        cluster.pass_time(0.2)
+        machine.running.cancel(call)
+    assert len([job for job in machine.jobs[Place.HELPER] if isinstance(job.work, HashRows)]) == 1
+    # What it reads is held for it.
+    body = CompactionRequest(revision=400).SerializeToString()
+    cluster.success(machine, machine.propose(requests.COMPACTION, body))
+    cluster.pass_time(1.0)
+    assert not machine.running.store.compaction.is_runnable
+    machine.held.clear()
+    cluster.success(machine, hashed(machine))
+    cluster.wait(lambda: not machine.running.store.compaction.is_pending)
+    assert len(given) == 3
+
+
 def test_a_compaction_is_hashed_from_the_disk() -> None:
     cluster, machine, given = busy()
     body = CompactionRequest(revision=400).SerializeToString()

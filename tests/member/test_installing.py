@@ -254,8 +254,10 @@ def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
 def test_a_hash_is_computed_anew(revision: int) -> None:
     cluster, leader, late = lagging()
     steps = hash_kv(late.running, revision)
-    assert isinstance(next(steps), RunJob)
+    asked = next(steps)
+    assert isinstance(asked, RunJob) and asked.ended is not None
     install(cluster, late)
+    asked.ended()
     again = steps.send(12345)
     assert isinstance(again, RunJob)
     value = again.work.run(late.files, late.environments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from google_crc32c import value as crc32c
@@ -16,6 +17,8 @@ from kvorum.mvcc.history import bound
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.parts import Part
+    from kvorum.mvcc.hashes import HashRows
+    from kvorum.mvcc.store import Store
 
 _HASH_OF_NOTHING = crc32c(KEY)
 
@@ -41,30 +44,28 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     if kept is not None:
         return Hashed(kept, store.revision)
     store.readable(revision)
-    while member.is_hashing:
-        yield Until(member.now + POLL_SECONDS)
-    member.is_hashing = True
-    try:
-        return (yield from _hash_kv(member, revision))
-    finally:
-        member.is_hashing = False
-
-
-def _hash_kv(member: Member, revision: int) -> Part[Hashed]:
-    yield from _flushed(member)
     while True:
+        while member.is_hashing:
+            yield Until(member.now + POLL_SECONDS)
+        yield from _flushed(member)
+        if member.is_hashing:
+            continue
         store = member.store
         current = store.revision
         asked = store.hash_kv(revision)
         if isinstance(asked, HashKV):
             return Hashed(asked, current)
-        try:
-            value: int = yield from done(Place.HELPER, asked)
-        finally:
-            store.hash_ended(asked)
+        member.is_hashing = True
+        value: int = yield from done(Place.HELPER, asked, partial(_ended, member, store, asked))
         # If a snapshot was installed meanwhile, nobody knows which database was read.
         if member.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
+
+
+def _ended(member: Member, store: Store, asked: HashRows) -> None:
+    """Let others hash, and compactions go on: the helper has read what it had to, or never will."""
+    member.is_hashing = False
+    store.hash_ended(asked)
 
 
 def _flushed(member: Member) -> Part[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvorum.api.errors import Code, Status, StatusError
@@ -28,14 +28,14 @@ def flushed(member: Member) -> Part[None]:
         yield Until(member.now + POLL_SECONDS)
 
 
-def done(place: Place, work: Work) -> Part[Any]:
+def done(place: Place, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:
     """Have a job of a call done; raises StatusError if it fails.
 
     What befalls the job befalls its client, and not the member; but damage that it found stops
     the member, whoever asked.
     """
     try:
-        return (yield RunJob(place, work))
+        return (yield RunJob(place, work, ended))
     except CorruptionError:
         raise
     except (OSError, BackendError, JobLostError) as error:

@@ -123,15 +123,12 @@ def _send(member: Member, procedure: Procedure, wait: Send) -> None:
 
 
 def _run_job(member: Member, procedure: Procedure, wait: RunJob) -> None:
-    resume = member.procedures.resume
-    member.out.jobs.append(
-        Job(
-            wait.place,
-            wait.work,
-            lambda result: resume(procedure, result),
-            lambda error: resume(procedure, error),
-        )
-    )
+    def end(result: object) -> None:
+        if wait.ended is not None:
+            wait.ended()
+        member.procedures.resume(procedure, result)
+
+    member.out.jobs.append(Job(wait.place, wait.work, end, end))
 
 
 def _ask(member: Member, procedure: Procedure, wait: Ask) -> None:

@@ -5,7 +5,7 @@ returns the encoded response or a Status. An answer that is a Status means that 
 most procedures return it as their own.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,10 +84,14 @@ class KeysChanged(NamedTuple):
 
 
 class RunJob(NamedTuple):
-    """A job; resumed with its result, or its error is raised."""
+    """A job; resumed with its result, or its error is raised.
+
+    `ended` is called when it has ended, whether or not the procedure is still there to be resumed.
+    """
 
     place: Place
     work: Work
+    ended: Callable[[], None] | None = None
 
 
 class Until(NamedTuple):
