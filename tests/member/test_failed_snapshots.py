@@ -10,7 +10,15 @@ from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Snapshot
-from kvorum.wal import CorruptLogError, SnapshotRecord, open_log, read_log, valid_snapshots
+from kvorum.snap import WriteSnap
+from kvorum.wal import (
+    AppendLog,
+    CorruptLogError,
+    SnapshotRecord,
+    open_log,
+    read_log,
+    valid_snapshots,
+)
 from tests.member.harness import SEGMENT_BYTES, Cluster, Machine
 
 KEYS = [b"%02d" % number for number in range(40)]
@@ -87,6 +95,27 @@ def test_without_its_file_a_snapshot_is_not_recorded() -> None:
     content = read_log(machine.files, stopped.wal, SnapshotRecord())
     assert content.state.commit < index
     assert keys(stopped.cluster, stopped.restarted()) == KEYS
+
+
+def test_each_step_of_a_received_snapshot_waits_for_the_one_before() -> None:
+    cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
+    leader, machine = cluster.leader(), cluster.follower()
+    cluster.isolate(machine)
+    for key in KEYS:
+        cluster.success(leader, leader.put(key))
+    cluster.pass_time(1.0)
+    waiting = machine.jobs[Place.LOG]
+    machine.held.add(Place.LOG)
+    cluster.heal()
+    cluster.wait(lambda: any(isinstance(job.work, WriteSnap) for job in waiting))
+    while not isinstance(waiting[0].work, WriteSnap):
+        machine.run_job(waiting.popleft())
+    for expected in (WriteSnap, AppendLog, AppendLog):
+        assert not machine.running.is_installing
+        cluster.pass_time(0.5)
+        assert [type(job.work) for job in waiting] == [expected]
+        machine.run_job(waiting.popleft())
+    assert machine.running.is_installing
 
 
 def test_a_record_without_its_file_and_its_backend_is_withdrawn() -> None:

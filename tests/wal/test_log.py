@@ -80,6 +80,14 @@ def test_the_commit_that_makes_a_received_snapshot_count(log: Log, files: Memory
     assert log.save(HardState(1, 1, 50), []) is None
 
 
+def test_the_record_of_an_own_snapshot_may_come_between(log: Log, files: MemoryFiles) -> None:
+    run(files, log.save(HardState(1, 1, 2), entries(1, 3)))
+    run(files, log.save_snapshot(50, 1, ConfState((1,))))
+    run(files, log.save_snapshot(2, 1, ConfState((1,))))
+    run(files, log.save(HardState(1, 1, 50), []))
+    assert read_log(files, WAL, SnapshotRecord(50, 1)).state.commit == 50
+
+
 def test_later_entries_replace_earlier_ones(log: Log, files: MemoryFiles) -> None:
     run(files, log.save(HardState(1, 1, 2), entries(1, 9)))
     run(files, log.save(HardState(2, 1, 2), entries(4, 2, term=2)))

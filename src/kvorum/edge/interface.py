@@ -285,7 +285,10 @@ class Edge(Protocol):
         """Return whether, after `drain`, every listener and the last connection are closed."""
 
     def stop(self) -> None:
-        """Close everything now, and return when no thread of the edge runs any more."""
+        """Close everything now, and return when no thread of the edge runs any more.
+
+        A write to the log that is under way ends; those behind it are not begun.
+        """
 
 
 COUNTERS = (

@@ -2,7 +2,7 @@
 
 A segment is named by its number, which grows by one, and by the index that the first entry in
 it is expected to have. Other names are left alone: `.tmp` is the next segment in preparation,
-`.broken` a copy that repair made.
+`.broken` what repair cut off, `tmp.` a file in the making.
 """
 
 import re
