@@ -144,7 +144,7 @@ def test_cancelling_closes_a_procedure_wherever_it_waits() -> None:
     assert not set(calls) & set(machine.replies)
 
 
-def test_a_mistake_in_a_procedure_stops_the_member_and_a_status_does_not() -> None:
+def test_a_mistake_in_a_procedure_ends_its_call_and_stops_the_member_without_one() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
 
@@ -157,7 +157,8 @@ def test_a_mistake_in_a_procedure_stops_the_member_and_a_status_does_not() -> No
         raise KeyError("mistake")
 
     assert cluster.answer(machine, machine.start_steps(refused())) == errors.NOT_LEADER
-    machine.start_steps(mistaken())
+    assert cluster.answer(machine, machine.start_steps(mistaken())) == errors.INTERNAL
+    machine.running.start(None, mistaken())
     with pytest.raises(MemberStopped, match="mistake"):
         cluster.settle()
 

@@ -45,6 +45,7 @@ from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
 from kvorum.member.slices import Slices
 from kvorum.member.snapshots import Snapshots
+from kvorum.member.terms import is_believed
 from kvorum.member.waits import Answer, Steps
 from kvorum.membership.versions import Version, parse_version
 from kvorum.raft.errors import ProposalDroppedError, RaftError
@@ -71,10 +72,6 @@ if TYPE_CHECKING:
     from kvorum.wal import Log
 
 _PAUSED_TICKS: Final = 3
-_TERM_MAX: Final = 1 << 63
-_TERM_LEAP_MAX: Final = 1 << 32
-"""No cluster elects so often that a member could miss so many terms. A term near to the end of
-numbers would leave no room for the next election, for ever."""
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With so much room under the quota no request need be measured."""
 
@@ -236,12 +233,7 @@ class Member:
             and message.entries
         ):
             return  # as good as lost: the leader sends it again
-        term, own = message.term, self.node.raft.term
-        if term > _TERM_MAX or (own and term - own > _TERM_LEAP_MAX):
-            self.boundary.refused(
-                f"a message of {sender:x} with term {term}: this member is at {own}, and no "
-                "cluster elects so often. Whoever sends it is no sound member; look at its data"
-            )
+        if message.term > self.node.raft.term and not is_believed(self, message):
             return
         try:
             self.node.step(message)

@@ -1,0 +1,28 @@
+"""Which terms a member believes: one that has no successor would end all elections, for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.raft.messages import Message
+
+TERM_MAX: Final = 1 << 63
+TERM_LEAP_MAX: Final = 1 << 32
+"""No cluster elects so often that a member could miss so many terms."""
+
+
+def is_believed(member: Member, message: Message) -> bool:
+    """Tell whether a message's term may be one of this cluster's; one that may not is told of.
+
+    A member without a term of its own takes whatever it finds.
+    """
+    term, own = message.term, member.node.raft.term
+    if term <= TERM_MAX and (term - own <= TERM_LEAP_MAX or not own):
+        return True
+    member.boundary.refused(
+        f"a message of {message.sender:x} with term {term}: this member is at {own}, and no "
+        "cluster elects so often. Whoever sends it is no sound member; look at its data"
+    )
+    return False
