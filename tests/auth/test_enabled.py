@@ -118,7 +118,7 @@ def test_a_leaders_snapshot_of_it_is_not_installed(
     etcd, url = leader
     with held_port() as port:
         own = f"http://127.0.0.1:{port}"
-        add = ("member", "add", "joiner", f"--peer-urls={own}")
+        add = ("member", "add", "joiner", f"--peer-urls={own}", "--learner")
         done("etcdctl", f"--endpoints={etcd.address}", *ROOT, *add)
         flags = (
             "--name=joiner",
