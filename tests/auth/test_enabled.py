@@ -11,7 +11,7 @@ from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.auth.enabled import is_enabled
 from kvorum.backend.buckets import AUTH, AUTH_ENABLED
 from kvorum.member.errors import MemberStopped, StartRefused
-from tests.etcd import Etcd, running_etcd
+from tests.etcd import Etcd, chosen, running_etcd
 from tests.kvorum import command, running_kvorum
 from tests.member.harness import Cluster
 from tests.ports import held_port
@@ -81,7 +81,9 @@ def test_once_it_is_disabled_users_are_kept_and_everything_is_served(tmp_path: P
     with running_kvorum(ours) as kvorum:
         read = done("etcdctl", f"--endpoints={kvorum.address}", "get", "key")
     assert read == "key\nvalue\n"
-    done("kvorumutl", "migrate", "--to-etcd", "--data-dir", ours, "--output-dir", back)
+    version = ".".join(map(str, chosen().version[:2]))
+    to_etcd = ("migrate", "--to-etcd", f"--target-version={version}")
+    done("kvorumutl", *to_etcd, "--data-dir", ours, "--output-dir", back)
     with running_etcd(back) as etcd:
         assert etcd.ask("auth/user/list")["users"] == ["root"]
 
@@ -116,7 +118,7 @@ def test_a_leaders_snapshot_of_it_is_not_installed(
     etcd, url = leader
     with held_port() as port:
         own = f"http://127.0.0.1:{port}"
-        add = ("member", "add", "joiner", f"--peer-urls={own}")
+        add = ("member", "add", "joiner", f"--peer-urls={own}", "--learner")
         done("etcdctl", f"--endpoints={etcd.address}", *ROOT, *add)
         flags = (
             "--name=joiner",

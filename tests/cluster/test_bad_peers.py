@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.load import load
 from tests.cluster.members import PEER_PORT, Cluster, Member, until
 from tests.cluster.starvation import Machine, again_if_starved
+from tests.etcd import chosen
 
 MEBIBYTE = 1 << 20
 MEMORY_BYTES_MAX = 200 * MEBIBYTE
@@ -42,7 +43,7 @@ def peer_headers(cluster: Cluster, source: Member, target: Member) -> dict[str, 
     """Return what one member says of itself when it asks another."""
     return {
         "X-Server-From": f"{source.id:x}",
-        "X-Server-Version": "3.5.1" if cluster.make == "etcd" else "3.7.1",
+        "X-Server-Version": str(chosen()) if cluster.make == "etcd" else "3.7.3",
         "X-Min-Cluster-Version": "3.0.0",
         "X-Etcd-Cluster-ID": f"{target.state().header.cluster_id:x}",
         "X-Raft-To": f"{target.id:x}",
