@@ -261,6 +261,7 @@ class Server:
         arguments: Sequence[str],
     ) -> None:
         config = self._config
+        member.long_reads.has_room = edge.has_room
         kind = TimedCallCounts if config.extensive_metrics else CallCounts
         counts = kind(edge, len(Services.METHODS))
         front = HttpFront(edge, config.cors, config.host_whitelist, member.boundary)
