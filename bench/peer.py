@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from kvorum.edge import EventKind, TlsSettings, edge_name, open_edge
-from kvorum.peer.transport.headers import Identity
+from kvorum.peer.transport.headers import READ_HEADERS, Identity
 from kvorum.peer.transport.settings import Settings
 from kvorum.peer.transport.transport import Transport
 from kvorum.raft.entries import Entry, EntryType
@@ -60,7 +60,7 @@ class Member:
 
     def __init__(self, local: int, tls: TlsSettings | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._edge = open_edge([])
+        self._edge = open_edge([], http_headers=READ_HEADERS)
         _, address = self._edge.listen("127.0.0.1:0", tls, http1_only=True)
         self.url = f"{'https' if tls else 'http'}://{address}"
         self._dialer = HttpDialer(

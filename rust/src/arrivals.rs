@@ -13,6 +13,8 @@ pub struct Arrivals {
     calls: u32,
     /// gRPC messages among them.
     messages: u32,
+    /// Bytes of messages among them that were compressed.
+    pub unpacked_bytes: usize,
 }
 
 impl Arrivals {
@@ -54,6 +56,7 @@ impl Arrivals {
         let (unary, events) = (std::mem::take(&mut self.unary), std::mem::take(&mut self.events));
         let cost = unary.iter().map(Item::cost).sum::<usize>()
             + events.iter().map(Item::cost).sum::<usize>();
+        self.unpacked_bytes = 0;
         network.put_on(connection, cost);
         network.shared.inbox.lock().push(connection.number, unary, events);
         network.shared.wakeup.note();

@@ -23,6 +23,8 @@ pub struct AuthorityFilter {
     payload_left: usize,
     skipped_left: usize,
     block: Block,
+    /// Headers that began since somebody last took this.
+    pub fields: usize,
 }
 
 impl AuthorityFilter {
@@ -68,6 +70,7 @@ impl AuthorityFilter {
         let skipped = self.skipped_left.min(payload.len());
         self.skipped_left -= skipped;
         for byte in &mut payload[skipped..] {
+            self.fields += usize::from(matches!(self.block, Block::Field));
             *byte = self.block.pass(*byte);
         }
     }

@@ -31,9 +31,10 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: 
     let Some(socket) = Box::pin(secure(network, connection, transport)).await else { return };
     let mut io = Io::new(socket, connection.clone(), network.shared.clone());
     let limits = &network.shared.limits;
-    let wait = if connection.http1_only { limits.http1_idle_max } else { limits.header_read_max };
+    let wait =
+        if connection.listener.http1_only { limits.http1_idle_max } else { limits.header_read_max };
     match timeout(wait, Box::pin(read_protocol(&mut io))).await {
-        Ok(Some(true)) if connection.http1_only => {
+        Ok(Some(true)) if connection.listener.http1_only => {
             count(&network.shared.counters.requests_refused, 1);
             io.link().borrow_mut().say(NO_HTTP2);
             farewell(&io.link()).await;

@@ -3,13 +3,15 @@
 //! `kvorum.edge.interface` documents what each method promises.
 
 use crate::grpc;
+use crate::inbox::Freed;
 use crate::incidents::Incidents;
-use crate::listener::BoundSocket;
+use crate::listener::{BoundSocket, ListenerFacts};
 use crate::log_writer::LogWriter;
 use crate::network;
+use crate::room::Room;
 use crate::shared::{
-    Call, Command, Counters, Event, EventDetail, Limits, Metadata, Method, Methods, Outbox, Pairs,
-    Pending, Shared, Unary, connection_of,
+    Call, Command, ConnectionShared, Counters, Event, EventDetail, LISTENER_KINDS, Limits,
+    Metadata, Method, Methods, Outbox, Pairs, Pending, Shared, Unary, connection_of,
 };
 use crate::tls::{Tls, TlsSettings};
 use crate::wakeup::Wakeup;
@@ -39,9 +41,6 @@ const WRITABLE: u8 = 6;
 /// The largest window HTTP/2 knows.
 const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 
-/// Descriptors that connections leave to the rest of the process.
-const DESCRIPTORS_RESERVED: u64 = 150;
-
 /// A stream or HTTP request that the loop has heard of.
 struct OpenStream {
     pending: Arc<Pending>,
@@ -55,6 +54,7 @@ pub struct NativeEdge {
     network: Mutex<Option<JoinHandle<()>>>,
     streams: Mutex<FxHashMap<Call, OpenStream>>,
     metadata_keys: Vec<Py<PyString>>,
+    http_headers: Vec<Py<PyString>>,
     listeners: AtomicUsize,
     closed: AtomicBool,
 }
@@ -67,16 +67,14 @@ impl NativeEdge {
         methods: Vec<(String, bool)>,
         metadata_keys: Vec<String>,
         limits: &Bound<'_, PyAny>,
+        http_headers: Vec<String>,
     ) -> PyResult<NativeEdge> {
-        let names = metadata_keys
-            .iter()
-            .map(|key| key.parse::<HeaderName>())
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| PyValueError::new_err(format!("metadata key: {error}")))?;
         let shared = Arc::new(Shared {
             limits: read_limits(limits)?,
             methods: table_of(methods),
-            metadata_keys: names,
+            metadata_keys: header_names(&metadata_keys)?,
+            http_headers: header_names(&http_headers)?,
+            room: Room::default(),
             inbox: Mutex::default(),
             outbox: Outbox::default(),
             wakeup: Wakeup::new()?,
@@ -84,7 +82,6 @@ impl NativeEdge {
             incidents: Incidents::default(),
             queued: AtomicUsize::new(0),
             partial: AtomicUsize::new(0),
-            paused: AtomicBool::new(false),
             descriptors: Mutex::default(),
             drained: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -97,21 +94,20 @@ impl NativeEdge {
             log_writer: LogWriter::default(),
             network: Mutex::new(Some(network)),
             streams: Mutex::default(),
-            metadata_keys: metadata_keys
-                .iter()
-                .map(|key| PyString::intern(py, key).unbind())
-                .collect(),
+            metadata_keys: interned(py, &metadata_keys),
+            http_headers: interned(py, &http_headers),
             listeners: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         })
     }
 
-    #[pyo3(signature = (address, tls = None, *, http1_only = false))]
+    #[pyo3(signature = (address, tls = None, *, http1_only = false, kind = 0))]
     fn listen(
         &self,
         address: &str,
         tls: Option<&Bound<'_, PyAny>>,
         http1_only: bool,
+        kind: usize,
     ) -> PyResult<(usize, String)> {
         self.check_open()?;
         let number = self.listeners.load(Ordering::Relaxed);
@@ -124,7 +120,10 @@ impl NativeEdge {
             }
             None => None,
         };
-        let bound = BoundSocket::new(address, number, tls, http1_only);
+        if kind >= LISTENER_KINDS {
+            return Err(PyValueError::new_err(format!("{kind} is no kind of listener")));
+        }
+        let bound = BoundSocket::new(address, ListenerFacts { number, kind, http1_only }, tls);
         let (bound, address) = bound.map_err(|error| {
             let reason = error.to_string();
             // The number goes into the exception itself.
@@ -146,6 +145,7 @@ impl NativeEdge {
         Ok(self.shared.wakeup.announce_sleep(|| {
             !self.shared.inbox.lock().is_empty()
                 || self.log_writer.has_finished()
+                || self.shared.room.take_news()
                 || self.shared.drain_news.swap(false, Ordering::SeqCst)
         }))
     }
@@ -163,7 +163,10 @@ impl NativeEdge {
         bytes_max: usize,
     ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
         self.check_open()?;
-        let mut commands = Vec::new();
+        let mut commands: Vec<Command> = Vec::new();
+        for connection in self.shared.room.offenders(&self.shared) {
+            commands.push(Command::Expel { connection });
+        }
         let (unary, events) = self.take(calls_max, bytes_max, &mut commands);
         let requests = PyList::empty(py);
         for request in unary {
@@ -191,7 +194,7 @@ impl NativeEdge {
             };
             commands.push(Command::Reply { call: item.get_borrowed_item(0)?.extract()?, result });
         }
-        self.shared.outbox.push(commands);
+        self.hand_over(commands);
         Ok(())
     }
 
@@ -203,7 +206,8 @@ impl NativeEdge {
         for item in batch.try_iter()? {
             let (call, message) = item?.extract::<(Call, Bound<'_, PyBytes>)>()?;
             let stream = streams.get(&call);
-            let data = if stream.is_some_and(|stream| stream.is_http) {
+            let is_http = stream.is_some_and(|stream| stream.is_http);
+            let data = if is_http {
                 Bytes::copy_from_slice(message.as_bytes())
             } else {
                 grpc::frame(message.as_bytes())
@@ -214,10 +218,10 @@ impl NativeEdge {
                     stream.pending.reached_mark.store(true, Ordering::SeqCst);
                 }
             }
-            commands.push(Command::Send { call, data });
+            commands.push(Command::Send { call, data, is_http });
         }
         drop(streams);
-        self.shared.outbox.push(commands);
+        self.hand_over(commands);
         Ok(())
     }
 
@@ -227,7 +231,7 @@ impl NativeEdge {
 
     #[pyo3(signature = (call, status, trailers = Vec::new()))]
     fn finish(&self, call: Call, status: (i32, String), trailers: Pairs) -> PyResult<()> {
-        self.streams.lock().remove(&call);
+        self.forget(call);
         let (code, text) = status;
         self.say(Command::Finish { call, code, text, trailers })
     }
@@ -241,9 +245,24 @@ impl NativeEdge {
     ) -> PyResult<()> {
         let body = body.map(|body| Bytes::copy_from_slice(body.as_bytes()));
         if body.is_some() {
-            self.streams.lock().remove(&call);
+            self.forget(call);
         }
-        self.say(Command::Respond { call, status, headers, body })
+        self.check_open()?;
+        self.hand_over(vec![Command::Respond { call, status, headers, body }]);
+        Ok(())
+    }
+
+    fn is_congested(&self) -> bool {
+        self.shared.room.is_scarce(&self.shared.limits)
+    }
+
+    #[pyo3(signature = (call, is_long = false))]
+    fn has_room(&self, call: Call, is_long: bool) -> bool {
+        let shared = &self.shared;
+        let inbox = shared.inbox.lock();
+        inbox.connection(connection_of(call)).is_none_or(|connection| {
+            shared.room.has_room(&shared.limits, &connection.account, is_long)
+        })
     }
 
     fn pending_bytes(&self, call: Call) -> usize {
@@ -330,7 +349,7 @@ impl NativeEdge {
         // In this order: a client that is no caller any more has queued its calls before.
         self.shared.draining.load(Ordering::SeqCst)
             && self.shared.callers.load(Ordering::SeqCst) == 0
-            && self.shared.inbox.lock().is_empty()
+            && self.shared.inbox.lock().is_drained()
     }
 
     fn is_drained(&self) -> bool {
@@ -381,6 +400,44 @@ impl NativeEdge {
         Ok(())
     }
 
+    /// Lets go of a stream or HTTP request that is over for the loop.
+    fn forget(&self, call: Call) {
+        let stream = self.streams.lock().remove(&call);
+        if stream.is_some_and(|stream| stream.is_http)
+            && let Some(connection) = self.shared.inbox.lock().connection(connection_of(call))
+        {
+            connection.http_calls.fetch_sub(1, Ordering::Relaxed);
+            self.shared.room.remind();
+        }
+    }
+
+    /// Hands answers over, after counting what their clients have to take.
+    fn hand_over(&self, commands: Vec<Command>) {
+        let inbox = self.shared.inbox.lock();
+        let mut given = (0, (0, 0));
+        // Answers to one connection mostly follow each other.
+        let give = |(number, load): (u32, (usize, usize))| {
+            if load != (0, 0)
+                && let Some(connection) = inbox.connection(number)
+            {
+                self.shared.room.give(&connection.account, load);
+            }
+        };
+        for command in &commands {
+            let number = command.call().map_or(0, connection_of);
+            if number != given.0 {
+                give(given);
+                given = (number, (0, 0));
+            }
+            let (answers, streams) = command.load();
+            given.1.0 += answers;
+            given.1.1 += streams;
+        }
+        give(given);
+        drop(inbox);
+        self.shared.outbox.push(commands);
+    }
+
     fn join(&self) {
         self.shared.outbox.push([Command::Stop]);
         if let Some(network) = self.network.lock().take() {
@@ -399,23 +456,23 @@ impl NativeEdge {
     ) -> (Vec<Unary>, Vec<Event>) {
         let shared = &self.shared;
         let limits = &shared.limits;
-        let taken = shared.inbox.lock().take(calls_max, bytes_max, |number, connection, cost| {
+        let has_room =
+            |connection: &ConnectionShared| shared.room.has_room_for_call(limits, connection);
+        let freed = |number, connection: &ConnectionShared, taken: Freed| {
+            if taken.http_calls > 0 {
+                connection.http_calls.fetch_add(taken.http_calls, Ordering::Relaxed);
+            }
+            let cost = taken.cost;
             let queued = connection.queued.fetch_sub(cost, Ordering::SeqCst) - cost;
             shared.queued.fetch_sub(cost, Ordering::SeqCst);
-            if queued <= limits.connection_queued_bytes_max
-                && connection.paused.load(Ordering::SeqCst)
+            if connection.paused.load(Ordering::SeqCst)
+                && queued <= shared.queued_bytes_max()
                 && connection.paused.swap(false, Ordering::SeqCst)
             {
                 commands.push(Command::Resume { connection: number });
             }
-        });
-        if shared.paused.load(Ordering::SeqCst)
-            && shared.queued.load(Ordering::SeqCst) <= limits.queued_bytes_max
-            && shared.paused.swap(false, Ordering::SeqCst)
-        {
-            commands.push(Command::ResumeAll);
-        }
-        taken
+        };
+        shared.inbox.lock().take(calls_max, bytes_max, has_room, freed)
     }
 
     fn request_tuple<'py>(&self, py: Python<'py>, request: Unary) -> PyResult<Bound<'py, PyTuple>> {
@@ -440,10 +497,13 @@ impl NativeEdge {
             EventDetail::HttpOpened(request) => {
                 let pending = request.pending;
                 self.streams.lock().insert(call, OpenStream { pending, is_http: true });
-                let headers: Vec<(String, String)> = request
+                let headers: Vec<(&Py<PyString>, String)> = request
                     .headers
-                    .into_iter()
-                    .map(|(name, value)| (name, value.iter().map(|byte| *byte as char).collect()))
+                    .iter()
+                    .map(|(place, value)| {
+                        let text = value.as_bytes().iter().map(|byte| *byte as char).collect();
+                        (&self.http_headers[*place], text)
+                    })
                     .collect();
                 let detail = (request.listener, request.method, request.target, headers);
                 (HTTP_OPENED, call, detail).into_pyobject(py)
@@ -456,7 +516,7 @@ impl NativeEdge {
             }
             EventDetail::HalfClosed => (HALF_CLOSED, call, py.None()).into_pyobject(py),
             EventDetail::Ended => {
-                self.streams.lock().remove(&call);
+                self.forget(call);
                 (ENDED, call, py.None()).into_pyobject(py)
             }
             EventDetail::Writable => (WRITABLE, call, py.None()).into_pyobject(py),
@@ -471,7 +531,7 @@ impl NativeEdge {
         let Some(metadata) = metadata else { return Ok(None) };
         let dict = PyDict::new(py);
         for (place, value) in &metadata {
-            dict.set_item(&self.metadata_keys[*place], PyBytes::new(py, value))?;
+            dict.set_item(&self.metadata_keys[*place], PyBytes::new(py, value.as_bytes()))?;
         }
         Ok(Some(dict))
     }
@@ -487,7 +547,6 @@ impl Drop for NativeEdge {
 }
 
 fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
-    let connections_max: u64 = limits.getattr("connections_max")?.extract()?;
     let window: u32 = limits.getattr("stream_queued_bytes_max")?.extract()?;
     let seconds = |name: &str| -> PyResult<Duration> {
         Ok(Duration::from_secs_f64(limits.getattr(name)?.extract()?))
@@ -495,11 +554,12 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
     Ok(Limits {
         request_bytes_max: limits.getattr("request_bytes_max")?.extract()?,
         streams_per_connection_max: limits.getattr("streams_per_connection_max")?.extract()?,
-        connections_max: match connections_max {
-            0 => descriptors_max().saturating_sub(DESCRIPTORS_RESERVED).max(1) as usize,
-            number => number as usize,
-        },
+        connections_max: limits
+            .call_method1("connections_by_kind", (descriptors_max(),))?
+            .extract()?,
         header_list_bytes_max: limits.getattr("header_list_bytes_max")?.extract()?,
+        http_header_bytes_max: limits.getattr("http_header_bytes_max")?.extract()?,
+        http_calls_max: limits.getattr("http_calls_per_connection_max")?.extract()?,
         handshake_max: seconds("handshake_seconds_max")?,
         header_read_max: seconds("header_read_seconds_max")?,
         http1_idle_max: seconds("http1_idle_seconds_max")?,
@@ -510,11 +570,22 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
         resets_per_second_max: limits.getattr("resets_per_second_max")?.extract()?,
         connection_partial_bytes_max: limits.getattr("connection_partial_bytes_max")?.extract()?,
         connection_unread_bytes_max: limits.getattr("connection_unread_bytes_max")?.extract()?,
+        unread_bytes_max: limits.getattr("unread_bytes_max")?.extract()?,
+        unread_max: seconds("unread_seconds_max")?,
         stream_queued_bytes_max: window.min(HTTP2_WINDOW_MAX),
         connection_queued_bytes_max: limits.getattr("connection_queued_bytes_max")?.extract()?,
         queued_bytes_max: limits.getattr("queued_bytes_max")?.extract()?,
         stream_writable_bytes: limits.getattr("stream_writable_bytes")?.extract()?,
     })
+}
+
+fn header_names(keys: &[String]) -> PyResult<Vec<HeaderName>> {
+    let names = keys.iter().map(|key| key.parse::<HeaderName>()).collect::<Result<_, _>>();
+    names.map_err(|error| PyValueError::new_err(format!("name of a header: {error}")))
+}
+
+fn interned(py: Python<'_>, names: &[String]) -> Vec<Py<PyString>> {
+    names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
 }
 
 fn read_tls(settings: &Bound<'_, PyAny>, http1_only: bool) -> PyResult<TlsSettings> {

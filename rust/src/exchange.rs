@@ -3,6 +3,7 @@
 use crate::arrivals::Arrivals;
 use crate::grpc::{self, append_all};
 use crate::network::{Connection, Network};
+use crate::room::Ledger;
 use crate::shared::{
     Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
 };
@@ -24,6 +25,9 @@ use std::task::{Context, Poll, Waker};
 /// Pieces of an answer that are sent as one.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
 
+/// How much of an answer is given to hyper at a time.
+const PIECE_BYTES_MAX: usize = 256 * 1024;
+
 /// The connection's requests, as hyper's service and as the loop's calls.
 pub struct Exchanges {
     network: Rc<Network>,
@@ -31,6 +35,7 @@ pub struct Exchanges {
     arrivals: Arrivals,
     requests: u32,
     current: Option<Exchange>,
+    ledger: Ledger,
     /// A request's body broke off, and with it the connection.
     pub broken: bool,
 }
@@ -56,6 +61,7 @@ impl Exchanges {
             arrivals: Arrivals::default(),
             requests: 0,
             current: None,
+            ledger: Ledger::default(),
             broken: false,
         }
     }
@@ -69,13 +75,15 @@ impl Exchanges {
         let (parts, body) = request.into_parts();
         let outgoing = Outgoing {
             pieces: VecDeque::new(),
+            bytes: 0,
             ending: None,
             waker: None,
             pending: Arc::default(),
             exact: false,
         };
         let pending = outgoing.pending.clone();
-        let request = HttpRequest::new(&parts, self.connection.listener, pending);
+        let listener = self.connection.listener.number;
+        let request = HttpRequest::new(&self.network.shared, &parts, listener, pending);
         self.event(id, EventDetail::HttpOpened(Box::new(request)));
         self.current = Some(Exchange {
             id,
@@ -97,6 +105,7 @@ impl Exchanges {
     pub fn apply_commands(&mut self) {
         let commands = std::mem::take(&mut *self.connection.commands.borrow_mut());
         for command in commands {
+            self.ledger.note(&command);
             let current = self.current.as_mut();
             match current.filter(|current| command.call().map(stream_of) == Some(current.id)) {
                 Some(current) => current.apply(command),
@@ -213,6 +222,9 @@ impl Exchanges {
             let id = current.id;
             self.event(id, EventDetail::Writable);
         }
+        let here = self.current.as_ref().map_or(0, |current| current.outgoing.borrow().bytes);
+        let account = &self.connection.shared.account;
+        self.ledger.settle(&self.network.shared, account, (here, 0));
         self.arrivals.publish(&self.network, &self.connection);
     }
 }
@@ -256,6 +268,7 @@ impl Exchange {
 /// What the loop sent and the network has not taken.
 struct Outgoing {
     pieces: VecDeque<Bytes>,
+    bytes: usize,
     ending: Option<i32>,
     waker: Option<Waker>,
     pending: Arc<Pending>,
@@ -266,6 +279,7 @@ struct Outgoing {
 impl Outgoing {
     fn push(&mut self, piece: Bytes) {
         if self.ending.is_none() && !piece.is_empty() {
+            self.bytes += piece.len();
             self.pieces.push_back(piece);
         }
     }
@@ -275,16 +289,20 @@ impl Outgoing {
     }
 
     /// Takes the next piece, and small ones after it: each costs a chunk's head, and work of
-    /// whoever reads it.
+    /// whoever reads it. Of a long one only a part is taken, so that the rest is counted here.
     fn take(&mut self) -> Option<Bytes> {
         let mut piece = self.pieces.pop_front()?;
-        if !self.exact && self.is_joined(piece.len()) {
+        if piece.len() > PIECE_BYTES_MAX {
+            let rest = piece.split_off(PIECE_BYTES_MAX);
+            self.pieces.push_front(rest);
+        } else if !self.exact && self.is_joined(piece.len()) {
             let mut joined = BytesMut::from(piece);
             while self.is_joined(joined.len()) {
                 joined.extend_from_slice(&self.pieces.pop_front()?);
             }
             piece = joined.freeze();
         }
+        self.bytes -= piece.len();
         self.pending.sent(piece.len());
         Some(piece)
     }
@@ -295,6 +313,7 @@ impl Outgoing {
     }
 
     fn put_back(&mut self, piece: Bytes) {
+        self.bytes += piece.len();
         self.pending.bytes.fetch_add(piece.len(), Ordering::SeqCst);
         self.pieces.push_front(piece);
     }
@@ -339,7 +358,7 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         let outgoing = self.0.borrow();
         if outgoing.exact {
-            SizeHint::with_exact(outgoing.pieces.iter().map(|piece| piece.len() as u64).sum())
+            SizeHint::with_exact(outgoing.bytes as u64)
         } else {
             SizeHint::default()
         }

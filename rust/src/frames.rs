@@ -15,6 +15,12 @@ pub const HEADER_BYTES: usize = 9;
 /// What a waiting call costs besides its headers.
 const OVERHEAD_BYTES: usize = 256;
 
+/// What a header costs in memory besides its bytes, even if one byte refers to all of it.
+const FIELD_BYTES: usize = 128;
+
+/// How much of calls that nobody has taken in is read at once. Usually they are taken in soon.
+const CALLS_BYTES_MAX: usize = 256 * 1024;
+
 struct Frame {
     kind: u8,
     flags: u8,
@@ -83,8 +89,12 @@ pub struct Traffic {
     answered: bool,
     /// Streams that the client reset.
     pub resets: Vec<u32>,
-    /// Bytes that new calls brought, and what they cost besides.
+    /// Bytes that new calls brought, and what they cost besides, until they are taken in.
     pub calls_bytes: usize,
+    /// New calls are not taken in for now.
+    pub held: bool,
+    /// Nothing was read because calls have to be taken in first.
+    pub throttled: bool,
     /// DATA that was written: stream and length.
     pub data: Vec<(u32, usize)>,
     /// GOAWAY frames that were written.
@@ -105,6 +115,18 @@ impl Traffic {
             HEADERS | CONTINUATION => self.calls_bytes += frame.length + OVERHEAD_BYTES,
             _ => {}
         });
+    }
+
+    /// Counts headers that came.
+    pub fn read_fields(&mut self, fields: usize) {
+        self.calls_bytes += fields * FIELD_BYTES;
+    }
+
+    /// Whether calls have to be taken in before more is read.
+    pub fn is_throttled(&mut self) -> bool {
+        // Calls that are held are not taken in, and what makes them go on has to be read.
+        self.throttled = !self.held && self.calls_bytes > CALLS_BYTES_MAX;
+        self.throttled
     }
 
     pub fn wrote(&mut self, data: &[u8]) {

@@ -74,7 +74,7 @@ pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Re
                 if let Some(place) = place
                     && !metadata.iter().any(|(known, _)| *known == place)
                 {
-                    metadata.push((place, Bytes::copy_from_slice(value.as_bytes())));
+                    metadata.push((place, value.clone()));
                 }
             }
         }
@@ -167,6 +167,19 @@ pub fn frame(payload: &[u8]) -> Bytes {
     framed.freeze()
 }
 
+/// What comes next of a call's messages.
+pub enum Next {
+    Message {
+        message: Bytes,
+        /// How long it was when it came.
+        wire_bytes: usize,
+        compressed: bool,
+    },
+    /// It is here, but has to stay compressed for now.
+    Packed,
+    Incomplete,
+}
+
 /// Cuts the bytes of a call's body into messages.
 #[derive(Default)]
 pub struct MessageReader {
@@ -183,6 +196,7 @@ impl MessageReader {
         MessageReader { gzip, message_bytes_max, ..MessageReader::default() }
     }
 
+    /// Takes the bytes that follow; those before have been cut.
     pub fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty());
         self.chunk = chunk;
@@ -193,30 +207,36 @@ impl MessageReader {
         self.partial.len() + self.chunk.len()
     }
 
-    /// Returns the next complete message.
-    pub fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+    /// Returns the next complete message; a compressed one only if it may be unpacked.
+    pub fn next(&mut self, may_unpack: impl FnOnce() -> bool) -> Result<Next, Refusal> {
         if self.partial.is_empty() && self.chunk.len() >= PREFIX_BYTES {
             let length = self.check_prefix(self.chunk[..PREFIX_BYTES].try_into().expect("five"))?;
             if self.chunk.len() >= PREFIX_BYTES + length {
                 let compressed = self.chunk[0] == 1;
+                if compressed && !may_unpack() {
+                    return Ok(Next::Packed);
+                }
                 self.chunk.advance(PREFIX_BYTES);
                 let message = self.chunk.split_to(length);
-                return self.unpack(compressed, message).map(Some);
+                return self.unpack(compressed, message);
             }
         }
         self.gather(PREFIX_BYTES);
         if self.partial.len() < PREFIX_BYTES {
-            return Ok(None);
+            return Ok(Next::Incomplete);
         }
         let length = self.check_prefix(self.partial[..PREFIX_BYTES].try_into().expect("five"))?;
         self.gather(PREFIX_BYTES + length);
         if self.partial.len() < PREFIX_BYTES + length {
-            return Ok(None);
+            return Ok(Next::Incomplete);
         }
         let compressed = self.partial[0] == 1;
+        if compressed && !may_unpack() {
+            return Ok(Next::Packed);
+        }
         let mut message = std::mem::take(&mut self.partial).freeze();
         message.advance(PREFIX_BYTES);
-        self.unpack(compressed, message).map(Some)
+        self.unpack(compressed, message)
     }
 
     /// Moves bytes from the chunk until the partial message has so many.
@@ -247,9 +267,10 @@ impl MessageReader {
         Ok(length)
     }
 
-    fn unpack(&self, compressed: bool, message: Bytes) -> Result<Bytes, Refusal> {
+    fn unpack(&self, compressed: bool, message: Bytes) -> Result<Next, Refusal> {
+        let wire_bytes = PREFIX_BYTES + message.len();
         if !compressed {
-            return Ok(message);
+            return Ok(Next::Message { message, wire_bytes, compressed });
         }
         let mut unpacked = Vec::new();
         let limit = self.message_bytes_max as u64 + 1;
@@ -264,7 +285,7 @@ impl MessageReader {
             );
             return Err(refuse(RESOURCE_EXHAUSTED, text));
         }
-        Ok(unpacked.into())
+        Ok(Next::Message { message: unpacked.into(), wire_bytes, compressed })
     }
 }
 
@@ -337,7 +358,7 @@ mod tests {
             let mut messages = Vec::new();
             for chunk in body.chunks(step) {
                 reader.push(Bytes::copy_from_slice(chunk));
-                while let Ok(Some(message)) = reader.next() {
+                while let Ok(Next::Message { message, .. }) = reader.next(|| true) {
                     messages.push(message);
                 }
             }

@@ -23,7 +23,7 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
     let exchanges = Rc::new(RefCell::new(Exchanges::new(network.clone(), connection.clone())));
     let link = io.link();
     let hyper = http1::Builder::new()
-        .max_header_size(limits.header_list_bytes_max as usize)
+        .max_header_size(limits.http_header_bytes_max)
         .serve_connection(TokioIo::new(io), Server(exchanges.clone()));
     let mut driver = Driver {
         network: network.clone(),
@@ -97,6 +97,11 @@ impl Driver {
             }
             polled = Poll::Ready(());
         }
+        if self.connection.expelled.get() && polled.is_pending() {
+            let text = "the client does not read its answer";
+            self.network.note(Incident::UnreadExcessive, &self.connection, text);
+            polled = Poll::Ready(());
+        }
         if let Poll::Ready(Err(_)) = self.link.borrow_mut().poll_drain(cx) {
             polled = Poll::Ready(());
         }
@@ -112,7 +117,7 @@ impl Driver {
     ///
     /// hyper's own timeout would close connections that are merely idle, too.
     fn missing(&mut self, cx: &mut Context<'_>) -> Option<Waiting> {
-        let (limits, strict) = (&self.network.shared.limits, self.connection.http1_only);
+        let (limits, strict) = (&self.network.shared.limits, self.connection.listener.http1_only);
         let mut exchanges = self.exchanges.borrow_mut();
         let mut link = self.link.borrow_mut();
         let has_read = link.read > 0;

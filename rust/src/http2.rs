@@ -8,19 +8,22 @@ use crate::io::{GATHERED_BYTES_MAX, Io, Link, farewell};
 use crate::network::{Connection, Network};
 use crate::policy::{Keepalive, Pings, Resets};
 use crate::ready::Ready;
+use crate::room::Ledger;
 use crate::shared::{
-    Command, EventDetail, HttpRequest, Shared, call_of, count, stream_of, uncount,
+    Command, EventDetail, HttpRequest, Shared, call_of, count, header_list_bytes, stream_of,
+    uncount,
 };
-use crate::stream::{self, Kind, Load, Progress, Stream};
+use crate::stream::{self, Kind, Load, Progress, Received, Stream};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, server};
-use http::Request;
 use http::request::Parts;
+use http::{Request, StatusCode};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +34,9 @@ use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
 /// What a stream's answer may hold inside h2; the rest waits where it is counted.
 const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
+
+/// What is unpacked of compressed messages in one pass; one of them may go beyond.
+const UNPACKED_BYTES_MAX: usize = 1024 * 1024;
 
 /// No deadline is farther away; what is farther never comes.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -74,8 +80,14 @@ struct Driver {
     alarm: Option<Pin<Box<Sleep>>>,
     /// Streams that have something to send as soon as the socket takes what it has.
     blocked: Vec<u32>,
-    /// What the loop said and the socket has no room for.
+    /// What the loop said and the socket has no room for, and what clients are to take of it.
     commands: VecDeque<Command>,
+    commands_load: (usize, usize),
+    ledger: Ledger,
+    /// What h2 was given since it last had the opportunity to write.
+    granted: usize,
+    /// Streams that have a compressed message for which there was no room.
+    packed: Vec<u32>,
     /// Unary calls that nobody watches yet.
     young: Vec<u32>,
     link: Rc<RefCell<Link>>,
@@ -122,6 +134,10 @@ impl Driver {
             alarm: None,
             blocked: Vec::new(),
             commands: VecDeque::new(),
+            commands_load: (0, 0),
+            ledger: Ledger::default(),
+            granted: 0,
+            packed: Vec::new(),
             young: Vec::new(),
             link,
             arrivals: Arrivals::default(),
@@ -164,6 +180,7 @@ impl Driver {
                 self.arrivals.publish(&self.network, &self.connection);
                 return Poll::Ready(());
             }
+            self.granted = 0;
             self.expire(cx);
             self.watch_young(known);
             if self.socket_is_free() && !(self.blocked.is_empty() && self.commands.is_empty()) {
@@ -177,11 +194,17 @@ impl Driver {
             if was_clogged && !self.clogged {
                 continue;
             }
+            if self.is_throttled() {
+                // There is more to read; others come first.
+                cx.waker().wake_by_ref();
+                break;
+            }
             if self.ready.end_pass() {
                 break;
             }
         }
         self.arrivals.publish(&self.network, &self.connection);
+        self.unpack(cx);
         if self.going_away {
             self.look_for_confirmation();
         }
@@ -189,6 +212,22 @@ impl Driver {
             self.rest();
         }
         Poll::Pending
+    }
+
+    /// Whether nothing more was read because of the calls that this pass took in.
+    fn is_throttled(&self) -> bool {
+        let mut link = self.link.borrow_mut();
+        link.traffic.as_mut().is_some_and(|traffic| mem::take(&mut traffic.throttled))
+    }
+
+    /// Lets compressed messages be unpacked in the next pass, if there is room for them then.
+    fn unpack(&mut self, cx: &Context<'_>) {
+        if !self.packed.is_empty() && !self.link.borrow().is_paused() {
+            for stream in std::mem::take(&mut self.packed) {
+                self.ready.push(stream);
+            }
+            cx.waker().wake_by_ref();
+        }
     }
 
     /// Notes that the client has heard that it may open no more calls.
@@ -221,7 +260,11 @@ impl Driver {
 
     /// Takes in every new call, and moves bytes both ways; true if the connection is closed.
     fn accept_all(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.clogged {
+        let is_held = self.clogged || !self.socket_is_free();
+        if let Some(traffic) = &mut self.link.borrow_mut().traffic {
+            traffic.held = is_held;
+        }
+        if is_held {
             // What opens the client's windows has to be read all the same.
             return self.h2.poll_closed(cx).is_ready();
         }
@@ -268,9 +311,14 @@ impl Driver {
                 offence = Some((Incident::ResetsExcessive, "too_many_resets"));
             }
         }
-        if !self.clogged {
+        if !traffic.held {
             traffic.calls_bytes = 0;
-        } else if traffic.calls_bytes > limits.connection_queued_bytes_max {
+        } else if traffic.calls_bytes
+            > limits.connection_queued_bytes_max.min(self.shared.share_of(limits.queued_bytes_max))
+        {
+            offence = Some((Incident::UnreadExcessive, "too_much_unread"));
+        }
+        if self.connection.expelled.get() {
             offence = Some((Incident::UnreadExcessive, "too_much_unread"));
         }
         if let Some((incident, word)) = offence {
@@ -303,12 +351,11 @@ impl Driver {
         if let Some(traffic) = &mut self.link.borrow_mut().traffic {
             self.backlog.settle(&mut traffic.data);
         }
-        let waiting = self.commands.iter().map(|command| match command {
-            Command::Reply { result: Ok(message), .. } => message.len(),
-            _ => 0,
-        });
-        let unread = self.load.unread + self.backlog.bytes() + waiting.sum::<usize>();
-        let clogged = unread > self.shared.limits.connection_unread_bytes_max;
+        let (answers, streams) = self.commands_load;
+        let answers = answers + self.load.unread + self.backlog.bytes();
+        let account = &self.connection.shared.account;
+        self.ledger.settle(&self.shared, account, (answers, streams + self.load.streamed));
+        let clogged = account.answers() > self.shared.limits.connection_unread_bytes_max;
         if clogged && !self.clogged {
             self.note(Incident::CallsDelayed, "http2: the client does not read its answers");
         }
@@ -324,13 +371,15 @@ impl Driver {
         }
         stream.load = now;
         self.load.unread = self.load.unread + now.unread - before.unread;
+        self.load.streamed = self.load.streamed + now.streamed - before.streamed;
         self.load.partial = self.load.partial + now.partial - before.partial;
         let total = self.shared.partial.fetch_add(now.partial, Ordering::Relaxed) + now.partial;
         self.shared.partial.fetch_sub(before.partial, Ordering::Relaxed);
         let limits = &self.shared.limits;
         now.partial > before.partial
             && (self.load.partial > limits.connection_partial_bytes_max
-                || total - before.partial > limits.queued_bytes_max)
+                || (total - before.partial > limits.queued_bytes_max
+                    && self.load.partial > self.shared.share_of(limits.queued_bytes_max)))
     }
 
     fn socket_is_free(&self) -> bool {
@@ -346,6 +395,9 @@ impl Driver {
         self.highest_stream = self.highest_stream.max(respond.stream_id().as_u32());
         let accepted = if grpc::is_grpc(&parts.headers) {
             self.accept_call(&parts, body, respond)
+        } else if self.has_long_headers(&parts) {
+            count(&self.shared.counters.requests_refused, 1);
+            return stream::refuse_http(respond, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
         } else {
             Ok(self.accept_http(&parts, body, respond))
         };
@@ -360,6 +412,11 @@ impl Driver {
                 stream::refuse(respond, &refusal);
             }
         }
+    }
+
+    fn has_long_headers(&self, parts: &Parts) -> bool {
+        let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+        header_list_bytes(target, &parts.headers) > self.shared.limits.http_header_bytes_max
     }
 
     fn accept_call(
@@ -405,7 +462,8 @@ impl Driver {
         let call = call_of(self.connection.number, id);
         let mut stream = Stream::new(Kind::Http, call, body, respond, MessageReader::default());
         stream.bodiless = parts.method == http::Method::HEAD;
-        let request = HttpRequest::new(parts, self.connection.listener, stream.pending.clone());
+        let (listener, pending) = (self.connection.listener.number, stream.pending.clone());
+        let request = HttpRequest::new(&self.shared, parts, listener, pending);
         self.event(id, EventDetail::HttpOpened(Box::new(request)));
         self.streams.insert(id, Box::new(stream));
         id
@@ -413,10 +471,21 @@ impl Driver {
 
     /// Applies what the loop said, as long as the socket takes what comes of it.
     fn apply_commands(&mut self) {
-        self.commands.append(&mut self.connection.commands.borrow_mut());
+        let mut said = self.connection.commands.borrow_mut();
+        for command in said.iter() {
+            self.ledger.note(command);
+            let (answers, streams) = command.load();
+            self.commands_load.0 += answers;
+            self.commands_load.1 += streams;
+        }
+        self.commands.append(&mut said);
+        drop(said);
         while self.socket_is_free()
             && let Some(command) = self.commands.pop_front()
         {
+            let (answers, streams) = command.load();
+            self.commands_load.0 -= answers;
+            self.commands_load.1 -= streams;
             self.apply(command);
         }
     }
@@ -479,10 +548,14 @@ impl Driver {
     fn drive(&mut self, id: u32) {
         let socket_is_free = self.socket_is_free();
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let received = stream.receive(&self.ready, id, &mut self.arrivals);
+        let may_unpack = |arrivals: &Arrivals| {
+            arrivals.unpacked_bytes < UNPACKED_BYTES_MAX && !self.link.borrow().is_paused()
+        };
+        let received = stream.receive(&self.ready, id, &mut self.arrivals, may_unpack);
         match received {
-            Ok(true) => {}
-            Ok(false) => return self.give_up(id),
+            Ok(Received::All) => {}
+            Ok(Received::Packed) => self.packed.push(id),
+            Ok(Received::Reset) => return self.give_up(id),
             Err(refusal) => {
                 count(&self.shared.counters.requests_refused, 1);
                 return self.abort(id, refusal);
@@ -492,7 +565,7 @@ impl Driver {
             return self.turn_away(id);
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let progress = stream.transmit(&self.ready, id, socket_is_free);
+        let progress = stream.transmit(&self.ready, id, socket_is_free, &mut self.granted);
         let mark = self.shared.limits.stream_writable_bytes;
         if stream.is_in_use() && stream.pending.is_writable_again(mark) {
             self.arrivals.event(stream.call, EventDetail::Writable);
@@ -562,6 +635,7 @@ impl Driver {
     fn remove(&mut self, id: u32) {
         if let Some(stream) = self.streams.remove(&id) {
             self.load.unread -= stream.load.unread;
+            self.load.streamed -= stream.load.streamed;
             self.load.partial -= stream.load.partial;
             self.shared.partial.fetch_sub(stream.load.partial, Ordering::Relaxed);
             uncount(&self.shared.counters.calls_open, 1);

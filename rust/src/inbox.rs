@@ -1,6 +1,6 @@
 //! What arrived and was not polled: connections are served in turn, each in its own order.
 
-use crate::shared::{ConnectionShared, Event, EventDetail, Unary};
+use crate::shared::{ConnectionShared, Event, EventDetail, Unary, metadata_bytes};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +14,14 @@ const OVERHEAD_BYTES: usize = 256;
 pub trait Item {
     fn bytes(&self) -> usize;
 
+    /// Whether it asks for an answer, for which there has to be room.
+    fn asks(&self) -> bool;
+
+    /// Whether it is a plain HTTP request.
+    fn is_http(&self) -> bool {
+        false
+    }
+
     fn cost(&self) -> usize {
         self.bytes() + OVERHEAD_BYTES
     }
@@ -21,7 +29,11 @@ pub trait Item {
 
 impl Item for Unary {
     fn bytes(&self) -> usize {
-        self.payload.len()
+        self.payload.len() + metadata_bytes(&self.metadata)
+    }
+
+    fn asks(&self) -> bool {
+        true
     }
 }
 
@@ -29,20 +41,39 @@ impl Item for Event {
     fn bytes(&self) -> usize {
         match &self.detail {
             EventDetail::Message(data, _) => data.len(),
+            EventDetail::Opened { metadata, .. } => metadata_bytes(metadata),
+            EventDetail::HttpOpened(request) => request.bytes(),
             _ => 0,
         }
     }
+
+    fn asks(&self) -> bool {
+        self.is_http()
+    }
+
+    fn is_http(&self) -> bool {
+        matches!(self.detail, EventDetail::HttpOpened(_))
+    }
+}
+
+/// What was taken of a connection's queue.
+#[derive(Default)]
+pub struct Freed {
+    pub cost: usize,
+    pub http_calls: usize,
 }
 
 struct Lane<T> {
     queues: FxHashMap<u32, VecDeque<T>>,
     /// Connections that have something, the next one first.
     turns: VecDeque<u32>,
+    /// Connections that have something for whose answer there is no room.
+    parked: Vec<u32>,
 }
 
 impl<T> Default for Lane<T> {
     fn default() -> Self {
-        Lane { queues: FxHashMap::default(), turns: VecDeque::new() }
+        Lane { queues: FxHashMap::default(), turns: VecDeque::new(), parked: Vec::new() }
     }
 }
 
@@ -53,6 +84,7 @@ impl<T: Item> Lane<T> {
         }
         let queue = self.queues.entry(connection).or_default();
         if queue.is_empty() {
+            // One that is parked has something, so this one is not.
             self.turns.push_back(connection);
             *queue = items.into();
         } else {
@@ -65,24 +97,44 @@ impl<T: Item> Lane<T> {
         calls_max: usize,
         bytes_left: &mut usize,
         taken: &mut Vec<T>,
-        freed: &mut impl FnMut(u32, usize),
+        has_room: &impl Fn(u32) -> bool,
+        freed: &mut impl FnMut(u32, Freed),
     ) {
+        if !self.parked.is_empty() {
+            let turns = &mut self.turns;
+            self.parked.retain(|connection| {
+                let goes_on = has_room(*connection);
+                if goes_on {
+                    turns.push_back(*connection);
+                }
+                !goes_on
+            });
+        }
         while taken.len() < calls_max && *bytes_left > 0 {
             let Some(connection) = self.turns.pop_front() else { return };
             let Some(queue) = self.queues.get_mut(&connection) else { continue };
-            let mut cost = 0;
+            let mut freed_here = Freed::default();
+            let is_full = !has_room(connection);
             for _ in 0..TURN_CALLS.min(calls_max - taken.len()) {
+                // One HTTP request a turn: how many there are decides about the next.
+                let is_http = freed_here.http_calls > 0 && queue.front().is_some_and(Item::is_http);
+                if is_http || is_full && queue.front().is_some_and(Item::asks) {
+                    break;
+                }
                 let Some(item) = queue.pop_front() else { break };
                 *bytes_left = bytes_left.saturating_sub(item.bytes());
-                cost += item.cost();
+                freed_here.cost += item.cost();
+                freed_here.http_calls += usize::from(item.is_http());
                 taken.push(item);
                 if *bytes_left == 0 {
                     break;
                 }
             }
-            freed(connection, cost);
+            freed(connection, freed_here);
             if queue.is_empty() {
                 self.queues.remove(&connection);
+            } else if is_full && queue.front().is_some_and(Item::asks) {
+                self.parked.push(connection);
             } else {
                 self.turns.push_back(connection);
             }
@@ -108,10 +160,15 @@ impl Inbox {
         self.connections.remove(&number);
         self.unary.queues.remove(&number);
         self.unary.turns.retain(|turn| *turn != number);
+        self.unary.parked.retain(|parked| *parked != number);
     }
 
     pub fn connection(&self, number: u32) -> Option<&Arc<ConnectionShared>> {
         self.connections.get(&number)
+    }
+
+    pub fn connections(&self) -> impl Iterator<Item = (u32, &Arc<ConnectionShared>)> {
+        self.connections.iter().map(|(number, connection)| (*number, connection))
     }
 
     pub fn push(&mut self, connection: u32, unary: Vec<Unary>, events: Vec<Event>) {
@@ -119,32 +176,53 @@ impl Inbox {
         self.events.push(connection, events);
     }
 
+    /// Whether there is nothing to take now.
     pub fn is_empty(&self) -> bool {
         self.unary.turns.is_empty() && self.events.turns.is_empty()
     }
 
+    /// Whether there is nothing that only waits for room, either.
+    pub fn is_drained(&self) -> bool {
+        self.is_empty() && self.unary.parked.is_empty() && self.events.parked.is_empty()
+    }
+
     /// Takes at most so many items and about so many bytes, half of them of each kind while
-    /// both wait. `freed` hears which connection's queue became shorter, and by how much.
+    /// both wait. What asks for an answer stays while there is no room for it. `freed` hears which
+    /// connection's queue became shorter, and by what.
     pub fn take(
         &mut self,
         calls_max: usize,
         bytes_max: usize,
-        mut freed: impl FnMut(u32, &ConnectionShared, usize),
+        has_room: impl Fn(&ConnectionShared) -> bool,
+        mut freed: impl FnMut(u32, &ConnectionShared, Freed),
     ) -> (Vec<Unary>, Vec<Event>) {
         let (mut unary, mut events) = (Vec::new(), Vec::new());
         let connections = &self.connections;
-        let mut freed = |number: u32, cost: usize| {
+        let mut freed = |number: u32, taken: Freed| {
             if let Some(connection) = connections.get(&number) {
-                freed(number, connection, cost);
+                freed(number, connection, taken);
             }
         };
+        let has_room = |number: u32| connections.get(&number).is_none_or(|it| has_room(it));
         let share = if self.unary.turns.is_empty() { calls_max } else { calls_max.div_ceil(2) };
         let mut bytes_left = bytes_max.div_ceil(if share == calls_max { 1 } else { 2 });
         let bytes_of_requests = bytes_max - bytes_left;
-        self.events.take(share, &mut bytes_left, &mut events, &mut freed);
+        self.events.take(share, &mut bytes_left, &mut events, &has_room, &mut freed);
         bytes_left += bytes_of_requests;
-        self.unary.take(calls_max - events.len(), &mut bytes_left, &mut unary, &mut freed);
-        self.events.take(calls_max - unary.len(), &mut bytes_left, &mut events, &mut freed);
+        self.unary.take(
+            calls_max - events.len(),
+            &mut bytes_left,
+            &mut unary,
+            &has_room,
+            &mut freed,
+        );
+        self.events.take(
+            calls_max - unary.len(),
+            &mut bytes_left,
+            &mut events,
+            &has_room,
+            &mut freed,
+        );
         (unary, events)
     }
 }

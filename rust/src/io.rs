@@ -148,20 +148,21 @@ impl Link {
     }
 
     /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
+    ///
+    /// A client whose calls are held is read from all the same: what it queued waits until it
+    /// takes its answers, and that it does is heard here.
     pub fn is_paused(&self) -> bool {
-        let (queued, limits) = (&self.connection.shared, &self.shared.limits);
-        if queued.queued.load(Ordering::SeqCst) > limits.connection_queued_bytes_max {
-            queued.paused.store(true, Ordering::SeqCst);
-            // Whoever lowered it meanwhile may not have seen the flag.
-            if queued.queued.load(Ordering::SeqCst) > limits.connection_queued_bytes_max {
-                return true;
-            }
+        if self.traffic.as_ref().is_some_and(|traffic| traffic.held) || !self.is_over() {
+            return false;
         }
-        if self.shared.queued.load(Ordering::SeqCst) > limits.queued_bytes_max {
-            self.shared.paused.store(true, Ordering::SeqCst);
-            return self.shared.queued.load(Ordering::SeqCst) > limits.queued_bytes_max;
-        }
-        false
+        self.connection.shared.paused.store(true, Ordering::SeqCst);
+        // Whoever lowered it meanwhile may not have seen the flag.
+        self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        let queued = self.connection.shared.queued.load(Ordering::SeqCst);
+        queued > self.shared.queued_bytes_max()
     }
 }
 
@@ -222,16 +223,19 @@ impl AsyncRead for Io {
             link.read += length;
             return Poll::Ready(Ok(()));
         }
+        if link.traffic.as_mut().is_some_and(|traffic| traffic.is_throttled()) {
+            // The connection's driver goes on as soon as it has taken calls in.
+            return Poll::Pending;
+        }
         if link.is_paused() {
             link.connection.set_waker(cx.waker());
             return Poll::Pending;
         }
         let before = buffer.filled().len();
         let result = link.socket.poll_read(cx, buffer);
-        if let Some(filter) = &mut link.filter {
+        if let (Some(filter), Some(traffic)) = (&mut link.filter, &mut link.traffic) {
             filter.pass(&mut buffer.filled_mut()[before..]);
-        }
-        if let Some(traffic) = &mut link.traffic {
+            traffic.read_fields(std::mem::take(&mut filter.fields));
             traffic.read(&buffer.filled()[before..]);
         }
         let length = buffer.filled().len() - before;

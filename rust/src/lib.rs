@@ -26,6 +26,7 @@ mod log_writer;
 mod network;
 mod policy;
 mod ready;
+mod room;
 #[cfg(feature = "python")]
 mod rows;
 mod shared;

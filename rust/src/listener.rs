@@ -22,16 +22,24 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Accepting failed for lack of descriptors or memory: how long to leave it alone.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-enum Kind {
+enum Bound {
     Tcp(std::net::TcpListener),
     Unix(std::os::unix::net::UnixListener),
 }
 
+/// What a connection has from its listener.
+#[derive(Clone, Copy)]
+pub struct ListenerFacts {
+    pub number: usize,
+    /// Whose share of the connections its clients take.
+    pub kind: usize,
+    pub http1_only: bool,
+}
+
 pub struct BoundSocket {
-    kind: Kind,
-    number: usize,
+    socket: Bound,
+    facts: ListenerFacts,
     tls: Option<Tls>,
-    http1_only: bool,
     /// The file of a unix socket, removed when the listener is dropped.
     path: Option<PathBuf>,
     creator: u32,
@@ -41,9 +49,8 @@ impl BoundSocket {
     /// Binds `host:port`, `[v6 host]:port` or `unix:path`; returns the address in that form.
     pub fn new(
         address: &str,
-        number: usize,
+        facts: ListenerFacts,
         tls: Option<Tls>,
-        http1_only: bool,
     ) -> io::Result<(BoundSocket, String)> {
         let creator = std::process::id();
         if let Some(path) = address.strip_prefix("unix:") {
@@ -53,11 +60,9 @@ impl BoundSocket {
             socket.bind(&SockAddr::unix(&path)?)?;
             socket.listen(BACKLOG)?;
             socket.set_nonblocking(true)?;
-            let kind = Kind::Unix(socket.into());
-            return Ok((
-                BoundSocket { kind, number, tls, http1_only, path: Some(path), creator },
-                address.to_owned(),
-            ));
+            let socket = Bound::Unix(socket.into());
+            let bound = BoundSocket { socket, facts, tls, path: Some(path), creator };
+            return Ok((bound, address.to_owned()));
         }
         let resolved: SocketAddr = address
             .to_socket_addrs()?
@@ -74,8 +79,8 @@ impl BoundSocket {
         socket.set_nonblocking(true)?;
         let listener: std::net::TcpListener = socket.into();
         let bound = listener.local_addr()?.to_string();
-        let kind = Kind::Tcp(listener);
-        Ok((BoundSocket { kind, number, tls, http1_only, path: None, creator }, bound))
+        let socket = Bound::Tcp(listener);
+        Ok((BoundSocket { socket, facts, tls, path: None, creator }, bound))
     }
 }
 
@@ -126,31 +131,30 @@ impl Listener {
 /// Accepts clients until the task is aborted.
 pub async fn accept(network: Rc<Network>, bound: BoundSocket, _listening: Listening) {
     let _file = SocketFile(bound.path, bound.creator);
-    let listener = match bound.kind {
-        Kind::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
-        Kind::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
+    let listener = match bound.socket {
+        Bound::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
+        Bound::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
     }
     .expect("a bound socket is usable");
-    let (tls, http1_only) = (bound.tls.map(Rc::new), bound.http1_only);
+    let (tls, facts) = (bound.tls.map(Rc::new), bound.facts);
     loop {
-        wait_for_room(&network, bound.number).await;
+        wait_for_room(&network, facts).await;
         match listener.accept().await {
             Ok((transport, peer)) => {
-                let origin = Origin { listener: bound.number, tls: tls.clone(), http1_only, peer };
-                network.serve(transport, origin);
+                network.serve(transport, Origin { listener: facts, tls: tls.clone(), peer });
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn wait_for_room(network: &Network, listener: usize) {
-    let limit = network.shared.limits.connections_max;
-    if network.connections_open() >= limit {
+async fn wait_for_room(network: &Network, listener: ListenerFacts) {
+    let limit = network.shared.limits.connections_max[listener.kind];
+    if network.connections_open(listener.kind) >= limit {
         let text = format!("{limit} connections are open; more wait to be accepted");
-        network.shared.incidents.note(Incident::ConnectionsDelayed, listener, "", text);
+        network.shared.incidents.note(Incident::ConnectionsDelayed, listener.number, "", text);
     }
-    while network.connections_open() >= limit {
+    while network.connections_open(listener.kind) >= limit {
         network.closed.notified().await;
     }
 }
@@ -163,9 +167,9 @@ pub struct Listening {
 
 impl Listening {
     pub fn new(network: &Rc<Network>, bound: &BoundSocket) -> Listening {
-        let descriptor = match &bound.kind {
-            Kind::Tcp(listener) => listener.as_raw_fd(),
-            Kind::Unix(listener) => listener.as_raw_fd(),
+        let descriptor = match &bound.socket {
+            Bound::Tcp(listener) => listener.as_raw_fd(),
+            Bound::Unix(listener) => listener.as_raw_fd(),
         };
         network.shared.descriptors.lock().insert(descriptor);
         Listening { network: network.clone(), descriptor }

@@ -2,9 +2,11 @@
 
 use crate::connection;
 use crate::incidents::Incident;
-use crate::listener::{self, BoundSocket, Listening};
+use crate::listener::{self, BoundSocket, ListenerFacts, Listening};
+use crate::room::Account;
 use crate::shared::{
-    Command, ConnectionShared, Event, EventDetail, Shared, connection_of, count, uncount,
+    Command, ConnectionShared, Event, EventDetail, LISTENER_KINDS, Shared, connection_of, count,
+    uncount,
 };
 use crate::tls::Tls;
 use crate::transport::Transport;
@@ -34,35 +36,35 @@ pub struct Network {
     /// Connections that can be told something, by number.
     connections: RefCell<FxHashMap<u32, Rc<Connection>>>,
     connections_made: Cell<u32>,
-    /// Sockets that are open, even if they only say goodbye.
-    connections_open: Cell<usize>,
+    /// Sockets that are open, even if they only say goodbye, by kind of listener.
+    connections_open: [Cell<usize>; LISTENER_KINDS],
     listeners: RefCell<Vec<AbortHandle>>,
     /// Listening sockets that are open; one that is aborted is closed a little later.
     listeners_open: Cell<usize>,
     main: RefCell<Option<Waker>>,
     pub draining: Cell<bool>,
     stopping: Cell<bool>,
-    /// Told whenever a connection closes, for a listener that waits at the limit.
+    /// Told whenever a connection closes, for listeners that wait at the limit.
     pub closed: Notify,
 }
 
 /// Where a client came in.
 pub struct Origin {
-    pub listener: usize,
+    pub listener: ListenerFacts,
     pub tls: Option<Rc<Tls>>,
-    pub http1_only: bool,
     pub peer: String,
 }
 
 /// One connection as the network thread sees it.
 pub struct Connection {
     pub number: u32,
-    pub listener: usize,
+    pub listener: ListenerFacts,
     pub tls: Option<Rc<Tls>>,
-    pub http1_only: bool,
     pub shared: Arc<ConnectionShared>,
     pub commands: RefCell<VecDeque<Command>>,
     pub waker: RefCell<Option<Waker>>,
+    /// It leaves too much unread, and has to end.
+    pub expelled: Cell<bool>,
     descriptor: RawFd,
 }
 
@@ -110,7 +112,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
         shared,
         connections: RefCell::default(),
         connections_made: Cell::new(0),
-        connections_open: Cell::new(0),
+        connections_open: Default::default(),
         listeners: RefCell::default(),
         listeners_open: Cell::new(0),
         main: RefCell::default(),
@@ -173,8 +175,13 @@ impl Network {
     pub fn dispatch(self: &Rc<Self>) {
         for command in self.shared.outbox.take() {
             match command {
+                Command::Expel { connection } => {
+                    if let Some(connection) = self.connections.borrow().get(&connection) {
+                        connection.expelled.set(true);
+                        connection.wake();
+                    }
+                }
                 Command::Resume { connection } => self.to_connection(connection, None),
-                Command::ResumeAll => self.wake_all(),
                 Command::Listen(bound) => self.listen(*bound),
                 Command::Drain => self.drain(),
                 Command::Stop => {
@@ -243,7 +250,8 @@ impl Network {
     }
 
     fn note_if_drained(&self) {
-        let open = self.connections_open.get() + self.listeners_open.get();
+        let open: usize = self.connections_open.iter().map(Cell::get).sum();
+        let open = open + self.listeners_open.get();
         if self.draining.get() && open == 0 {
             self.shared.drained.store(true, Ordering::SeqCst);
             self.note_drain_news();
@@ -273,18 +281,21 @@ impl Network {
             certificate: OnceLock::new(),
             queued: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
+            account: Account::default(),
+            http_calls: AtomicUsize::new(0),
         });
         let connection = Rc::new(Connection {
             number,
             listener: origin.listener,
             tls: origin.tls,
-            http1_only: origin.http1_only,
             shared: shared.clone(),
             commands: RefCell::default(),
             waker: RefCell::default(),
+            expelled: Cell::new(false),
             descriptor,
         });
-        self.connections_open.set(self.connections_open.get() + 1);
+        let open = &self.connections_open[connection.listener.kind];
+        open.set(open.get() + 1);
         count(&self.shared.counters.connections_accepted, 1);
         count(&self.shared.counters.connections_open, 1);
         self.shared.descriptors.lock().insert(descriptor);
@@ -308,21 +319,20 @@ impl Network {
         self.shared.inbox.lock().close(connection.number);
         let left = connection.shared.queued.load(Ordering::SeqCst);
         self.shared.queued.fetch_sub(left, Ordering::SeqCst);
-        // What it leaves may be room for others.
-        if self.shared.paused.swap(false, Ordering::SeqCst) {
-            self.wake_all();
-        }
+        self.shared.room.close(&self.shared, &connection.shared.account);
         self.shared.descriptors.lock().remove(&connection.descriptor);
         uncount(&self.shared.counters.connections_open, 1);
-        self.connections_open.set(self.connections_open.get() - 1);
-        self.closed.notify_one();
+        let open = &self.connections_open[connection.listener.kind];
+        open.set(open.get() - 1);
+        // Each waits for connections of its own kind.
+        self.closed.notify_waiters();
         self.note_if_drained();
     }
 
     /// Notes that a client was refused or held back.
     pub fn note(&self, kind: Incident, connection: &Connection, text: impl Into<String>) {
         let peer = &connection.shared.peer;
-        self.shared.incidents.note(kind, connection.listener, peer, text.into());
+        self.shared.incidents.note(kind, connection.listener.number, peer, text.into());
     }
 
     /// Counts bytes that wait for the loop.
@@ -331,7 +341,7 @@ impl Network {
         self.shared.queued.fetch_add(bytes, Ordering::SeqCst);
     }
 
-    pub fn connections_open(&self) -> usize {
-        self.connections_open.get()
+    pub fn connections_open(&self, kind: usize) -> usize {
+        self.connections_open[kind].get()
     }
 }

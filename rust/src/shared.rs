@@ -5,11 +5,12 @@
 
 use crate::inbox::Inbox;
 use crate::incidents::Incidents;
+use crate::room::{Account, Room};
 use crate::wakeup::Wakeup;
 use bytes::Bytes;
-use http::HeaderName;
 use http::header::HOST;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
@@ -34,12 +35,18 @@ pub fn stream_of(call: Call) -> u32 {
     call as u32
 }
 
+/// How many `kvorum.edge.interface.ListenerKind`s there are.
+pub const LISTENER_KINDS: usize = 3;
+
 /// The limits of `kvorum.edge.interface.Limits`, where each is documented.
 pub struct Limits {
     pub request_bytes_max: usize,
     pub streams_per_connection_max: u32,
-    pub connections_max: usize,
+    /// By kind of listener.
+    pub connections_max: [usize; LISTENER_KINDS],
     pub header_list_bytes_max: u32,
+    pub http_header_bytes_max: usize,
+    pub http_calls_max: usize,
     pub handshake_max: Duration,
     pub header_read_max: Duration,
     pub http1_idle_max: Duration,
@@ -50,6 +57,8 @@ pub struct Limits {
     pub resets_per_second_max: usize,
     pub connection_partial_bytes_max: usize,
     pub connection_unread_bytes_max: usize,
+    pub unread_bytes_max: usize,
+    pub unread_max: Duration,
     pub stream_queued_bytes_max: u32,
     pub connection_queued_bytes_max: usize,
     pub queued_bytes_max: usize,
@@ -69,7 +78,14 @@ pub struct Methods {
 }
 
 /// Subscribed metadata of one request: (place among the subscribed keys, first value).
-pub type Metadata = Option<Box<[(usize, Bytes)]>>;
+///
+/// Values are shared with whoever decoded them: a client may refer to one of its values with a
+/// single byte, as often as it likes.
+pub type Metadata = Option<Box<[(usize, HeaderValue)]>>;
+
+pub fn metadata_bytes(metadata: &Metadata) -> usize {
+    metadata.iter().flatten().map(|(_, value)| value.len()).sum()
+}
 
 pub type Pairs = Vec<(String, String)>;
 
@@ -98,26 +114,47 @@ pub struct HttpRequest {
     pub listener: usize,
     pub method: String,
     pub target: String,
-    pub headers: Vec<(String, Bytes)>,
+    /// Those that somebody reads: place among the subscribed names, and value.
+    pub headers: Vec<(usize, HeaderValue)>,
     pub pending: Arc<Pending>,
 }
 
 impl HttpRequest {
-    pub fn new(parts: &Parts, listener: usize, pending: Arc<Pending>) -> HttpRequest {
-        let mut headers = Vec::with_capacity(parts.headers.len() + 1);
-        // HTTP/2 has the host in its authority; whoever reads headers looks for `host`.
-        if let Some(authority) = parts.uri.authority()
-            && !parts.headers.contains_key(HOST)
-        {
-            headers
-                .push(("host".to_owned(), Bytes::copy_from_slice(authority.as_str().as_bytes())));
-        }
-        for (name, value) in &parts.headers {
-            headers.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
+    pub fn new(
+        shared: &Shared,
+        parts: &Parts,
+        listener: usize,
+        pending: Arc<Pending>,
+    ) -> HttpRequest {
+        let mut headers = Vec::new();
+        for (place, name) in shared.http_headers.iter().enumerate() {
+            headers.extend(parts.headers.get_all(name).iter().map(|value| (place, value.clone())));
+            // HTTP/2 has the host in its authority; whoever reads headers looks for `host`.
+            if *name == HOST
+                && !parts.headers.contains_key(HOST)
+                && let Some(authority) = parts.uri.authority()
+                && let Ok(value) = HeaderValue::from_str(authority.as_str())
+            {
+                headers.push((place, value));
+            }
         }
         let target = parts.uri.path_and_query().map_or("*", |target| target.as_str()).to_owned();
         HttpRequest { listener, method: parts.method.to_string(), target, headers, pending }
     }
+
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.iter().map(|(_, value)| value.len() + HEADER_BYTES);
+        self.method.len() + self.target.len() + headers.sum::<usize>()
+    }
+}
+
+/// What a header costs besides its bytes, as HTTP/2 counts it.
+const HEADER_BYTES: usize = 32;
+
+/// The size of a request's headers, as HTTP/2 counts it.
+pub fn header_list_bytes(target: usize, headers: &HeaderMap) -> usize {
+    let sizes = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    target + sizes.sum::<usize>() + HEADER_BYTES * headers.len()
 }
 
 pub struct Event {
@@ -157,6 +194,7 @@ pub enum Command {
     Send {
         call: Call,
         data: Bytes,
+        is_http: bool,
     },
     Start {
         call: Call,
@@ -187,11 +225,14 @@ pub enum Command {
         call: Call,
         is_held: bool,
     },
+    /// End a connection that leaves too much unread.
+    Expel {
+        connection: u32,
+    },
     /// The connection's queue is short enough to read on.
     Resume {
         connection: u32,
     },
-    ResumeAll,
     Listen(Box<crate::listener::BoundSocket>),
     Drain,
     Stop,
@@ -211,6 +252,17 @@ impl Command {
             _ => None,
         }
     }
+
+    /// What it brings to be taken by the client: as an answer, and as messages of a stream.
+    pub fn load(&self) -> (usize, usize) {
+        match self {
+            Command::Reply { result: Ok(message), .. } => (message.len(), 0),
+            Command::Respond { body: Some(body), .. } => (body.len(), 0),
+            Command::Send { data, is_http: true, .. } => (data.len(), 0),
+            Command::Send { data, .. } => (0, data.len()),
+            _ => (0, 0),
+        }
+    }
 }
 
 /// What the loop may know of a connection.
@@ -222,6 +274,9 @@ pub struct ConnectionShared {
     pub queued: AtomicUsize,
     /// Reading stopped because of a limit; `poll` has to say when it may go on.
     pub paused: AtomicBool,
+    pub account: Account,
+    /// HTTP requests that the loop has and did not answer; the loop's side alone counts them.
+    pub http_calls: AtomicUsize,
 }
 
 /// What the loop said and the network thread has not read.
@@ -294,6 +349,8 @@ pub struct Shared {
     pub limits: Limits,
     pub methods: Methods,
     pub metadata_keys: Vec<HeaderName>,
+    pub http_headers: Vec<HeaderName>,
+    pub room: Room,
     pub inbox: Mutex<Inbox>,
     pub outbox: Outbox,
     pub wakeup: Wakeup,
@@ -303,8 +360,6 @@ pub struct Shared {
     pub queued: AtomicUsize,
     /// Bytes of incomplete messages on all connections.
     pub partial: AtomicUsize,
-    /// Some connection stopped reading because of the sum.
-    pub paused: AtomicBool,
     /// Every socket, so that a forked child can close its copies.
     pub descriptors: Mutex<HashSet<RawFd>>,
     pub draining: AtomicBool,
@@ -313,4 +368,21 @@ pub struct Shared {
     pub drained: AtomicBool,
     /// The loop has not been told how far draining is.
     pub drain_news: AtomicBool,
+}
+
+impl Shared {
+    /// What a connection may have queued: less if all together have too much, so that those who
+    /// queue little are still served.
+    pub fn queued_bytes_max(&self) -> usize {
+        let limits = &self.limits;
+        match self.queued.load(Ordering::SeqCst) > limits.queued_bytes_max {
+            true => limits.connection_queued_bytes_max.min(self.share_of(limits.queued_bytes_max)),
+            false => limits.connection_queued_bytes_max,
+        }
+    }
+
+    /// What each connection may have of something that all share.
+    pub fn share_of(&self, bytes: usize) -> usize {
+        bytes / (self.counters.connections_open.load(Ordering::Relaxed).max(1) as usize)
+    }
 }

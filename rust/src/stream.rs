@@ -1,7 +1,7 @@
 //! One stream of an HTTP/2 connection, from its headers to its last frame.
 
 use crate::arrivals::Arrivals;
-use crate::grpc::{self, MessageReader, Refusal};
+use crate::grpc::{self, MessageReader, Next, Refusal};
 use crate::ready::{Ready, stream_waker};
 use crate::shared::{Call, EventDetail, Metadata, Pairs, Pending, Unary};
 use bytes::Bytes;
@@ -16,6 +16,9 @@ use std::time::Instant;
 
 /// How much of an answer is given to h2 at a time.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
+
+/// How much of all answers is given to h2 before it has to write.
+const GRANTED_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -60,8 +63,11 @@ pub struct Stream {
     body: Option<RecvStream>,
     reader: MessageReader,
     answer: Answer,
-    /// What is to be sent before the stream ends.
+    /// Received bytes that were not given back to the client's window.
+    owed: usize,
+    /// What is to be sent before the stream ends, and how long that is.
     pieces: VecDeque<Bytes>,
+    pieces_bytes: usize,
     ending: Option<Ending>,
     /// What was sent has had its chance to leave before the stream is reset.
     breaking: bool,
@@ -75,8 +81,19 @@ pub struct Stream {
 pub struct Load {
     /// Of a message that is not complete.
     pub partial: usize,
-    /// Of the answer to a unary call, which the client does not take.
+    /// Of an answer that the client does not take.
     pub unread: usize,
+    /// The same of a stream's messages.
+    pub streamed: usize,
+}
+
+/// How far the client's bytes were taken in.
+pub enum Received {
+    All,
+    /// A compressed message has to wait until there is room for it.
+    Packed,
+    /// The client reset the stream.
+    Reset,
 }
 
 /// Answers a call that is not taken in.
@@ -84,6 +101,13 @@ pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
     let mut response = grpc::response(refusal.http_status, &[]);
     grpc::add_status(response.headers_mut(), refusal.code, &refusal.text, &[]);
     // An error here means that the client has gone, and needs no answer.
+    let _ = respond.send_response(response, true);
+}
+
+/// Answers a plain HTTP request that is not taken in.
+pub fn refuse_http(mut respond: SendResponse<Bytes>, status: StatusCode) {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
     let _ = respond.send_response(response, true);
 }
 
@@ -107,7 +131,9 @@ impl Stream {
             body: Some(body),
             reader,
             answer: Answer::Unopened(respond),
+            owed: 0,
             pieces: VecDeque::new(),
+            pieces_bytes: 0,
             ending: None,
             breaking: false,
             waker: None,
@@ -116,12 +142,10 @@ impl Stream {
     }
 
     pub fn current_load(&self) -> Load {
-        Load {
-            partial: if self.body.is_some() { self.reader.partial_bytes() } else { 0 },
-            unread: match self.kind {
-                Kind::Unary => self.pieces.iter().map(Bytes::len).sum(),
-                _ => 0,
-            },
+        let partial = if self.body.is_some() { self.reader.partial_bytes() } else { 0 };
+        match self.kind {
+            Kind::Streaming => Load { partial, unread: 0, streamed: self.pieces_bytes },
+            _ => Load { partial, unread: self.pieces_bytes, streamed: 0 },
         }
     }
 
@@ -148,24 +172,30 @@ impl Stream {
         self.is_in_use() || self.waiting && self.ending.is_none()
     }
 
-    /// Reads what the client sent; false if it reset the stream.
+    /// Reads what the client sent; `may_unpack` tells whether there is room for a message that is
+    /// compressed.
     pub fn receive(
         &mut self,
         ready: &Arc<Ready>,
         id: u32,
         arrivals: &mut Arrivals,
-    ) -> Result<bool, Refusal> {
+        may_unpack: impl Fn(&Arrivals) -> bool,
+    ) -> Result<Received, Refusal> {
         // Most requests are here whole; only one that is not needs a waker.
         let mut waker = None;
-        while let Some(body) = &mut self.body {
+        loop {
+            if self.reader.partial_bytes() > 0 && !self.take_messages(arrivals, &may_unpack)? {
+                return Ok(Received::Packed);
+            }
+            let Some(body) = &mut self.body else { return Ok(Received::All) };
             let mut cx = Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
             match body.poll_data(&mut cx) {
-                Poll::Pending if waker.is_some() => break,
+                Poll::Pending if waker.is_some() => return Ok(Received::All),
                 Poll::Pending => {
                     waker = Some(self.waker.get_or_insert_with(|| stream_waker(ready, id)).clone());
                 }
-                Poll::Ready(Some(Ok(data))) => self.take_in(data, arrivals)?,
-                Poll::Ready(Some(Err(_))) => return Ok(false),
+                Poll::Ready(Some(Ok(data))) => self.take_in(data, arrivals),
+                Poll::Ready(Some(Err(_))) => return Ok(Received::Reset),
                 Poll::Ready(None) => {
                     self.body = None;
                     let partial = self.reader.partial_bytes();
@@ -177,42 +207,56 @@ impl Stream {
                 }
             }
         }
-        Ok(true)
     }
 
-    fn take_in(&mut self, data: Bytes, arrivals: &mut Arrivals) -> Result<(), Refusal> {
+    fn take_in(&mut self, data: Bytes, arrivals: &mut Arrivals) {
         let length = data.len();
         match self.kind {
             Kind::Http => arrivals.event(self.call, EventDetail::Message(data, length)),
             Kind::Unary => {
                 self.release(length);
                 self.reader.push(data);
-                if let Some(payload) = self.reader.next()? {
-                    // What may follow is of no interest, and h2 disposes of it.
-                    self.body = None;
-                    let (call, method) = (self.call, self.method);
-                    let metadata = self.metadata.take();
-                    arrivals.request(Unary { call, method, payload, metadata });
-                }
             }
             Kind::Streaming => {
+                self.owed += length;
                 self.reader.push(data);
-                let mut previous = None;
-                while let Some(message) = self.reader.next()? {
-                    if let Some(message) = previous.replace(message) {
-                        arrivals.message(self.call, message, 0);
-                    }
+            }
+        }
+    }
+
+    /// Hands on the messages that are complete; false if one has to stay compressed.
+    fn take_messages(
+        &mut self,
+        arrivals: &mut Arrivals,
+        may_unpack: impl Fn(&Arrivals) -> bool,
+    ) -> Result<bool, Refusal> {
+        while self.body.is_some() {
+            match self.reader.next(|| may_unpack(arrivals))? {
+                Next::Packed => return Ok(false),
+                Next::Incomplete => {
+                    // A message may be larger than the window, so what is incomplete is given
+                    // back at once; the rest when the loop has taken the messages.
+                    let owed = std::mem::take(&mut self.owed);
+                    self.release(owed);
+                    break;
                 }
-                // A message may be larger than the window, so what is incomplete is given
-                // back at once; the rest when the loop has taken the messages.
-                let incomplete = self.reader.partial_bytes().min(length);
-                self.release(incomplete);
-                if let Some(message) = previous {
-                    arrivals.message(self.call, message, length - incomplete);
+                Next::Message { message, wire_bytes, compressed } => {
+                    arrivals.unpacked_bytes += if compressed { message.len() } else { 0 };
+                    let call = self.call;
+                    if self.kind == Kind::Unary {
+                        // What may follow is of no interest, and h2 disposes of it.
+                        self.body = None;
+                        let (method, metadata) = (self.method, self.metadata.take());
+                        arrivals.request(Unary { call, method, payload: message, metadata });
+                        break;
+                    }
+                    let released = wire_bytes.min(self.owed);
+                    self.owed -= released;
+                    arrivals.message(call, message, released);
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Lets the client send so many bytes more.
@@ -274,6 +318,7 @@ impl Stream {
             self.start(&[]);
         }
         if self.ending.is_none() && !self.bodiless && !data.is_empty() {
+            self.pieces_bytes += data.len();
             self.pieces.push_back(data);
         }
     }
@@ -286,17 +331,24 @@ impl Stream {
     /// Ends the stream now, whatever was to be sent.
     pub fn abort(&mut self, refusal: Refusal) {
         self.pieces.clear();
+        self.pieces_bytes = 0;
         self.ending = Some(Ending { code: refusal.code, text: refusal.text, trailers: vec![] });
         self.end();
     }
 
-    /// Sends what can be sent.
-    pub fn transmit(&mut self, ready: &Arc<Ready>, id: u32, socket_is_free: bool) -> Progress {
+    /// Sends what can be sent, as long as the socket is free; `granted` is what h2 was given.
+    pub fn transmit(
+        &mut self,
+        ready: &Arc<Ready>,
+        id: u32,
+        socket_is_free: bool,
+        granted: &mut usize,
+    ) -> Progress {
         while let Some(piece) = self.pieces.front_mut() {
             let Answer::Open(send) = &mut self.answer else {
                 return Progress::Broken;
             };
-            if !socket_is_free {
+            if !socket_is_free || *granted >= GRANTED_BYTES_MAX {
                 return Progress::Blocked;
             }
             send.reserve_capacity(piece.len().min(PIECE_BYTES_MAX));
@@ -313,7 +365,9 @@ impl Stream {
             if piece.is_empty() {
                 self.pieces.pop_front();
             }
+            self.pieces_bytes -= data.len();
             self.pending.sent(data.len());
+            *granted += data.len();
             if send.send_data(data, false).is_err() {
                 return Progress::Broken;
             }

@@ -34,6 +34,7 @@ METHODS = [
 ]
 PATHS = [path for path, _ in METHODS]
 METADATA_KEYS = ("token", "authorization", "hasleader")
+HTTP_HEADERS = ("host", "upgrade", "x-mixed")
 
 
 class Arrived(NamedTuple):
@@ -68,7 +69,7 @@ class Service:
         *,
         http1_only: bool = False,
     ) -> None:
-        self.edge: Edge = open_edge(METHODS, METADATA_KEYS, limits)
+        self.edge: Edge = open_edge(METHODS, METADATA_KEYS, limits, HTTP_HEADERS)
         self.remote = cast(Edge, Remote(self))
         self.listeners = []
         try:

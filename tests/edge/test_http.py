@@ -375,7 +375,7 @@ def test_an_upgraded_connection_that_the_client_closes(service: Service) -> None
 
 
 def test_headers_past_the_limit(open_service: OpenService) -> None:
-    service = open_service(Limits(header_list_bytes_max=8192))
+    service = open_service(Limits(http_header_bytes_max=8192))
     with plain(service) as client:
         client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\nlong: %s\r\n\r\n" % (b"x" * 7000))
         assert client.reply().status == 200

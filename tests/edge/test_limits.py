@@ -238,7 +238,10 @@ class TestPartialMessages:
                 wire.ping()
             one.call(ECHO, self.WHOLE[:90_000], end=False)
             assert one.unary(ECHO, b"x").data == message(b"x")
-            stream = other.call(ECHO, self.WHOLE[:20_000], end=False)
+            # Each has its share, whatever the others do.
+            stream = other.call(ECHO, self.WHOLE[:45_000], end=False)
+            assert other.unary(ECHO, b"x").data == message(b"x")
+            other.data(stream, self.WHOLE[45_000:55_000])
             assert other.answer(stream).reset == REFUSED_STREAM
             one.socket.close()
             service.until(lambda edge: edge.counters()["connections_open"] == 1)

@@ -37,6 +37,7 @@ MODULES = (
     "kvorum.member.execution",
     "kvorum.member.flushing",
     "kvorum.member.logwriter",
+    "kvorum.member.longreads",
     "kvorum.member.member",
     "kvorum.member.outbox",
     "kvorum.member.procedures",

@@ -19,6 +19,7 @@ from kvorum.edge.interface import (
     Headers,
     Incident,
     Limits,
+    ListenerKind,
     Request,
     TlsSettings,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Headers",
     "Incident",
     "Limits",
+    "ListenerKind",
     "Request",
     "TlsSettings",
     "edge_name",
@@ -95,23 +97,24 @@ def open_edge(
     methods: Sequence[tuple[str, bool]],
     metadata_keys: Sequence[str] = (),
     limits: Limits | None = None,
+    http_headers: Sequence[str] = (),
 ) -> Edge:
     """Open an edge that serves these RPCs, given as (path, is streaming).
 
     A method's number is its place in the sequence. Metadata of other keys than the given
-    ones is not reported.
+    ones is not reported, nor are other headers of HTTP requests.
     """
     _raise_descriptor_limit()
     limits = limits or Limits()
     if edge_name() == "native":
         from kvorum.edge._native import NativeEdge
 
-        edge = NativeEdge(methods, metadata_keys, limits)
+        edge = NativeEdge(methods, metadata_keys, limits, http_headers)
         _close_in_children(edge)
         return edge
     from kvorum.edge.pure import PureEdge
 
-    return PureEdge(methods, metadata_keys, limits)
+    return PureEdge(methods, metadata_keys, limits, http_headers)
 
 
 def _close_in_children(edge: "NativeEdge") -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import Event, Headers, Limits, Request, TlsSettings
+from kvorum.edge.interface import Event, Headers, Limits, ListenerKind, Request, TlsSettings
 
 SOURCE_HASH: str
 """Hash of the Rust sources this was built from; see `rust/build.rs`."""
@@ -28,10 +28,19 @@ def note_rows(
 
 class NativeEdge:
     def __init__(
-        self, methods: Sequence[tuple[str, bool]], metadata_keys: Sequence[str], limits: Limits
+        self,
+        methods: Sequence[tuple[str, bool]],
+        metadata_keys: Sequence[str],
+        limits: Limits,
+        http_headers: Sequence[str],
     ) -> None: ...
     def listen(
-        self, address: str, tls: TlsSettings | None = None, *, http1_only: bool = False
+        self,
+        address: str,
+        tls: TlsSettings | None = None,
+        *,
+        http1_only: bool = False,
+        kind: ListenerKind = ...,
     ) -> tuple[int, str]: ...
     def fileno(self) -> int: ...
     def announce_sleep(self) -> bool: ...
@@ -42,6 +51,8 @@ class NativeEdge:
     def start(self, call: int, metadata: Headers) -> None: ...
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None: ...
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None: ...
+    def is_congested(self) -> bool: ...
+    def has_room(self, call: int, is_long: bool = False) -> bool: ...
     def pending_bytes(self, call: int) -> int: ...
     def pause(self, call: int) -> None: ...
     def resume(self, call: int) -> None: ...

@@ -28,6 +28,14 @@ from kvorum.api.errors import Status
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
+class ListenerKind(IntEnum):
+    """Who comes in at a listener, and so whose share of the connections is taken there."""
+
+    CLIENT = 0
+    METRICS = 1
+    PEER = 2
+
+
 class EventKind(IntEnum):
     """What happened to a call that is not a plain unary request."""
 
@@ -43,8 +51,8 @@ class EventKind(IntEnum):
     with `mark_waiting`; never after `finish` or `reply`."""
     HTTP_OPENED = 5
     """A plain HTTP request began; its body follows as MESSAGE and HALF_CLOSED.
-    Detail: (listener number, method, target, headers with lower-case names). The authority
-    of an HTTP/2 request is its `host` header."""
+    Detail: (listener number, method, target, subscribed headers with lower-case names). The
+    authority of an HTTP/2 request is its `host` header."""
     WRITABLE = 6
     """A stream's pending bytes fell below `stream_writable_bytes` after having reached it.
     Detail: None."""
@@ -59,6 +67,10 @@ Event: TypeAlias = tuple[int, int, Any]
 """(`EventKind`, call, detail)."""
 
 
+DESCRIPTORS_RESERVED = 150
+"""Descriptors that connections leave to the rest of the process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Every limit of the edge.
@@ -71,10 +83,18 @@ class Limits:
     streams_per_connection_max: int = 2**32 - 1
     """Concurrent streams that HTTP/2 clients are told they may open."""
     connections_max: int = 0
-    """Connections served at once; more wait in the listen queue. 0: as many as the process
-    may open descriptors, less a reserve of 150."""
-    header_list_bytes_max: int = 1024 * 1024
-    """Size of a request's headers."""
+    """Clients' connections served at once; more wait in the listen queue. 0: as many as the
+    process may open descriptors, less a reserve of 150 and what metrics and members may have."""
+    metrics_connections_max: int = 64
+    """The same at listeners for metrics."""
+    peer_connections_max: int = 512
+    """The same at listeners for members. Nobody takes connections from another kind."""
+    header_list_bytes_max: int = 256 * 1024
+    """Size of a call's headers, each with 32 bytes besides; HTTP/2 clients are told."""
+    http_calls_per_connection_max: int = 100
+    """Plain HTTP requests of one connection that are handed out at once; more wait."""
+    http_header_bytes_max: int = 64 * 1024
+    """Size of a plain HTTP request's headers; larger ones are answered 431."""
     handshake_seconds_max: float = 10.0
     """Time for a TLS handshake, from when the connection was accepted."""
     header_read_seconds_max: float = 30.0
@@ -97,18 +117,39 @@ class Limits:
     stream_queued_bytes_max: int = 1024 * 1024
     """What a stream's client may send ahead of `poll` (its HTTP/2 window)."""
     connection_queued_bytes_max: int = 16 * 1024 * 1024
-    """Bytes received but not polled. A connection above it is not read from until it is
-    below."""
+    """Bytes received but not polled, headers and unpacked messages included. A connection above
+    it is not read from until it is below, and nothing more is unpacked."""
+    queued_bytes_max: int = 256 * 1024 * 1024
+    """The same, over all connections: above it, each may only have an equal share of it."""
     connection_partial_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of messages that are not complete. A call whose message goes past it is refused as
+    """Bytes of messages that are not complete. A call whose message goes past it, or past the
+    connection's share while there are more than `queued_bytes_max` of them in all, is refused as
     unprocessed (REFUSED_STREAM), so that clients may try again."""
     connection_unread_bytes_max: int = 16 * 1024 * 1024
-    """Answers to unary calls that the client does not take. Above it, its new calls wait; if
-    more than `connection_queued_bytes_max` of headers wait so, the connection is ended."""
-    queued_bytes_max: int = 256 * 1024 * 1024
-    """The same, over all connections: above it, none is read from."""
+    """Answers to unary calls and HTTP requests that the client does not take. Above it, its
+    other calls wait; if more than `connection_queued_bytes_max` of headers wait so, or nothing is
+    taken for `unread_seconds_max`, the connection is ended."""
+    unread_bytes_max: int = 256 * 1024 * 1024
+    """What all clients together do not take, streams included. Above it, long answers wait, and
+    other calls of clients that have not taken theirs; above twice as much all calls. After
+    `unread_seconds_max` those clients are ended that need longest for what they have."""
+    unread_seconds_max: float = 10.0
     stream_writable_bytes: int = 64 * 1024
     """Pending bytes below which a stream is told WRITABLE."""
+
+    def connections_by_kind(self, descriptors_max: int) -> tuple[int, int, int]:
+        """Return how many connections each `ListenerKind` may have."""
+        clients, others = (
+            self.connections_max,
+            (
+                self.metrics_connections_max,
+                self.peer_connections_max,
+            ),
+        )
+        if not clients:
+            left = max(2, descriptors_max - DESCRIPTORS_RESERVED)
+            clients = max(left - sum(others), left // 2)
+        return clients, *others
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +210,12 @@ class Edge(Protocol):
     """
 
     def listen(
-        self, address: str, tls: TlsSettings | None = None, *, http1_only: bool = False
+        self,
+        address: str,
+        tls: TlsSettings | None = None,
+        *,
+        http1_only: bool = False,
+        kind: ListenerKind = ListenerKind.CLIENT,
     ) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
 
@@ -221,6 +267,17 @@ class Edge(Protocol):
 
         Status 101 turns an HTTP/1.1 connection over to the caller: MESSAGE and `send` carry
         raw bytes from then on.
+        """
+
+    def is_congested(self) -> bool:
+        """Return whether `has_room` may say no to somebody."""
+
+    def has_room(self, call: int, is_long: bool = False) -> bool:
+        """Return whether the answer to a call may be made: its client takes those before it.
+
+        If not, there is something to poll, or a reason not to sleep, as soon as there is more
+        room. `poll` asks this for what it hands out; whoever makes many answers, or long ones,
+        asks again before each.
         """
 
     def pending_bytes(self, call: int) -> int:

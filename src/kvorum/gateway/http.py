@@ -18,6 +18,8 @@ NO_SNIFFING = ("x-content-type-options", "nosniff")
 JSON = ("content-type", "application/json")
 METHODS = "POST, GET, OPTIONS, PUT, DELETE"
 HEADERS = "accept, content-type, authorization"
+READ_HEADERS = ("host", "origin", "accept-encoding")
+"""Headers that endpoints look at; the edge passes no others."""
 
 
 class HttpRequest(NamedTuple):

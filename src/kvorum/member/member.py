@@ -24,7 +24,6 @@ from kvorum.api.errors import (
     REQUEST_TOO_MANY_REQUESTS,
     TIMEOUT,
     Status,
-    StatusError,
 )
 from kvorum.api.marks import mark
 from kvorum.backend.quota import effective_quota
@@ -38,12 +37,12 @@ from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import DECODERS
 from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
+from kvorum.member.longreads import LongReads
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures
 from kvorum.member.proposals import Proposals
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
-from kvorum.member.slices import Slices
 from kvorum.member.snapshots import Snapshots
 from kvorum.member.terms import is_believed
 from kvorum.member.waits import Answer, Steps
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
     from kvorum.member.state import State
     from kvorum.membership.cluster import Cluster
-    from kvorum.mvcc.ranges import RangeResult
-    from kvorum.mvcc.slices import Slices as StoreSlices
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.watch.hub import WatchHub
     from kvorum.raft.changes import ConfChange
@@ -123,9 +120,7 @@ class Member:
         self.writer = LogWriter(
             log, storage, node, self.out, self.snap_directory, self._install_snapshot
         )
-        # Reads in slices: who waits, what began them, and the rest of the work. Whoever forgets
-        # one closes it: compiled generators do not end what they hold when they are collected.
-        self._slices: deque[tuple[Read, Slices | StoreSlices[RangeResult]]] = deque()
+        self.long_reads = LongReads()
         self._deferred: list[Read] = []
         # Who waits for a change of the membership, by its id, and those not given to raft yet.
         self.changes: dict[int, Procedure] = {}
@@ -367,7 +362,7 @@ class Member:
             elif result is None or isinstance(result, (bytes, tuple)):
                 self.answer(waiter, result)
             else:
-                self._slices.append((read, result))
+                self.long_reads.add(read, result)
 
     def start(self, call: int | None, steps: Steps) -> None:
         """Begin a procedure; its end goes to the replies under the call's number."""
@@ -494,7 +489,7 @@ class Member:
             self.node.has_ready()
             or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
             or self.procedures.runnable
-            or self._slices
+            or self.long_reads.is_busy
             or self.reads.is_waiting
             or (
                 (self.proposals.is_waiting or self._changes_waiting)
@@ -597,24 +592,7 @@ class Member:
         self.procedures.applied(self.applied)
         if self.reads.confirmed:
             self._execute_all(self.reads.take_ready(self.applied))
-        clock = self.clock
-        slices = self._slices
-        while slices:
-            read, work = slices.popleft()
-            waiter = read[0]
-            if isinstance(waiter, Procedure) and waiter.steps is None:
-                work.close()  # its client is gone
-                continue
-            try:
-                next(work)
-            except StopIteration as end:
-                self.answer(waiter, end.value)
-            except StatusError as error:
-                self.answer(waiter, error.status)
-            else:
-                slices.append((read, work))
-            if clock() >= deadline:
-                return
+        self.long_reads.run(self, deadline)
 
     def _watch(self, deadline: float) -> None:
         """Let watchers catch up while there is time, and take what is for them."""
@@ -646,11 +624,8 @@ class Member:
     def begin_install(self) -> None:
         """Stop using the state: another takes its place."""
         self.is_installing = True
-        slices, self._slices = self._slices, deque()
-        for read, work in slices:
-            # Begun anew on the state to come.
-            work.close()
-            self._deferred.append(read)
+        # Begun anew on the state to come.
+        self._deferred += self.long_reads.stop()
         self.lessor.demote()
         queue = self.apply_queue
         if queue.slices is not None:

@@ -96,13 +96,19 @@ class Services:
             for name in module.UNARY.values()
         ]
         self._keep_alives = lease.KeepAlives(member, edge)
+        # The first keeps a revision from being compacted, the second a file on the disk.
+        ranges = streams.Answers(member, kv.RangeStreams(member).begin, streams.TAKING_SECONDS_MAX)
+        snapshots = streams.Answers(
+            member, snapshot.Snapshots(member).begin, streams.TAKING_SECONDS_MAX
+        )
+        self._impatient = (ranges, snapshots)
         self._streaming: tuple[Streams, ...] = (
             watch.Watches(member),
             self._keep_alives,
-            streams.Answers(member, kv.RangeStreams(member).begin),
+            ranges,
             streams.Answers(member, election.Observers(member).begin),
             streams.Answers(member, health.begin_watch),
-            streams.Answers(member, snapshot.Snapshots(member).begin),
+            snapshots,
         )
         self._open: dict[int, Streams] = {}
         # Streams whose client required a leader, and how often there was none lately.
@@ -277,13 +283,19 @@ class Services:
         return unary
 
     def _check_leader(self, now: float) -> None:
-        """End the streams that required a leader, if there has been none for a while."""
+        """End the streams that required a leader, if there has been none for a while.
+
+        And those whose clients have taken nothing for so long that others should not wait for them.
+        """
         member = self._member
         self._leader_check_at = now + member.config.election_seconds
         self._leaderless = 0 if member.leader else self._leaderless + 1
         if self._leaderless >= LEADERLESS_CHECKS_MAX:
             for call in list(self._requiring):
                 self._finish(call, errors.NO_LEADER)
+        for answers in self._impatient:
+            for call in answers.overdue(now):
+                self._finish(call, errors.TIMEOUT)
 
     def stop(self) -> None:
         """End every stream, because the server stops; unary calls are the member's."""

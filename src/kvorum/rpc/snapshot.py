@@ -8,6 +8,7 @@ pool, and no piece is read before the client took what came before it.
 
 from hashlib import sha256
 
+from kvorum.api import errors
 from kvorum.api.codec import length_delimited, varint
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
@@ -25,6 +26,8 @@ PIECE_BYTES = 4 * BLOB_BYTES
 """What is read at once: so much the loop sends before it looks at anything else."""
 IMAGES_MAX = 2
 """So many images exist at a time, for each takes as much of the disk as the database."""
+WAITING_MAX = 16
+"""So many calls wait for their turn; more are refused."""
 WAIT_SECONDS = 0.1
 """How often a call looks whether it is its turn."""
 PROGRESS_SECONDS = 5.0
@@ -37,6 +40,7 @@ class Snapshots:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._count = 0
+        self._waiting = 0
         self._under_way = 0
 
     def begin(self, payload: bytes) -> Steps | Status:
@@ -46,8 +50,15 @@ class Snapshots:
 
     def _serve(self) -> Steps:
         member = self._member
-        while self._under_way >= IMAGES_MAX:
-            yield Until(member.now + WAIT_SECONDS)
+        if self._under_way >= IMAGES_MAX:
+            if self._waiting >= WAITING_MAX:
+                return errors.REQUEST_TOO_MANY_REQUESTS
+            self._waiting += 1
+            try:
+                while self._under_way >= IMAGES_MAX:
+                    yield Until(member.now + WAIT_SECONDS)
+            finally:
+                self._waiting -= 1
         self._under_way += 1
         self._count += 1
         try:

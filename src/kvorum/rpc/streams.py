@@ -1,15 +1,20 @@
 """Streams with one request: a procedure that sends its answers.
 
 The request is the stream's only message. The procedure is held while the client does not take
-what was sent; its end, told by the member like a reply, ends the stream.
+what was sent; its end, told by the member like a reply, ends the stream. Who keeps something back
+from others, as a snapshot does its place on the disk, may be held only so long.
 """
 
 from collections.abc import Callable
+from math import inf
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.member.member import Member
 from kvorum.member.waits import Steps
+
+TAKING_SECONDS_MAX = 60.0
+"""Time for a client to take what it was sent, where others wait for what it keeps back."""
 
 Begin = Callable[[bytes], Steps | Status]
 """Checks a payload and returns the procedure that serves it; may raise DecodeError."""
@@ -18,10 +23,12 @@ Begin = Callable[[bytes], Steps | Status]
 class Answers:
     """All streams of one method whose client sends one request."""
 
-    def __init__(self, member: Member, begin: Begin) -> None:
+    def __init__(self, member: Member, begin: Begin, held_seconds_max: float = inf) -> None:
         self._member = member
         self._begin = begin
         self._begun: dict[int, bool] = {}
+        self._held_seconds_max = held_seconds_max
+        self._held_since: dict[int, float] = {}
 
     def opened(self, call: int) -> None:
         """Wait for the request."""
@@ -44,13 +51,21 @@ class Answers:
 
     def ended(self, call: int) -> None:
         """Give up the answer."""
+        self._held_since.pop(call, None)
         if self._begun.pop(call):
             self._member.cancel(call)
 
     def full(self, call: int) -> None:
         """Let the answer wait."""
+        self._held_since.setdefault(call, self._member.now)
         self._member.hold(call)
 
     def writable(self, call: int) -> None:
         """Go on with the answer."""
+        self._held_since.pop(call, None)
         self._member.release(call)
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the streams whose clients have not taken what they were sent in time."""
+        since = now - self._held_seconds_max
+        return [call for call, held in self._held_since.items() if held <= since]

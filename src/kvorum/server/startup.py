@@ -20,10 +20,18 @@ from pathlib import Path
 import kvorum
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled import core_name
-from kvorum.edge import Edge, Limits, TlsSettings, edge_name, native_rows, open_edge
+from kvorum.edge import (
+    Edge,
+    Limits,
+    ListenerKind,
+    TlsSettings,
+    edge_name,
+    native_rows,
+    open_edge,
+)
 from kvorum.files.real import RealFiles
 from kvorum.gateway.health import Health
-from kvorum.gateway.http import HttpFront
+from kvorum.gateway.http import READ_HEADERS, HttpFront
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
@@ -31,6 +39,7 @@ from kvorum.membership.bootstrap import check_own_directory, parse_initial_clust
 from kvorum.membership.documents import Member as Peer
 from kvorum.peer.cluster.peering import Peering
 from kvorum.peer.cluster.peering import Settings as PeeringSettings
+from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
 from kvorum.rpc.services import Services
 from kvorum.server.calls import CallCounts, TimedCallCounts
 from kvorum.server.compaction import start_auto_compaction
@@ -240,7 +249,8 @@ class Server:
             keepalive_seconds=config.keepalive_seconds,
             keepalive_timeout_seconds=config.keepalive_timeout_seconds,
         )
-        return open_edge(Services.METHODS, Services.METADATA_KEYS, limits)
+        headers = (*READ_HEADERS, *PEER_HEADERS)
+        return open_edge(Services.METHODS, Services.METADATA_KEYS, limits, headers)
 
     def _connect(
         self,
@@ -251,6 +261,7 @@ class Server:
         arguments: Sequence[str],
     ) -> None:
         config = self._config
+        member.long_reads.has_room = edge.has_room
         kind = TimedCallCounts if config.extensive_metrics else CallCounts
         counts = kind(edge, len(Services.METHODS))
         front = HttpFront(edge, config.cors, config.host_whitelist, member.boundary)
@@ -298,7 +309,7 @@ class Server:
                 loop, edge, listeners, logger.named("peer"), runtime.wake, member.boundary
             )
         for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
-            number, address = edge.listen(listened, tls, http1_only=True)
+            number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.PEER)
             runtime.peer_listeners.add(number)
             logger.info("serving peer traffic", address=address, secure=tls is not None)
 
@@ -318,7 +329,7 @@ class Server:
         security = config.client_security
         for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
             # Without HTTP/2 there is no gRPC: who may look at metrics may not therefore write keys.
-            number, address = edge.listen(listened, tls, http1_only=True)
+            number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.METRICS)
             runtime.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
         for listened, tls in self._tls(security, config.listen_client_urls, "client"):

@@ -21,6 +21,7 @@ from kvorum.backend.bbolt import open_image
 from kvorum.edge import EventKind, open_edge
 from kvorum.files.real import RealFiles
 from kvorum.peer.transport import Identity, Settings, Transport
+from kvorum.peer.transport.headers import READ_HEADERS
 from kvorum.raft import (
     Config,
     EntryType,
@@ -60,7 +61,7 @@ class Learner:
         self._is_closed = False
         self._failure: Exception | None = None
         self._tick_at = time.monotonic()
-        self._edge = open_edge([])
+        self._edge = open_edge([], http_headers=READ_HEADERS)
         _, address = self._edge.listen("127.0.0.1:0")
         url = f"http://{address}"
         added = member.etcd.ask("cluster/member/add", peerURLs=[url], isLearner=True)

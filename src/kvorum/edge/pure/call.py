@@ -24,6 +24,7 @@ class Call:
         "ended",
         "ending",
         "finished",
+        "half_closed",
         "head_only",
         "kind",
         "metadata",
@@ -35,6 +36,7 @@ class Call:
         "partial_bytes",
         "payload",
         "queued_messages",
+        "request_bytes",
         "started",
         "stream",
         "unacknowledged",
@@ -58,8 +60,12 @@ class Call:
         """Bytes of an incomplete message, as the connection counts them."""
         self.payload: bytes | None = None
         """A unary call's message, once it is complete."""
+        self.request_bytes = 0
+        """What a unary call's message and metadata count while they wait for `poll`."""
         self.queued_messages = 0
         """Messages that wait for `poll`."""
+        self.half_closed = False
+        """Whether the end of what the client sends waits behind a compressed message."""
         self.unacknowledged = 0
         """Bytes of an incomplete message that were not yet given back to the client's window."""
         self.credit = 0

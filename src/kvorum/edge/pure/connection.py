@@ -4,8 +4,8 @@ What is said on it is the business of a dialect, HTTP/1.1 or HTTP/2, chosen by t
 bytes. Rules of this module:
 
 - Bytes to be written gather in `out` and are written by `flush`, once per batch.
-- Bytes that wait, in `out` or for `poll`, are counted, per connection and in total. Above the
-  limits the socket is not read. An incomplete message is not counted: polling cannot take it,
+- Bytes that wait, for the client or for `poll`, are counted, per connection and in total. Above
+  the limits the socket is not read. An incomplete message is not counted: polling cannot take it,
   so a connection held back for it would never move again.
 - A connection that ends breaks its references, so that no cycle keeps its memory.
 """
@@ -21,13 +21,17 @@ from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.listener import Listener
-from kvorum.edge.pure.shared import ENTRY_BYTES, Shared
+from kvorum.edge.pure.room import Account
+from kvorum.edge.pure.shared import ENTRY_BYTES, Shared, event_bytes, metadata_bytes
 from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, TlsError
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
 """How long a client may take to hear what was said last: closing a socket with unread bytes
 in it would make the system throw that away."""
+
+UNPACKED_BYTES_MAX = 1024 * 1024
+"""What is unpacked of compressed messages at a time; one of them may go beyond."""
 
 PREFACE = b"PRI * HTTP/2.0"
 NO_HTTP2 = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -56,6 +60,10 @@ class Dialect(ABC):
     @abstractmethod
     def polled(self, call: Call, wire_bytes: int) -> None:
         """Hear that the loop has taken a message."""
+
+    @abstractmethod
+    def unpack(self) -> None:
+        """Go on with messages for which there was no room."""
 
     @abstractmethod
     def fill(self) -> None:
@@ -118,14 +126,16 @@ class Connection:
         "_first",
         "_interest",
         "_out_counted",
-        "blocked_bytes",
+        "account",
         "calls",
         "closing",
         "dialect",
         "events",
         "held",
         "http1_only",
+        "http_calls",
         "hung_up",
+        "kind",
         "listener",
         "number",
         "out",
@@ -155,6 +165,7 @@ class Connection:
         self.socket = sock
         self.peer = peer
         self.listener = listener.number
+        self.kind = listener.kind
         self.http1_only = listener.http1_only
         self.tls_offered = listener.tls
         """The listener's TLS, until the client's first byte has decided about it."""
@@ -176,9 +187,11 @@ class Connection:
         self._out_counted = 0
         self.partial_bytes = 0
         """Bytes of incomplete messages."""
-        self.blocked_bytes = 0
-        """Bytes of answers to unary calls that the client's windows hold back. They do not stop
-        reading: what opens a window is read. They stop the handing out of its unary requests."""
+        self.http_calls = 0
+        """HTTP requests that the loop has and that are not through."""
+        self.account = Account()
+        """Bytes that the client does not take. They do not stop reading: what opens a window is
+        read. They stop the handing out of what asks for more answers."""
         self.closing = False
         self.held = False
         self.hung_up = False
@@ -287,8 +300,7 @@ class Connection:
                 break
         if self.socket.fileno() < 0:
             return
-        self.shared.queued_bytes += len(out) - self._out_counted
-        self._out_counted = len(out)
+        self._count_out(len(out))
         if self.closing and not out and self._say_goodbye():
             self._linger()
         self._watch()
@@ -336,14 +348,13 @@ class Connection:
         self.closing = True
         self.end_calls()
         for call in self.requests:
-            assert call.payload is not None
-            self.shared.release(self, len(call.payload) + ENTRY_BYTES)
+            self.shared.release(self, call.request_bytes)
         self.requests.clear()
-        self.shared.queued_bytes -= self._out_counted
-        self._out_counted = 0
+        self._count_out(0)
         self.out.clear()
         self.held = False
         self.shared.forget(self)
+        self.ring()
         self.socket.close()
         if self.dialect is not None:
             self.dialect.close()
@@ -375,8 +386,16 @@ class Connection:
             limits.http1_idle_seconds_max if self.http1_only else limits.header_read_seconds_max
         )
 
+    def _count_out(self, size: int) -> None:
+        """Count what the socket does not take as an answer that is not."""
+        more = size - self._out_counted
+        self._out_counted = size
+        if more >= 0:
+            self.shared.room.give(self.account, more, 0)
+        else:
+            self.shared.room.take(self.account, -more, 0)
+
     def _may_read(self) -> bool:
-        shared = self.shared
         waiting = self.received_bytes
         if self.dialect is not None:
             if self.dialect.is_paused:
@@ -384,10 +403,15 @@ class Connection:
             if waiting + self.dialect.ahead_bytes > self.dialect.received_bytes_max:
                 return False
             waiting += self.dialect.ahead_bytes
-        return (
-            waiting + len(self.out) <= shared.limits.connection_queued_bytes_max
-            and shared.queued_bytes <= shared.limits.queued_bytes_max
-        )
+        return waiting + len(self.out) <= self.shared.queued_bytes_max()
+
+    def has_queue_room(self) -> bool:
+        """Return whether more may wait for `poll`."""
+        return self.received_bytes <= self.shared.queued_bytes_max()
+
+    def may_unpack(self) -> bool:
+        """Return whether a compressed message may be unpacked now."""
+        return self.shared.unpacked_bytes < UNPACKED_BYTES_MAX and self.has_queue_room()
 
     def _watch(self) -> None:
         reading = 0 if self.held or self.hung_up else select.EPOLLIN
@@ -452,6 +476,8 @@ class Connection:
         call.outgoing.clear()
         call.parser = None
         self.weigh(call)
+        if call.kind == CallKind.HTTP and call.announced:
+            self.http_calls -= 1
         wanted = call.kind != CallKind.UNARY or call.waiting
         if report and wanted and call.announced and not call.finished:
             self.push_event(EventKind.ENDED, call)
@@ -469,31 +495,57 @@ class Connection:
         """Queue a complete unary request."""
         assert call.payload is not None
         self.requests.append(call)
-        self.shared.hold(self, len(call.payload) + ENTRY_BYTES)
-        self.ring_requests()
+        call.request_bytes = len(call.payload) + metadata_bytes(call.metadata) + ENTRY_BYTES
+        self.shared.hold(self, call.request_bytes)
+        self.ring()
 
-    def ring_requests(self) -> None:
-        """Take part in the turns, unless the client leaves too many answers untaken."""
-        if not self.ringed_requests and self.requests and not self.is_clogged():
-            self.ringed_requests = True
-            self.shared.request_ring.append(self)
+    def ring(self) -> None:
+        """Take part in the turns, or wait if what comes next asks for more than there is room."""
+        if self.ringed_requests and self.ringed_events:
+            return
+        shared = self.shared
+        has_room = self.has_room_for_call()
+        if self.requests and not self.ringed_requests:
+            if has_room:
+                self.ringed_requests = True
+                shared.request_ring.append(self)
+            else:
+                shared.parked.add(self)
+        if self.events and not self.ringed_events:
+            if has_room or self.events[0][0] != EventKind.HTTP_OPENED:
+                self.ringed_events = True
+                shared.event_ring.append(self)
+            else:
+                shared.parked.add(self)
+
+    def has_room_for_call(self) -> bool:
+        """Return whether what asks for an answer may be handed out."""
+        # Of one that closes, the loop has to hear the end.
+        return self.closing or (
+            self.http_calls < self.shared.limits.http_calls_per_connection_max
+            and self.shared.room.has_room(self.account)
+        )
 
     def is_clogged(self) -> bool:
         """Return whether the client lets its answers pile up here."""
-        return self.blocked_bytes > self.shared.limits.connection_unread_bytes_max
+        return self.account.answers > self.shared.limits.connection_unread_bytes_max
 
     def block(self, call: Call, size: int) -> None:
-        """Count bytes that the client is to take. Streams have an account of their own."""
-        if call.kind == CallKind.UNARY:
-            was_clogged = self.is_clogged()
-            self.blocked_bytes += size
-            if self.is_clogged() and not was_clogged:
-                self.note("calls_delayed", "http2: the client does not read its answers")
+        """Count bytes that the client is to take."""
+        if call.kind == CallKind.STREAMING:
+            self.shared.room.give(self.account, 0, size)
+            return
+        was_clogged = self.is_clogged()
+        self.shared.room.give(self.account, size, 0)
+        if self.is_clogged() and not was_clogged:
+            self.note("calls_delayed", "http2: the client does not read its answers")
 
     def unblock(self, call: Call, size: int) -> None:
         """Count bytes that are gone."""
-        if call.kind == CallKind.UNARY:
-            self.blocked_bytes -= size
+        if call.kind == CallKind.STREAMING:
+            self.shared.room.take(self.account, 0, size)
+        else:
+            self.shared.room.take(self.account, size, 0)
 
     def weigh(self, call: Call) -> bool:
         """Count a call's incomplete message; return whether it has to be turned away."""
@@ -505,13 +557,15 @@ class Connection:
         limits = self.shared.limits
         return more > 0 and (
             self.partial_bytes > limits.connection_partial_bytes_max
-            or self.shared.partial_bytes > limits.queued_bytes_max
+            or (
+                self.shared.partial_bytes > limits.queued_bytes_max
+                and self.partial_bytes > self.shared.share_of(limits.queued_bytes_max)
+            )
         )
 
     def push_message(self, call: Call, data: bytes, wire_bytes: int) -> None:
         """Queue a message or a piece of a body."""
         call.queued_messages += 1
-        self.shared.hold(self, len(data))
         self.push_event(EventKind.MESSAGE, call, data, wire_bytes)
 
     def push_event(
@@ -519,7 +573,5 @@ class Connection:
     ) -> None:
         """Queue an event."""
         self.events.append((kind, call, detail, wire_bytes))
-        self.shared.hold(self, ENTRY_BYTES)
-        if not self.ringed_events:
-            self.ringed_events = True
-            self.shared.event_ring.append(self)
+        self.shared.hold(self, event_bytes(kind, detail))
+        self.ring()

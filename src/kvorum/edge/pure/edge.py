@@ -14,6 +14,7 @@ from kvorum.edge.interface import (
     Event,
     Headers,
     Limits,
+    ListenerKind,
     Request,
     TlsSettings,
 )
@@ -26,7 +27,6 @@ from kvorum.edge.pure.listener import Listener, endpoint
 from kvorum.edge.pure.logfile import LogWriter
 from kvorum.edge.pure.shared import Shared
 
-DESCRIPTORS_RESERVED = 150
 ACCEPTS_PER_PASS = 64
 SOCKETS_PER_PASS = 1024
 
@@ -37,19 +37,24 @@ class PureEdge:
     """Serves in the thread that calls it; see `kvorum.edge.interface.Edge`."""
 
     def __init__(
-        self, methods: Sequence[tuple[str, bool]], metadata_keys: Sequence[str], limits: Limits
+        self,
+        methods: Sequence[tuple[str, bool]],
+        metadata_keys: Sequence[str],
+        limits: Limits,
+        http_headers: Sequence[str],
     ) -> None:
-        self._shared_open: Shared | None = Shared(methods, metadata_keys, limits, Http1, Http2)
+        self._shared_open: Shared | None = Shared(
+            methods, metadata_keys, limits, http_headers, Http1, Http2
+        )
         self._log = LogWriter()
         self._listeners: dict[int, Listener] = {}
         self._listener_count = 0
         self._connection_count = 0
-        self._accepting = True
         self._odd = 0
-        self._connections_max = limits.connections_max or (
-            resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_RESERVED
-        )
-        self._connections_at_pause = self._connections_max
+        descriptors_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._connections_max = limits.connections_by_kind(descriptors_max)
+        self._paused: dict[ListenerKind, int] = {}
+        """Kinds of listeners that accept nobody, and below how many connections they do again."""
         self._shared.epoll.register(self._shared.timers.fileno(), select.EPOLLIN)
         _open_edges.add(self)
 
@@ -62,14 +67,20 @@ class PureEdge:
     # Listening and sleeping.
 
     def listen(
-        self, address: str, tls: TlsSettings | None = None, *, http1_only: bool = False
+        self,
+        address: str,
+        tls: TlsSettings | None = None,
+        *,
+        http1_only: bool = False,
+        kind: ListenerKind = ListenerKind.CLIENT,
     ) -> tuple[int, str]:
         """Accept connections at an address."""
         shared = self._shared
-        listener = Listener(self._listener_count, address, tls, http1_only=http1_only)
+        number = self._listener_count
+        listener = Listener(number, address, tls, http1_only=http1_only, kind=kind)
         self._listener_count += 1
         self._listeners[listener.socket.fileno()] = listener
-        if self._accepting:
+        if listener.kind not in self._paused:
             shared.epoll.register(listener.socket.fileno(), select.EPOLLIN)
         return listener.number, listener.address
 
@@ -81,7 +92,7 @@ class PureEdge:
         """Say whether the loop may wait for `fileno`."""
         shared = self._shared
         shared.flush()
-        if shared.request_ring or shared.event_ring or shared.late or self._log:
+        if shared.has_work or self._log:
             return False
         shared.timers.arm()
         return True
@@ -92,6 +103,7 @@ class PureEdge:
     def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
         """Do what I/O is possible, then take what is complete."""
         shared = self._shared
+        shared.unpacked_bytes = 0
         self._pump(shared)
         # While both wait, each has its half; the odd one goes to each in turn.
         self._odd ^= 1
@@ -122,19 +134,26 @@ class PureEdge:
         # After reading, so that no call is handed out whose deadline has passed.
         for number in shared.timers.due(shared.now()):
             shared.expire(number)
+        if shared.room.is_scarce:
+            for connection in shared.room.offenders(shared.connections.values(), shared.now()):
+                if connection.dialect is not None:
+                    connection.dialect.turn_away()
+                    connection.flush()
         shared.flush()
-        if not self._accepting and len(shared.connections) < self._connections_at_pause:
-            self._set_accepting(shared, True)
+        for kind, below in list(self._paused.items()):
+            if shared.open_by_kind[kind] < below:
+                self._resume(shared, kind)
 
     # Connections.
 
     def _accept(self, shared: Shared, listener: Listener) -> None:
+        kind = listener.kind
+        limit = self._connections_max[kind]
         for _ in range(ACCEPTS_PER_PASS):
-            if len(shared.connections) >= self._connections_max:
-                text = f"{self._connections_max} connections are open; more wait to be accepted"
+            if shared.open_by_kind[kind] >= limit:
+                text = f"{limit} connections are open; more wait to be accepted"
                 shared.note("connections_delayed", listener.number, "", text)
-                self._connections_at_pause = self._connections_max
-                self._set_accepting(shared, False)
+                self._pause(shared, kind, limit)
                 return
             try:
                 sock, address = listener.socket.accept()
@@ -144,8 +163,7 @@ class PureEdge:
                 continue
             except OSError:
                 # Out of descriptors: wait until a connection gives one back.
-                self._connections_at_pause = max(1, len(shared.connections))
-                self._set_accepting(shared, False)
+                self._pause(shared, kind, max(1, shared.open_by_kind[kind]))
                 return
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
@@ -155,24 +173,30 @@ class PureEdge:
             connection = Connection(shared, number, sock, endpoint(address), listener)
             shared.connections[number] = connection
             shared.by_descriptor[sock.fileno()] = connection
+            shared.open_by_kind[kind] += 1
             shared.counters.connections_accepted += 1
             shared.counters.connections_open += 1
 
-    def _set_accepting(self, shared: Shared, accepting: bool) -> None:
-        if accepting != self._accepting:
-            self._accepting = accepting
-            for descriptor in self._listeners:
-                if accepting:
-                    shared.epoll.register(descriptor, select.EPOLLIN)
-                else:
+    def _pause(self, shared: Shared, kind: ListenerKind, below: int) -> None:
+        """Accept nobody at listeners of a kind until it has fewer connections."""
+        if kind not in self._paused:
+            for descriptor, listener in self._listeners.items():
+                if listener.kind == kind:
                     shared.epoll.unregister(descriptor)
+        self._paused[kind] = below
+
+    def _resume(self, shared: Shared, kind: ListenerKind) -> None:
+        del self._paused[kind]
+        for descriptor, listener in self._listeners.items():
+            if listener.kind == kind:
+                shared.epoll.register(descriptor, select.EPOLLIN)
 
     def _close_listeners(self, shared: Shared) -> None:
-        self._set_accepting(shared, False)
+        for kind in ListenerKind:
+            self._pause(shared, kind, 0)
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
-        self._connections_at_pause = 0
 
     # Calls.
 
@@ -228,6 +252,15 @@ class PureEdge:
         if found is not None and found[2].kind == CallKind.HTTP:
             found[1].respond(found[2], status, headers, body)
             self._shared.flush()
+
+    def is_congested(self) -> bool:
+        """Return whether `has_room` may say no."""
+        return self._shared.room.is_scarce
+
+    def has_room(self, call: int, is_long: bool = False) -> bool:
+        """Return whether the answer to a call may be made."""
+        connection = self._shared.connections.get(call >> 32)
+        return connection is None or self._shared.room.has_room(connection.account, is_long)
 
     def pending_bytes(self, call: int) -> int:
         """Return how much of what was sent is still here."""

@@ -41,13 +41,19 @@ def is_malformed(headers: Fields) -> bool:
     """Return whether a request's headers break the rules of HTTP/2."""
     pseudo: set[bytes] = set()
     regular = False
-    for name, value in headers:
+    known: set[tuple[bytes, bytes]] = set()
+    for field in headers:
+        # A single byte may refer to a long one, as often as the client likes.
+        if field in known:
+            continue
+        name, value = field
         if name[:1] == b":":
             if regular or name in pseudo or name not in _PSEUDO:
                 return True
             pseudo.add(name)
         else:
             regular = True
+            known.add(field)
             if not _NAME.fullmatch(name) or name in HOP_BY_HOP:
                 return True
             if name == b"te" and value.lower() != b"trailers":

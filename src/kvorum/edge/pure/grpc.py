@@ -123,62 +123,92 @@ class MessageParser:
     """Cuts a call's body into messages.
 
     A message's length is checked as soon as its prefix is there, so that never more than
-    one acceptable message is buffered beyond what came in one piece.
+    one acceptable message is buffered beyond what came in one piece. Compressed messages are
+    unpacked one at a time, when they are taken.
     """
 
-    __slots__ = ("_buffer", "_bytes_max", "_gzip", "_needed")
+    __slots__ = ("_at", "_buffer", "_bytes_max", "_data", "_needed", "is_gzip", "is_packed")
 
     def __init__(self, encoding: bytes, bytes_max: int) -> None:
         """Prepare for the call's `grpc-encoding`."""
         if encoding not in (b"", b"identity", b"gzip"):
             raise StatusError(errors.unknown_compression(encoding.decode(errors="replace")))
         self._buffer = bytearray()
+        """The beginning of a message whose rest has not come."""
+        self._data = b""
+        self._at = 0
+        """What came last, and how far it is cut."""
         self._needed = PREFIX_BYTES
         """How long the buffer has to be before it is worth looking at again."""
         self._bytes_max = bytes_max
-        self._gzip = encoding == b"gzip"
+        self.is_gzip = encoding == b"gzip"
+        self.is_packed = False
+        """Whether the next message is here, but was not to be unpacked."""
 
     @property
     def partial_bytes(self) -> int:
-        """Return how much of an incomplete message is here."""
-        return len(self._buffer)
+        """Return how much is here of messages that were not taken."""
+        return len(self._buffer) + len(self._data) - self._at
 
     def missing_bytes(self) -> int:
         """Return how much of the incomplete message is yet to come, as far as is known."""
         return self._needed - len(self._buffer)
 
-    def feed(self, data: bytes) -> list[tuple[bytes, int]]:
-        """Return the messages completed by this data, each with its size on the wire."""
-        if self._buffer:
+    def feed(self, data: bytes) -> None:
+        """Take the bytes that follow."""
+        if self._data:
+            self._data = self._data[self._at :] + data
+        elif self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:
-                return []
-            data = bytes(self._buffer)
+                return
+            self._data = bytes(self._buffer)
             self._buffer.clear()
-        messages = []
-        self._needed = PREFIX_BYTES
-        start = 0
-        while len(data) - start >= PREFIX_BYTES:
-            flag = data[start]
-            length = int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big")
-            if length > self._bytes_max:
-                raise StatusError(errors.message_too_large(length, self._bytes_max))
-            end = start + PREFIX_BYTES + length
-            if len(data) < end:
-                self._needed = end - start
-                break
-            message = data[start + PREFIX_BYTES : end]
-            if flag:
-                message = self._decompressed(flag, message)
-            messages.append((message, end - start))
-            start = end
-        self._buffer += data[start:]
-        return messages
+        else:
+            self._data = data
+        self._at = 0
 
-    def _decompressed(self, flag: int, message: bytes) -> bytes:
+    def take(self, may_unpack: bool) -> tuple[bytes, int] | None:
+        """Return the next complete message and its size on the wire; None if there is none.
+
+        One that is compressed stays where it is unless it may be unpacked.
+        """
+        data, start = self._data, self._at
+        self.is_packed = False
+        if len(data) - start < PREFIX_BYTES:
+            # What is in the buffer was found too short before.
+            self._keep(PREFIX_BYTES if data else self._needed)
+            return None
+        flag = data[start]
+        length = int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big")
+        if length > self._bytes_max:
+            raise StatusError(errors.message_too_large(length, self._bytes_max))
+        end = start + PREFIX_BYTES + length
+        if len(data) < end:
+            self._keep(end - start)
+            return None
+        if flag:
+            self._check_packed(flag)
+            if not may_unpack:
+                self.is_packed = True
+                return None
+        message = data[start + PREFIX_BYTES : end]
+        if end == len(data):
+            self._data, self._at = b"", 0
+        else:
+            self._at = end
+        self._needed = PREFIX_BYTES
+        return (unzipped(message, self._bytes_max) if flag else message), end - start
+
+    def _keep(self, needed: int) -> None:
+        """Wait for the rest of a message."""
+        self._buffer += self._data[self._at :]
+        self._data, self._at = b"", 0
+        self._needed = needed
+
+    def _check_packed(self, flag: int) -> None:
         if flag != 1:
             reason = f"grpc: received unexpected payload format {flag}"
             raise StatusError(Status(Code.INTERNAL, reason))
-        if not self._gzip:
+        if not self.is_gzip:
             raise StatusError(COMPRESSED_WITHOUT_ENCODING)
-        return unzipped(message, self._bytes_max)

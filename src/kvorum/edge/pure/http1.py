@@ -56,7 +56,7 @@ class Http1(Dialect):
         self.received_bytes_max = limits.stream_queued_bytes_max
         self.ahead_bytes = 0
         self._h11 = h11.Connection(
-            h11.SERVER, max_incomplete_event_size=limits.header_list_bytes_max
+            h11.SERVER, max_incomplete_event_size=limits.http_header_bytes_max
         )
         self._call: Call | None = None
         """The request that is not answered yet."""
@@ -126,7 +126,7 @@ class Http1(Dialect):
 
     def _request(self, event: h11.Request) -> None:
         size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
-        if size > self._shared.limits.header_list_bytes_max:
+        if size > self._shared.limits.http_header_bytes_max:
             self._refuse(431)
             return
         if not event.http_version.startswith(b"1."):
@@ -139,8 +139,9 @@ class Http1(Dialect):
         if self._h11.they_are_waiting_for_100_continue:
             self._write(lambda: h11.InformationalResponse(status_code=100, headers=[]))
         self._connection.open_call(call)
+        names = self._shared.http_headers
         headers = [
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+            (names[name], value.decode("latin-1")) for name, value in event.headers if name in names
         ]
         detail = (
             self._connection.listener,
@@ -257,6 +258,9 @@ class Http1(Dialect):
         else:
             self._connection.close_when_flushed()
 
+    def unpack(self) -> None:
+        """Need nothing: bodies are handed on as they are."""
+
     def fill(self) -> None:
         """Tell the loop when a slow client has caught up."""
         call = self._call
@@ -303,7 +307,9 @@ class Http1(Dialect):
         return True
 
     def turn_away(self) -> None:
-        """Need nothing: there is one call at a time."""
+        """End the connection of a client that does not read."""
+        self._connection.note("unread_excessive", "the client does not read its answer")
+        self._connection.abort()
 
     def drain(self) -> None:
         """Close unless a request is being answered."""

@@ -67,6 +67,7 @@ class Http2(Dialect):
         "_last_ping",
         "_last_read",
         "_last_stream",
+        "_packed",
         "_reset_debt",
         "_reset_since",
         "_sendable",
@@ -89,6 +90,8 @@ class Http2(Dialect):
         self.is_caller = True
         self._sendable: dict[int, Call] = {}
         """Calls with outgoing bytes whose own window is open, in turn."""
+        self._packed: dict[int, Call] = {}
+        """Calls with a compressed message for which there was no room."""
         self._last_stream = STREAM_MAX
         """Streams above this are refused; it becomes smaller when the edge drains."""
         self._reset_debt = 0
@@ -210,6 +213,8 @@ class Http2(Dialect):
             self._frames.forget(stream)
         elif grpc.is_grpc(fields.get(b"content-type", b"")):
             self._rpc(stream, fields)
+        elif size > limits.http_header_bytes_max:
+            self._refuse(stream, [(b":status", b"431")])
         else:
             self._http(stream, event, fields)
 
@@ -269,12 +274,11 @@ class Http2(Dialect):
         number = self._connection.number << 32 | stream
         call = Call(number, CallKind.HTTP, 0, self._shared.now())
         call.head_only = fields[b":method"] == b"HEAD"
+        names = self._shared.http_headers
         headers = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in event.headers
-            if not name.startswith(b":")
+            (names[name], value.decode("latin-1")) for name, value in event.headers if name in names
         ]
-        if b":authority" in fields and b"host" not in fields:
+        if b":authority" in fields and b"host" not in fields and b"host" in names:
             headers.insert(0, ("host", fields[b":authority"].decode("latin-1")))
         self._connection.open_call(call)
         detail = (
@@ -305,20 +309,54 @@ class Http2(Dialect):
 
     def _unary_data(self, call: Call, data: bytes) -> None:
         assert call.parser is not None
+        call.parser.feed(data)
+        self._take_request(call)
+
+    def _take_request(self, call: Call) -> None:
+        assert call.parser is not None
         try:
-            messages = call.parser.feed(data)
+            taken = call.parser.take(self._connection.may_unpack())
         except StatusError as error:
             self._reject(call, error.status)
             return
-        if not messages and self._connection.weigh(call):
-            self._turn_call_away(call, ErrorCodes.REFUSED_STREAM)
-        if messages:
-            # As in grpc-go, the first message is the request, and others are not looked at.
-            self._shared.counters.messages_received += 1
-            call.payload = messages[0][0]
-            call.parser = None
-            self._connection.weigh(call)
-            self._connection.push_request(call)
+        if taken is None:
+            self._note_packed(call)
+            if self._connection.weigh(call):
+                self._turn_call_away(call, ErrorCodes.REFUSED_STREAM)
+            return
+        # As in grpc-go, the first message is the request, and others are not looked at.
+        self._count_message(call, taken[0])
+        call.payload = taken[0]
+        call.parser = None
+        self._connection.weigh(call)
+        self._connection.push_request(call)
+
+    def _count_message(self, call: Call, message: bytes) -> None:
+        self._shared.counters.messages_received += 1
+        assert call.parser is not None
+        if call.parser.is_gzip:
+            self._shared.unpacked_bytes += len(message)
+
+    def _note_packed(self, call: Call) -> None:
+        """Come back to a call whose message is not unpacked for lack of room."""
+        assert call.parser is not None
+        if call.parser.is_packed:
+            self._packed[call.stream] = call
+            self._shared.packed.add(self._connection)
+
+    def unpack(self) -> None:
+        """Go on with messages for which there was no room."""
+        packed, self._packed = self._packed, {}
+        self._shared.packed.discard(self._connection)
+        for call in packed.values():
+            if call.ended or call.parser is None:
+                continue
+            if call.kind == CallKind.UNARY:
+                self._take_request(call)
+            else:
+                self._take_messages(call)
+            if call.half_closed and not call.ended and call.stream not in self._packed:
+                self._finish_request(call)
 
     def _turn_call_away(self, call: Call, code: ErrorCodes) -> None:
         """End a call because too much of unfinished messages is here already.
@@ -334,17 +372,23 @@ class Http2(Dialect):
     def _stream_data(self, call: Call, data: bytes) -> None:
         assert call.parser is not None
         call.unacknowledged += len(data)
+        call.parser.feed(data)
+        self._take_messages(call)
+
+    def _take_messages(self, call: Call) -> None:
+        assert call.parser is not None
         try:
-            messages = call.parser.feed(data)
+            while (taken := call.parser.take(self._connection.may_unpack())) is not None:
+                message, size = taken
+                owed = min(size, call.unacknowledged)
+                call.unacknowledged -= owed
+                call.credit += size - owed
+                self._count_message(call, message)
+                self._connection.push_message(call, message, size)
         except StatusError as error:
             self._reject(call, error.status)
             return
-        for message, size in messages:
-            owed = min(size, call.unacknowledged)
-            call.unacknowledged -= owed
-            call.credit += size - owed
-            self._shared.counters.messages_received += 1
-            self._connection.push_message(call, message, size)
+        self._note_packed(call)
         if self._connection.weigh(call):
             self._turn_call_away(call, ErrorCodes.ENHANCE_YOUR_CALM)
             return
@@ -353,6 +397,8 @@ class Http2(Dialect):
     def _make_room(self, call: Call) -> None:
         """Let a message go on that needs more than the client's window has left."""
         if call.parser is None or call.queued_messages or not call.unacknowledged:
+            return
+        if call.parser.is_packed:
             return
         if call.parser.missing_bytes() > self._frames.remote_flow_control_window(call.stream):
             self._acknowledge(call.stream, call.unacknowledged)
@@ -374,6 +420,13 @@ class Http2(Dialect):
         call = self._connection.calls.get(event.stream_id or 0)
         if call is None:
             return
+        if call.stream in self._packed:
+            call.half_closed = True
+        else:
+            self._finish_request(call)
+
+    def _finish_request(self, call: Call) -> None:
+        """Take note that the client sends nothing more, after all that it sent."""
         if call.kind == CallKind.UNARY:
             if call.payload is None:
                 assert call.parser is not None
@@ -525,8 +578,6 @@ class Http2(Dialect):
             stream = next(iter(sendable))
             budget -= self._send_frame(sendable.pop(stream))
         connection.out += frames.data_to_send()
-        if connection.requests and not connection.ringed_requests:
-            connection.ring_requests()
 
     def _send_frame(self, call: Call) -> int:
         frames, outgoing = self._frames, call.outgoing
@@ -579,6 +630,7 @@ class Http2(Dialect):
         unacknowledged, call.unacknowledged = call.unacknowledged, 0
         self._connection.end_call(call, report)
         self._sendable.pop(call.stream, None)
+        self._packed.pop(call.stream, None)
         self._frames.forget(call.stream)
         self._acknowledge(call.stream, unacknowledged)
         self._close_if_done()
@@ -606,6 +658,7 @@ class Http2(Dialect):
         """Break references that would be cycles."""
         self._frames.close()
         self._sendable.clear()
+        self._packed.clear()
 
 
 def _encoded(headers: Headers) -> Fields:

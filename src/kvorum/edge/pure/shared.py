@@ -4,7 +4,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvorum.edge.interface import (
     COUNTERS,
@@ -13,10 +13,13 @@ from kvorum.edge.interface import (
     EventKind,
     Incident,
     Limits,
+    ListenerKind,
+    Metadata,
     Request,
 )
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.grpc import MethodTable
+from kvorum.edge.pure.room import Room
 from kvorum.edge.pure.timers import Timers
 
 if TYPE_CHECKING:
@@ -25,6 +28,22 @@ if TYPE_CHECKING:
 
 ENTRY_BYTES = 256
 """What a queued request or event counts besides its bytes; many empty ones cost memory too."""
+
+
+def event_bytes(kind: EventKind, detail: Any) -> int:
+    """Return what an event counts while it waits for `poll`."""
+    if kind == EventKind.MESSAGE:
+        return ENTRY_BYTES + len(detail)
+    if kind == EventKind.OPENED:
+        return ENTRY_BYTES + metadata_bytes(detail[1])
+    if kind == EventKind.HTTP_OPENED:
+        return ENTRY_BYTES + len(detail[2]) + sum(len(value) for _, value in detail[3])
+    return ENTRY_BYTES
+
+
+def metadata_bytes(metadata: Metadata | None) -> int:
+    """Return how long the values of metadata are together."""
+    return 0 if metadata is None else sum(map(len, metadata.values()))
 
 
 class Counters:
@@ -61,12 +80,14 @@ class Shared:
         methods: Sequence[tuple[str, bool]],
         metadata_keys: Sequence[str],
         limits: Limits,
+        http_headers: Sequence[str],
         http1: "Callable[[Connection], Dialect]",
         http2: "Callable[[Connection], Dialect]",
     ) -> None:
         self.limits = limits
         self.methods = MethodTable(methods)
         self.metadata_keys = [(key.encode(), key) for key in metadata_keys]
+        self.http_headers = {name.encode(): name for name in http_headers}
         self.http1 = http1
         self.http2 = http2
         self.counters = Counters()
@@ -80,16 +101,24 @@ class Shared:
 
         self.connections: dict[int, Connection] = {}
         self.by_descriptor: dict[int, Connection] = {}
+        self.open_by_kind = dict.fromkeys(ListenerKind, 0)
         self.request_ring: deque[Connection] = deque()
         self.event_ring: deque[Connection] = deque()
         self.late: deque[int] = deque()
         """Calls marked as waiting after they had ended."""
         self.queued_bytes = 0
-        """Received and not polled, or answered and not written, on all connections."""
+        """Received and not polled, on all connections."""
+        self.room = Room(limits)
         self.partial_bytes = 0
         """Bytes of incomplete messages on all connections."""
         self.held: set[Connection] = set()
         """Connections that are not read."""
+        self.parked: set[Connection] = set()
+        """Connections with something for whose answer there was no room."""
+        self.packed: set[Connection] = set()
+        """Connections with messages that are not unpacked yet."""
+        self.unpacked_bytes = 0
+        """What was unpacked since the last `poll`."""
         self.unflushed: set[Connection] = set()
 
     def find(self, number: int) -> "tuple[Connection, Call] | None":
@@ -105,7 +134,10 @@ class Shared:
         self.epoll.unregister(connection.socket.fileno())
         del self.by_descriptor[connection.socket.fileno()]
         del self.connections[connection.number]
+        self.open_by_kind[connection.kind] -= 1
         self.held.discard(connection)
+        self.parked.discard(connection)
+        self.packed.discard(connection)
         self.unflushed.discard(connection)
         self.counters.connections_open -= 1
 
@@ -131,9 +163,40 @@ class Shared:
         """Write what this batch has left on its connections, and read where that was held back."""
         while self.unflushed:
             self.unflushed.pop().flush()
-        if self.held and self.queued_bytes <= self.limits.queued_bytes_max:
-            for connection in list(self.held):
-                connection.release()
+        for connection in list(self.held):
+            connection.release()
+        for connection in list(self.packed):
+            if connection.dialect is not None and connection.may_unpack():
+                connection.dialect.unpack()
+                connection.flush()
+        if self.parked:
+            parked, self.parked = self.parked, set()
+            for connection in parked:
+                connection.ring()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to poll, or to do before it can be."""
+        return bool(
+            self.request_ring
+            or self.event_ring
+            or self.late
+            or any(connection.has_queue_room() for connection in self.packed)
+        )
+
+    def queued_bytes_max(self) -> int:
+        """Return what a connection may have queued: less if all together have too much.
+
+        So those who queue little are still served.
+        """
+        limits = self.limits
+        if self.queued_bytes <= limits.queued_bytes_max:
+            return limits.connection_queued_bytes_max
+        return min(limits.connection_queued_bytes_max, self.share_of(limits.queued_bytes_max))
+
+    def share_of(self, size: int) -> int:
+        """Return what each connection may have of something that all share."""
+        return size // max(1, len(self.connections))
 
     def take_requests(self, count: int, bytes_max: int) -> list[Request]:
         """Take unary requests, at least one if there is any."""
@@ -142,20 +205,21 @@ class Shared:
         while ring and len(taken) < count and bytes_max > 0:
             connection = ring.popleft()
             connection.ringed_requests = False
-            if connection.is_clogged():
+            if not connection.has_room_for_call():
+                self.parked.add(connection)
                 continue
             waiting = connection.requests
             while waiting:
                 call = waiting.popleft()
                 payload = call.payload
                 assert payload is not None
-                self.release(connection, len(payload) + ENTRY_BYTES)
+                self.release(connection, call.request_bytes)
                 if not call.ended:
                     call.announced = True
                     taken.append((call.number, call.method, payload, call.metadata))
                     bytes_max -= len(payload)
                     break
-            connection.ring_requests()
+            connection.ring()
         return taken
 
     def take_events(self, count: int, bytes_max: int) -> list[Event]:
@@ -167,25 +231,28 @@ class Shared:
         ring = self.event_ring
         while ring and len(taken) < count and bytes_max > 0:
             connection = ring.popleft()
+            connection.ringed_events = False
             waiting = connection.events
+            if waiting[0][0] == EventKind.HTTP_OPENED and not connection.has_room_for_call():
+                self.parked.add(connection)
+                continue
             while waiting:
                 kind, call, detail, wire_bytes = waiting.popleft()
-                self.release(connection, ENTRY_BYTES)
+                size = event_bytes(kind, detail)
+                self.release(connection, size)
                 if kind == EventKind.MESSAGE:
                     call.queued_messages -= 1
                     bytes_max -= len(detail)
-                    self.release(connection, len(detail))
                     if connection.dialect is not None:
                         connection.dialect.polled(call, wire_bytes)
                         self.unflushed.add(connection)
                 if call.announced or not call.ended:
+                    if kind == EventKind.HTTP_OPENED:
+                        connection.http_calls += 1
                     call.announced = True
                     taken.append((kind, call.number, detail))
                     break
-            if waiting:
-                ring.append(connection)
-            else:
-                connection.ringed_events = False
+            connection.ring()
         return taken
 
     def _is_due(self, number: int, moment: float) -> bool:

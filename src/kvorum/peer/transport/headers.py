@@ -20,6 +20,16 @@ PROBING: Final = "/raft/probing"
 PROTOBUF: Final = "application/protobuf"
 OCTETS: Final = "application/octet-stream"
 
+READ_HEADERS: Final = (
+    "x-server-from",
+    "x-server-version",
+    "x-min-cluster-version",
+    "x-etcd-cluster-id",
+    "x-raft-to",
+    "x-peerurls",
+)
+"""Headers of requests that are looked at; the edge passes no others."""
+
 _OLDEST: Final = (2, 0)
 _VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})([-+][0-9A-Za-z.+-]+)?", re.ASCII)
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)

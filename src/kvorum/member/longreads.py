@@ -1,0 +1,100 @@
+"""Reads in slices: a few at a time, each begun only when there is room for its answer.
+
+Answers are made one after the other, as their clients take them: many that are begun at once
+would all be in memory together. Whoever forgets a read closes it: compiled generators do not end
+what they hold when they are collected.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kvorum.api.errors import StatusError
+from kvorum.member.procedures import Procedure
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.reads import Read
+    from kvorum.member.slices import Slices
+    from kvorum.mvcc.ranges import RangeResult
+    from kvorum.mvcc.slices import Slices as StoreSlices
+
+    Work = Slices | StoreSlices[RangeResult]
+    LongRead = tuple[Read, Work]
+
+RUNNING_MAX: Final = 4
+"""So many take turns with each other."""
+
+
+class LongReads:
+    """Who waits for a long read, what began it, and the rest of the work."""
+
+    __slots__ = ("_is_blocked", "_running", "_waiting", "has_room")
+
+    def __init__(self) -> None:
+        self._waiting: deque[LongRead] = deque()
+        self._running: deque[LongRead] = deque()
+        self._is_blocked = False
+        # Tells whether the long answer to a call may be made (`Edge.has_room`); None: always.
+        # Whoever sees to it lets the member have a turn when there is more room.
+        self.has_room: Callable[[int, bool], bool] | None = None
+
+    def add(self, read: Read, work: Work) -> None:
+        """Run a read that takes long, when it is its turn."""
+        self._waiting.append((read, work))
+        self._is_blocked = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to do; reads without room for their answers are not."""
+        return bool(self._running or (self._waiting and not self._is_blocked))
+
+    def run(self, member: Member, deadline: float) -> None:
+        """Go on with each in turn, near to the deadline."""
+        running, clock = self._running, member.clock
+        while True:
+            if self._waiting and len(running) < RUNNING_MAX:
+                self._begin()
+            if not running:
+                return
+            read, work = running.popleft()
+            waiter = read[0]
+            if isinstance(waiter, Procedure) and waiter.steps is None:
+                work.close()  # its client is gone
+                continue
+            try:
+                next(work)
+            except StopIteration as end:
+                member.answer(waiter, end.value)
+            except StatusError as error:
+                member.answer(waiter, error.status)
+            else:
+                running.append((read, work))
+            if clock() >= deadline:
+                return
+
+    def _begin(self) -> None:
+        """Let those run for whose answers there is room, in their order."""
+        waiting, running, has_room = self._waiting, self._running, self.has_room
+        kept: deque[LongRead] = deque()
+        while waiting and len(running) < RUNNING_MAX:
+            one = waiting.popleft()
+            waiter = one[0][0]
+            if has_room is None or not isinstance(waiter, int) or has_room(waiter, True):
+                running.append(one)
+            else:
+                kept.append(one)
+        kept.extend(waiting)
+        self._waiting = kept
+        self._is_blocked = not running
+
+    def stop(self) -> list[Read]:
+        """End all of them; return what has to begin anew."""
+        stopped = [*self._running, *self._waiting]
+        self._running.clear()
+        self._waiting.clear()
+        for _, work in stopped:
+            work.close()
+        return [read for read, _ in stopped]

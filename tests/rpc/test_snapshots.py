@@ -1,0 +1,82 @@
+"""Snapshot calls: whoever takes nothing is ended, and those who wait are few."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvorum.api import errors
+from kvorum.api.errors import Code
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from kvorum.rpc.snapshot import IMAGES_MAX, WAITING_MAX
+from kvorum.rpc.streams import TAKING_SECONDS_MAX
+from tests.rpc.harness import Harness, Stream
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    files = RealFiles()
+    harness = Harness(files, LmdbEnvironments(), str(tmp_path / "member"))
+    for number in range(8):
+        harness.ask("KV/Put", pb.PutRequest(key=b"%d" % number, value=bytes(100_000)))
+    yield harness
+    harness.member.close()
+    harness.settle()
+
+
+def begin(harness: Harness, *, takes: bool) -> Stream:
+    stream = harness.open("Maintenance/Snapshot")
+    if not takes:
+        # What is sent stays where it is.
+        harness.edge.pending[stream.call] = 0
+    stream.send(pb.SnapshotRequest())
+    return stream
+
+
+def images(harness: Harness) -> list[Path]:
+    return list(Path(harness.member.snap_directory).glob("tmp.snapshot.*"))
+
+
+def leap(harness: Harness, seconds: float) -> None:
+    """Let time pass at once."""
+    harness.now += seconds
+    harness.pass_time(0.1)
+
+
+def test_who_takes_nothing_makes_room_for_the_next(harness: Harness) -> None:
+    stuck = [begin(harness, takes=False) for _ in range(IMAGES_MAX)]
+    next_one = begin(harness, takes=True)
+    harness.pass_time(0.2)
+    assert len(images(harness)) == IMAGES_MAX
+    assert [stream.status for stream in (*stuck, next_one)] == [None] * 3
+    leap(harness, TAKING_SECONDS_MAX)
+    assert [stream.status for stream in stuck] == [errors.TIMEOUT] * 2
+    harness.until(lambda: next_one.status is not None)
+    assert next_one.status is not None and next_one.status.code == Code.OK
+    assert not images(harness)
+
+
+def test_who_takes_slowly_is_not_ended(harness: Harness) -> None:
+    slow = begin(harness, takes=False)
+    harness.until(lambda: bool(slow.received()))
+    while slow.status is None:
+        leap(harness, TAKING_SECONDS_MAX / 2)
+        harness.edge.pending[slow.call] = 0
+        slow.writable()
+    assert slow.status.code == Code.OK
+
+
+def test_only_so_many_wait(harness: Harness) -> None:
+    stuck = [begin(harness, takes=False) for _ in range(IMAGES_MAX)]
+    waiting = [begin(harness, takes=True) for _ in range(WAITING_MAX)]
+    refused = begin(harness, takes=True)
+    assert refused.status == errors.REQUEST_TOO_MANY_REQUESTS
+    waiting[0].cancel()
+    another = begin(harness, takes=True)
+    assert another.status is None
+    for stream in stuck:
+        stream.cancel()
+    harness.until(lambda: all(stream.status is not None for stream in (*waiting[1:], another)))
+    assert {stream.status.code for stream in (*waiting[1:], another) if stream.status} == {Code.OK}
