@@ -47,6 +47,10 @@ from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
 REQUESTS_PER_LOOK: Final = 64
 """How many plain requests are served between two looks at the clock."""
 
+READS_WAITING_MAX: Final = 10_000
+TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
+"""Reads, and bytes of long transactions, that may wait for their turn here; more wait outside."""
+
 LEADERLESS_CHECKS_MAX: Final = 3
 """A stream that required a leader ends after so many election timeouts without one."""
 
@@ -86,8 +90,9 @@ class Services:
         self._member = member
         self._clock = member.clock
         self._edge = edge
+        self._key_values = kv.KeyValues(member, operations_max)
         services = (
-            kv.KeyValues(member, operations_max),
+            self._key_values,
             lease.Leases(member),
             cluster.ClusterCalls(member, edge),
             maintenance.Maintenance(member, edge),
@@ -149,6 +154,19 @@ class Services:
     def is_behind(self) -> bool:
         """Whether something of what was taken is not served yet."""
         return bool(self._requests or self._events)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many calls, and how many bytes of them, should be taken of the edge at most.
+
+        None if either is not above 0.
+        """
+        if self._requests or self._events:
+            return 0, 0
+        return (
+            READS_WAITING_MAX - self._member.reads_waiting,
+            TXN_BYTES_WAITING_MAX - self._key_values.waiting_bytes,
+        )
 
     def _serve_events(self, events: Sequence[Event], deadline: float) -> None:
         clock, streams = self._clock, self._open

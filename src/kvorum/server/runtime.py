@@ -205,8 +205,11 @@ class Runtime:
             peering.happened(told, now)
         deadline = now + TURN_SECONDS_MAX
         requests: list[Request] = []
-        if not self._events and not self.services.is_behind:
-            requests, self._events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
+        calls_max, bytes_max = self.services.room
+        if calls_max > 0 and bytes_max > 0 and not self._events:
+            requests, self._events = edge.poll(
+                min(calls_max, CALLS_PER_TURN), min(bytes_max, BYTES_PER_TURN)
+            )
             if self.doorman is not None:
                 self._events = self.doorman.admit(self._events)
             if requests:
