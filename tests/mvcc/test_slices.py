@@ -70,8 +70,12 @@ def test_long_work_is_sliced_and_short_work_is_not() -> None:
     database.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"sort_target": 4, "sort_order": 2}, {"limit": 20}])
-def test_large_rows_are_read_few_at_a_time(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "wanted",
+    [WHOLE, WHOLE._replace(sort_target=4, sort_order=2), WHOLE._replace(limit=20)],
+    ids=["all", "by value", "limited"],
+)
+def test_large_rows_are_read_few_at_a_time(wanted: RangeOptions) -> None:
     database = Database()
     lessor = Lessor(database.backend)
     lessor.restore()
@@ -79,7 +83,6 @@ def test_large_rows_are_read_few_at_a_time(options: dict[str, int]) -> None:
     value = b"v" * (BYTES_PER_SLICE // 4)
     for number in range(40):
         store.put(b"k%04d" % number, b"%04d" % number + value, 0)
-    wanted = WHOLE._replace(**options)
     whole = answer(store.range(wanted))
     found = []
 

@@ -35,7 +35,7 @@ def nested(depth: int, width: int) -> pb.TxnRequest:
 def batch() -> tuple[list[Request], list[Event]]:
     """Return requests and events that change nothing, so that their order is no matter."""
     ranges = [
-        pb.RangeRequest(key=b"k", range_end=b"l", serializable=True, sort_order=2, limit=7),
+        pb.RangeRequest(key=b"k", range_end=b"l", serializable=True, sort_order="DESCEND", limit=7),
         pb.RangeRequest(key=b"k", range_end=b"l", serializable=True, keys_only=True),
         pb.RangeRequest(key=b"k07", serializable=True),
         pb.RangeRequest(key=b"k", range_end=b"l"),

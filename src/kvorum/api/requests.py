@@ -256,7 +256,9 @@ def parse_txn_slices(
                 yield
                 start = at
                 if end - at > LONG_BYTES and tag != 0x0A and data[body] == 0x22 and nesting_max:
-                    length, inner = _length(data, body + 1)
+                    length, inner = data[body + 1], body + 2
+                    if length >= 0x80:
+                        length, inner = _length(data, body + 1)
                     if inner + length != end or tag > 0x1A:
                         return None
                     nested = yield from parse_txn_slices(data[inner:end], nesting_max - 1)

@@ -26,6 +26,8 @@ from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
 
 UNLIMITED: Final = 1 << 62
 RUNS_PER_MERGE: Final = 64
+ITEM_BYTES: Final = BYTES_PER_SLICE // KEYS_PER_SLICE
+"""What an item counts as besides its own bytes, where slices are measured by bytes."""
 FIRST_READ_ROWS: Final = 8
 """Reads of rows grow, so that large ones are noticed before many of them were read."""
 Measured = tuple[Any, bytes, int]
@@ -326,11 +328,17 @@ def _ordered(
     ordered_revisions: list[int] = []
     last = yield from _merged(runs, enough, is_reverse=is_reverse)
     yield from _released(runs)
-    for part in _parts(last):
-        if ordered:
+    last.reverse()
+    size = 0
+    while last:
+        # With it goes what it was measured by, which may be large.
+        _, item, revision = last.pop()
+        ordered.append(item)
+        ordered_revisions.append(revision)
+        size += ITEM_BYTES + len(item)
+        if size >= BYTES_PER_SLICE:
+            size = 0
             yield
-        ordered += [item for _, item, _ in part]
-        ordered_revisions += [revision for _, _, revision in part]
     return ordered, ordered_revisions
 
 
@@ -338,10 +346,13 @@ def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Sli
     """Merge runs, up to so many items, and empty them."""
     merging = merge(*map(_drained, runs), key=itemgetter(0), reverse=is_reverse)
     merged: list[Measured] = []
-    while len(merged) < enough and (part := list(islice(merging, KEYS_PER_SLICE))):
+    while len(merged) < enough:
+        want = min(KEYS_PER_SLICE, enough - len(merged))
+        part = list(islice(merging, want))
         merged += part
-        if len(part) == KEYS_PER_SLICE:
-            yield
+        if len(part) < want:
+            break
+        yield
     return merged
 
 
@@ -350,7 +361,7 @@ def _released(runs: list[list[Measured]]) -> Slices[None]:
     size = 0
     for run in runs:
         while run:
-            size += BYTES_PER_SLICE // KEYS_PER_SLICE + len(run.pop()[1])
+            size += ITEM_BYTES + len(run.pop()[1])
             if size >= BYTES_PER_SLICE:
                 size = 0
                 yield
