@@ -17,7 +17,7 @@ from typing import Any
 
 from kvorum.api.errors import Code, Status
 from kvorum.backend.errors import BackendError
-from kvorum.edge.interface import EventKind
+from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped
@@ -64,6 +64,7 @@ class Machine:
         "_cluster",
         "_due_at",
         "_entrance",
+        "_events",
         "_has_ticked",
         "_in_turn",
         "_incarnation",
@@ -74,6 +75,7 @@ class Machine:
         "_outputs_left",
         "_pace",
         "_random",
+        "_requests",
         "_slack_seconds",
         "_stalled_until",
         "_started_at",
@@ -129,6 +131,9 @@ class Machine:
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
         self.front: Front | None = None
+        # What arrived since the last turn: a batch, which the turn may have no time for.
+        self._requests: list[Request] = []
+        self._events: list[Event] = []
         self.peers: Peers
         # Where a process without a log starts, and whether it is told that its cluster exists.
         self.initial_start = _NOWHERE
@@ -340,6 +345,7 @@ class Machine:
         self.member = None
         self.front = None
         self._entrance = None
+        self._requests, self._events = [], []
         self._jobs = {}
         self.paused_until = self.deaf_until = 0.0
         self.disk.power_off(power_cut=power_cut)
@@ -512,8 +518,14 @@ class Machine:
         member.note_time(now)
         peers_at = self.peers.hear(now)
         least, most = self.faults.turn_budget
+        deadline = now + least + draw() * (most - least)
+        front = self.front
+        requests, self._requests = self._requests, []
+        events, self._events = self._events, []
         self._in_turn = True
-        more = member.turn(now, now + least + draw() * (most - least))
+        if requests or events or front.is_behind:
+            front.serve(requests, events, deadline)
+        more = member.turn(now, deadline) or front.is_behind
         self._in_turn = False
         # What the clock said is what the turn took.
         self._busy_until = self._clock_now / self._pace
@@ -642,9 +654,8 @@ class Machine:
         if call in self._abandoned:
             return
         self.edge.register(call, answered)
-        front = self.front
-        assert front is not None
-        self.guarded(self._hand_in, front.serve, [(call, method, payload, None)], [])
+        self._requests.append((call, method, payload, None))
+        self.request_turn()
 
     def open_stream(
         self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
@@ -664,11 +675,10 @@ class Machine:
             return
         if self._later(self.stream_event, kind, call, detail):
             return
-        front = self.front
-        assert front is not None
         if kind == EventKind.ENDED:
             self.edge.forget(call)
-        self.guarded(self._hand_in, front.serve, [], [(kind, call, detail)])
+        self._events.append((kind, call, detail))
+        self.request_turn()
 
     def hang_up(self, call: int) -> None:
         """Note that a client is gone: the end of a stream is told, an answer is not taken."""

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 class Front(Protocol):
     """What stands between the edge and the member."""
 
-    def serve(self, requests: Sequence[Request], events: Sequence[Event]) -> None:
-        """Take what arrived."""
+    def serve(
+        self, requests: Sequence[Request], events: Sequence[Event], deadline: float = ...
+    ) -> None:
+        """Take what arrived, near to the deadline; what is left is served first the next time."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left."""
 
     def deliver(self, now: float) -> None:
         """Give the edge what there is to say, after a turn."""

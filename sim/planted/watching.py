@@ -6,7 +6,9 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.mvcc.watch.catchup import CatchUp
+from kvorum.mvcc.watch.encoding import NO_WATCHER_FIELD
 from kvorum.mvcc.watch.hub import WatchHub
+from kvorum.mvcc.watch.stream import WatchStream
 from kvorum.mvcc.watch.watcher import Place, Watcher
 
 
@@ -43,8 +45,10 @@ def deliver_an_event_twice() -> Iterator[None]:
 def tell_progress_too_soon() -> Iterator[None]:
     """Take a watcher that is still catching up for one that was told everything."""
 
-    def is_current(hub: WatchHub, watcher: Watcher) -> bool:
-        return watcher.start_revision <= hub.history.revision
+    def request_progress(stream: WatchStream) -> None:
+        hub = stream._hub
+        if stream._watchers and not stream._awaits_future():
+            hub.send(stream, hub.header.field(hub.history.revision) + NO_WATCHER_FIELD)
 
-    with patch.object(WatchHub, "is_current", is_current):
+    with patch.object(WatchStream, "request_progress", request_progress):
         yield

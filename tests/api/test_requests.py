@@ -1,6 +1,6 @@
 """The parsers of canonical bytes read what protobuf reads, and nothing that it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,6 +29,24 @@ class Kind(NamedTuple):
     of: Callable[[Any], Any]
 
 
+def sliced(begin: Callable[[Any], Generator[None, None, Any]]) -> Callable[[Any], Any]:
+    """Return what does the work of a generator, in slices as small as can be."""
+
+    def run(data: Any) -> Any:
+        before = requests.LONG_BYTES
+        requests.LONG_BYTES = 1
+        slices = begin(data)
+        try:
+            while True:
+                next(slices)
+        except StopIteration as end:
+            return end.value
+        finally:
+            requests.LONG_BYTES = before
+
+    return run
+
+
 KINDS = {
     "put": Kind(
         PutRequest, messages.puts, requests.parse_put, requests.decode_put, requests.put_of
@@ -49,6 +67,13 @@ KINDS = {
     ),
     "txn": Kind(
         TxnRequest, messages.txns, requests.parse_txn, requests.decode_txn, requests.txn_of
+    ),
+    "txn in slices": Kind(
+        TxnRequest,
+        messages.txns,
+        sliced(requests.parse_txn_slices),
+        sliced(requests.decode_txn_slices),
+        sliced(requests.txn_of_slices),
     ),
 }
 
@@ -145,3 +170,10 @@ def test_nesting_has_a_limit() -> None:
 
 def length_of(data: bytes) -> bytes:
     return varint(len(data))
+
+
+@given(messages.txns)
+def test_a_txn_in_slices_is_the_same_txn(message: TxnRequest) -> None:
+    data = message.SerializeToString()
+    assert KINDS["txn in slices"].parse(data) == requests.parse_txn(data)
+    assert KINDS["txn in slices"].of(message) == requests.txn_of(message)

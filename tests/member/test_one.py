@@ -304,7 +304,9 @@ def test_others_are_served_while_a_long_deletion_is_applied() -> None:
     assert machine.running.store.is_writing
     # The state before is read; nothing of it is sealed.
     call = machine.range(b"00001", serializable=True)
-    found = dict(machine.running.out.take_replies())[call]
+    machine.turn()
+    assert machine.running.store.is_writing
+    found = machine.replies[call]
     assert isinstance(found, bytes) and RangeResponse.FromString(found).count == 1
     cluster.slices = 0
     response = DeleteRangeResponse.FromString(cluster.success(machine, deletion))

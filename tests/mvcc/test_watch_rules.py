@@ -1,6 +1,7 @@
 """The rules of watching one by one, and the incidents of the field that broke them."""
 
 import gc
+import random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kvorum.mvcc.watch.hub import (
     UNSENT_BYTES_MAX,
 )
 from kvorum.mvcc.watch.publication import CHANGES_PER_STEP
+from kvorum.mvcc.watch.watcher import Place
 from tests.mvcc.watch_world import PROGRESS_SECONDS, Client, World
 
 EVERYTHING = (b"", b"\0")
@@ -285,6 +287,47 @@ def test_periodic_progress_waits_for_a_transaction_that_is_being_published(world
 
 
 # What went wrong elsewhere; the numbers are those of the field's tracker.
+
+
+def test_periodic_progress_of_very_many_is_told_in_steps(world: World) -> None:
+    client = world.open()
+    count = 2 * DELIVERIES_PER_STEP + 10
+    for _ in range(count):
+        client.create(b"a", b"", progress_notify=True)
+    responses(world)
+    world.hub.tick(world.hub.next_deadline)
+    told = [len(responses(world))]
+    while world.hub.has_work:
+        world.hub.step()
+        told.append(len(responses(world)))
+    assert told == [DELIVERIES_PER_STEP, DELIVERIES_PER_STEP, 10]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_progress_is_told_exactly_while_everybody_is_current(world: World, seed: int) -> None:
+    """The counts that answer a request agree with a look at every watcher."""
+    rng = random.Random(seed)
+    client = world.open()
+    stream, hub = client.stream, world.hub
+    for _ in range(150):
+        step = rng.random()
+        if step < 0.3:
+            start = rng.choice([0, 0, hub.history.revision + rng.randint(0, 3), 1])
+            client.create(b"a", b"", start)
+        elif step < 0.6 and stream._watchers:
+            client.cancel(rng.choice(list(stream._watchers)))
+        elif step < 0.7:
+            put(world, rng.choice([b"a", b"b"]))
+        elif step < 0.8 and hub.has_work:
+            hub.step()
+        responses(world)
+        watchers = stream._watchers.values()
+        is_current = all(
+            watcher.place is Place.SYNCED and watcher.start_revision <= hub.history.revision
+            for watcher in watchers
+        )
+        stream.request_progress()
+        assert len(responses(world)) == (bool(watchers) and is_current and not hub.is_publishing)
 
 
 def test_15220_progress_comes_behind_the_events_before_it(world: World) -> None:

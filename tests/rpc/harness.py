@@ -147,9 +147,13 @@ class Harness:
         self._looks += 1
         return self.now + 1.0 if 0 < self.looks_max <= self._looks else self.now
 
+    def begin_turn(self) -> None:
+        """Give a turn all its looks at the clock."""
+        self._looks = 0
+
     def turn(self) -> bool:
         """Let the member work once at this moment; tell whether there is more to do."""
-        self._looks = 0
+        self.begin_turn()
         more = self.member.turn(self.now, self.now + 1.0)
         self.services.deliver(self.now)
         jobs = self.member.out.take_jobs()

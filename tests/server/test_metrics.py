@@ -1,5 +1,6 @@
 """Names, types, labels and values of metrics, against the reference and against a real etcd's."""
 
+import gzip
 import http.client
 import re
 from collections.abc import Iterator
@@ -13,6 +14,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as TheirHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvorum.server.calls import (
+    OTHER_VERSION,
+    VERSION_CHARACTERS_MAX,
+    VERSIONS_MAX,
+    CallCounts,
+)
+from kvorum.server.endpoints import PAGE_SECONDS, PAGES_PER_PERIOD, Page
 from kvorum.server.exposition import Family, Histogram, Sample, exponential, text
 from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import is_target, running_etcd
@@ -229,3 +237,35 @@ def test_any_label_survives(label: str) -> None:
     page = text([Family("g", "gauge", "text", [Sample(1, {"name": label})])]).decode()
     (family,) = text_string_to_metric_families(page)
     assert family.samples[0].labels == {"name": label}
+
+
+def test_a_page_is_written_a_few_times_a_second() -> None:
+    now, written = 0.0, 0
+
+    def write() -> bytes:
+        nonlocal written
+        written += 1
+        return b"%d" % written
+
+    page = Page(write, lambda: now)
+    first = [page.text() for _ in range(PAGES_PER_PERIOD)]
+    assert first == [b"%d" % number for number in range(1, PAGES_PER_PERIOD + 1)]
+    # Whoever asks more often is shown the last one, compressed or not.
+    assert {page.text() for _ in range(100)} == {first[-1]}
+    assert {gzip.decompress(page.compressed()) for _ in range(100)} == {first[-1]}
+    assert written == PAGES_PER_PERIOD
+    now = PAGE_SECONDS
+    assert page.text() == b"%d" % (PAGES_PER_PERIOD + 1)
+    assert gzip.decompress(page.compressed()) == b"%d" % (PAGES_PER_PERIOD + 2)
+
+
+def test_versions_that_clients_invent_are_counted_as_one() -> None:
+    counts = CallCounts(None, 1)  # type: ignore[arg-type]
+    told = [b"%d" % number for number in range(3 * VERSIONS_MAX)]
+    told += [b"x" * (VERSION_CHARACTERS_MAX + 1), b"y" * 900_000, b"x" * VERSION_CHARACTERS_MAX]
+    counts.received((call, 0, b"", {"client-api-version": v}) for call, v in enumerate(told))
+    kept = [version for _, version in counts.versions]
+    assert VERSIONS_MAX <= len(kept) <= VERSIONS_MAX + 1
+    assert max(map(len, kept)) <= VERSION_CHARACTERS_MAX
+    assert sum(counts.versions.values()) == len(told)
+    assert counts.versions["unary", OTHER_VERSION] == len(told) - VERSIONS_MAX

@@ -8,8 +8,12 @@ A length of two bytes is as common as one of a single byte, so both are read wit
 
 `decode_*` reads every valid message, through protobuf, and raises DecodeError otherwise.
 Property tests hold the parsers to protobuf.
+
+A transaction may hold a hundred thousand operations: `decode_txn_slices` reads it as a generator
+that yields where a turn may end.
 """
 
+from collections.abc import Generator, Iterable
 from typing import Any, Final, TypeAlias
 
 from kvorum.api.codec import read_varint
@@ -62,6 +66,10 @@ NOT_EQUAL: Final = 3
 
 NESTING_MAX: Final = 200
 """Deeper transactions are left to protobuf, which refuses them."""
+
+LONG_BYTES = 16 * 1024
+"""A longer transaction is read in slices of about so many bytes; tests make it small."""
+OPERATIONS_PER_SLICE: Final = 100
 
 _SIGN: Final = 1 << 63
 _UINT64_LIMIT: Final = 1 << 64
@@ -218,6 +226,62 @@ def parse_txn(data: bytes, nesting_max: int = NESTING_MAX) -> Txn | None:
     return compares, success, failure
 
 
+def parse_txn_slices(
+    data: bytes, nesting_max: int = NESTING_MAX
+) -> Generator[None, None, Txn | None]:
+    """Read a canonical TxnRequest as `parse_txn` does, in slices.
+
+    Some fields of a message are a message, too, so neighbours are parsed together; a nested
+    transaction that is long is taken apart by itself.
+    """
+    if len(data) <= LONG_BYTES:
+        return parse_txn(data, nesting_max)
+    compares: list[Compare] = []
+    success: list[Operation] = []
+    failure: list[Operation] = []
+    whole: Txn = (compares, success, failure)
+    at, size, last = 0, len(data), 0
+    start = 0  # of what is not parsed yet
+    try:
+        while at < size:
+            tag = data[at]
+            length, body = _length(data, at + 1)
+            end = body + length
+            if end > size or tag < last:
+                return None
+            last = tag
+            if end - start > LONG_BYTES:
+                if not _append_fields(whole, data[start:at], nesting_max):
+                    return None
+                yield
+                start = at
+                if end - at > LONG_BYTES and tag != 0x0A and data[body] == 0x22 and nesting_max:
+                    length, inner = data[body + 1], body + 2
+                    if length >= 0x80:
+                        length, inner = _length(data, body + 1)
+                    if inner + length != end or tag > 0x1A:
+                        return None
+                    nested = yield from parse_txn_slices(data[inner:end], nesting_max - 1)
+                    if nested is None:
+                        return None
+                    (success if tag == 0x12 else failure).append((TXN, nested))
+                    start = end
+            at = end
+    except (IndexError, ValueError):
+        return None
+    return whole if _append_fields(whole, data[start:], nesting_max) else None
+
+
+def _append_fields(whole: Txn, data: bytes, nesting_max: int) -> bool:
+    """Parse some fields of a transaction and append what they hold; False if they cannot be."""
+    txn = parse_txn(data, nesting_max)
+    if txn is None:
+        return False
+    for operations, more in zip(whole, txn, strict=True):
+        operations += more  # type: ignore[operator]
+    return True
+
+
 def _parse_operation(data: bytes, at: int, end: int, nesting_max: int) -> Operation | None:
     tag = data[at]
     length, start = data[at + 1], at + 2
@@ -361,6 +425,34 @@ def txn_of(message: etcdserverpb.TxnRequest) -> Txn:
     )
 
 
+def txn_of_slices(message: etcdserverpb.TxnRequest) -> Generator[None, None, Txn]:
+    """Return the message as a tuple, in slices."""
+    compares: list[Compare] = []
+    for compare in message.compare:
+        compares.append(_compare_of(compare))
+        if len(compares) % OPERATIONS_PER_SLICE == 0:
+            yield
+    success = yield from _operations_of(message.success)
+    failure = yield from _operations_of(message.failure)
+    return compares, success, failure
+
+
+def _operations_of(
+    messages: Iterable[etcdserverpb.RequestOp],
+) -> Generator[None, None, list[Operation]]:
+    operations: list[Operation] = []
+    for message in messages:
+        if message.WhichOneof("request") == "request_txn":
+            yield
+            nested = yield from txn_of_slices(message.request_txn)
+            operations.append((TXN, nested))
+        else:
+            operations.append(_operation_of(message))
+            if len(operations) % OPERATIONS_PER_SLICE == 0:
+                yield
+    return operations
+
+
 def _compare_of(message: etcdserverpb.Compare) -> Compare:
     target: int = message.target
     operand: int | bytes = 0
@@ -409,3 +501,13 @@ def decode_delete_range(data: bytes) -> DeleteRange:
 def decode_txn(data: bytes) -> Txn:
     """Read any TxnRequest."""
     return parse_txn(data) or txn_of(etcdserverpb.TxnRequest.FromString(data))
+
+
+def decode_txn_slices(data: bytes) -> Generator[None, None, Txn]:
+    """Read any TxnRequest, in slices."""
+    txn = yield from parse_txn_slices(data)
+    if txn is None:
+        message = etcdserverpb.TxnRequest.FromString(data)
+        yield
+        txn = yield from txn_of_slices(message)
+    return txn

@@ -250,13 +250,21 @@ class Lessor:
             return found
 
     def leases_in_slices(self) -> Generator[None, None, list[int]]:
-        """Return what `leases` does, as of now."""
+        """Return what `leases` does, as of now; who is renewed meanwhile may be out of order."""
+        known = list(self._leases.values())
         if not self._is_primary:
-            return list(self._leases)
-        left = [(lease.expiry, order) for order, lease in enumerate(self._leases.values())]
-        known = list(self._leases)
+            return [lease.id for lease in known]
+        left: list[tuple[float, int]] = []
+        for start in range(0, len(known), SLICE):
+            some = known[start : start + SLICE]
+            left += [(lease.expiry, order) for order, lease in enumerate(some, start)]
+            yield
         ordered = yield from sorted_in_slices(left)
-        return [known[order] for _, order in ordered]
+        found: list[int] = []
+        for start in range(0, len(ordered), SLICE):
+            found += [known[order].id for _, order in ordered[start : start + SLICE]]
+            yield
+        return found
 
     def time_to_live(self, lease_id: int, now: float) -> TimeToLive | None:
         """Return what is left of a lease; None if it is unknown.

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api.errors import StatusError
-from kvorum.api.requests import parse_put
+from kvorum.api.requests import LONG_BYTES, parse_put
 from kvorum.auth.enabled import is_change
 from kvorum.member import changes, leases, requests
 from kvorum.member.errors import MemberStopped
-from kvorum.member.execution import APPLIERS, DECODERS
+from kvorum.member.execution import APPLIERS, DECODERS, long_txn
 from kvorum.member.requests import put_body
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message
@@ -179,6 +179,9 @@ def _execute(
                     "authentication, which this version does not have. Remove this member from the "
                     "cluster; a member of etcd may take its place"
                 )
+            if kind == requests.TXN and len(body) > LONG_BYTES:
+                waiting = member.proposals.pending.pop(number, _NOBODY)
+                return long_txn(member, body, waiting[0] is not None), waiting
             request = DECODERS[kind](body)
         except (ValueError, KeyError) as error:
             raise MemberStopped(

@@ -80,6 +80,15 @@ def _txn(member: Member, request: api.Txn, wanted: bool) -> Sliced:
     return result if fits else _then_exceeded(member, result)
 
 
+def long_txn(member: Member, body: bytes, wanted: bool) -> Slices:
+    """Apply a transaction that is so long that it is read in slices, too."""
+    request = yield from api.decode_txn_slices(body)
+    result = _txn(member, request, wanted)
+    if isinstance(result, (bytes, tuple)):
+        return result
+    return (yield from result)
+
+
 def _then_exceeded(member: Member, result: Sliced) -> Sliced:
     if isinstance(result, bytes):
         return _exceeded(member)

@@ -69,6 +69,10 @@ if TYPE_CHECKING:
     from kvorum.wal import Log
 
 _PAUSED_TICKS: Final = 3
+_BYTES_PER_LOOK: Final = 64 * 1024
+_READ_BYTES: Final = 1024
+"""Reads have so many bytes between two looks at the clock; the smallest counts as so many."""
+
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With so much room under the quota no request need be measured."""
 
@@ -120,8 +124,9 @@ class Member:
         self.writer = LogWriter(
             log, storage, node, self.out, self.snap_directory, self._install_snapshot
         )
+        # Reads that may run; those that take long go on there.
+        self._ready: deque[Read] = deque()
         self.long_reads = LongReads()
-        self._deferred: list[Read] = []
         # Who waits for a change of the membership, by its id, and those not given to raft yet.
         self.changes: dict[int, Procedure] = {}
         self._changes_waiting: deque[ConfChange] = deque()
@@ -340,29 +345,19 @@ class Member:
     def read(
         self, waiter: int | Procedure | None, execute: Execute, request: Any, *, linearizable: bool
     ) -> None:
-        """Answer from local state: at once, or as of a moment after this call.
+        """Answer from local state: as it is in the next turn, or as of a moment after this call.
 
         `execute(member, request)` returns the encoded response, a Status, or slices that do.
         """
         if linearizable:
             self.reads.waiting.append((waiter, execute, request))
-        elif self.is_installing:
-            self._deferred.append((waiter, execute, request))
         else:
-            self._execute_all(((waiter, execute, request),))
+            self._ready.append((waiter, execute, request))
 
-    def _execute_all(self, reads: Sequence[Read]) -> None:
-        reply = self.out.replies.append
-        for read in reads:
-            waiter, execute, request = read
-            result = None if execute is None else execute(self, request)
-            # Most are the bytes of a call's answer.
-            if result.__class__ is bytes and waiter.__class__ is int:
-                reply((waiter, result))
-            elif result is None or isinstance(result, (bytes, tuple)):
-                self.answer(waiter, result)
-            else:
-                self.long_reads.add(read, result)
+    @property
+    def reads_waiting(self) -> int:
+        """How many reads could run and have not begun."""
+        return len(self._ready)
 
     def start(self, call: int | None, steps: Steps) -> None:
         """Begin a procedure; its end goes to the replies under the call's number."""
@@ -460,7 +455,9 @@ class Member:
             self.writer.write()
             if self.is_installing:
                 return snapshots.go_on_installing(self, deadline) or self.node.has_ready()
-            apply_entries(self, deadline)
+            # Long entries leave half of the time to those who read.
+            has_reads = bool(self._ready or self.long_reads.is_busy or self.reads.confirmed)
+            apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)
             has_work = self._has_work()
@@ -489,6 +486,7 @@ class Member:
             self.node.has_ready()
             or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
             or self.procedures.runnable
+            or self._ready
             or self.long_reads.is_busy
             or self.reads.is_waiting
             or (
@@ -591,8 +589,34 @@ class Member:
     def _serve_reads(self, deadline: float) -> None:
         self.procedures.applied(self.applied)
         if self.reads.confirmed:
-            self._execute_all(self.reads.take_ready(self.applied))
+            self._ready.extend(self.reads.take_ready(self.applied))
+        if self._ready:
+            self._begin_reads(deadline)
         self.long_reads.run(self, deadline)
+
+    def _begin_reads(self, deadline: float) -> None:
+        """Run the reads that may, until the deadline."""
+        ready, clock = self._ready, self.clock
+        reply = self.out.replies.append
+        spent = 0
+        while ready:
+            read = ready.popleft()
+            waiter, execute, request = read
+            result = None if execute is None else execute(self, request)
+            # Most are the bytes of a call's answer.
+            if result.__class__ is bytes and waiter.__class__ is int:
+                reply((waiter, result))
+                spent += _READ_BYTES + len(result)
+            elif result is None or isinstance(result, (bytes, tuple)):
+                self.answer(waiter, result)
+                spent += _READ_BYTES
+            else:
+                self.long_reads.add(read, result)
+                spent += _BYTES_PER_LOOK
+            if spent >= _BYTES_PER_LOOK:
+                spent = 0
+                if clock() >= deadline:
+                    return
 
     def _watch(self, deadline: float) -> None:
         """Let watchers catch up while there is time, and take what is for them."""
@@ -625,7 +649,7 @@ class Member:
         """Stop using the state: another takes its place."""
         self.is_installing = True
         # Begun anew on the state to come.
-        self._deferred += self.long_reads.stop()
+        self._ready.extend(self.long_reads.stop())
         self.lessor.demote()
         queue = self.apply_queue
         if queue.slices is not None:
@@ -646,8 +670,6 @@ class Member:
         # applied; clients wait for it, so it is proposed anew.
         for waiter, _, _ in self.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
             self.answer(waiter, TIMEOUT)
-        deferred, self._deferred = self._deferred, []
-        self._execute_all(deferred)
 
     def close(self) -> None:
         """End cleanly: flush what is applied, then close the log and the backend.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from kvorum.api.codec import varint
 from kvorum.api.errors import StatusError
-from kvorum.mvcc.ranges import RangeOptions, RangeResult, reply_body, reply_parts
+from kvorum.mvcc.ranges import RangeOptions, reply_parts
+from kvorum.mvcc.slices import begun
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
@@ -28,20 +29,22 @@ _COUNT_ONE: Final = b"\x20\x01"
 
 def range_response(member: Member, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
-    if request[1:] in _PLAIN:
+    if is_plain(request):
         store = member.store
         kv = store.get(request[0])
         header = member.header.field(store.revision)
-        if kv is None:
-            return header
-        return header + b"\x12" + varint(len(kv)) + kv + _COUNT_ONE
-    options = range_options(request)
-    try:
-        if member.store.is_long(options):
-            return _long_range(member, options)
-        return encode(member, member.store.range(options))
-    except StatusError as error:
-        return error.status
+        return header if kv is None else header + found_one(kv)
+    return begun(_range(member, range_options(request)))
+
+
+def is_plain(request: Range) -> bool:
+    """Tell whether a request asks for one key at the current revision, with its value."""
+    return request[1:] in _PLAIN
+
+
+def found_one(kv: bytes) -> bytes:
+    """Encode a RangeResponse with one key-value, but for its header."""
+    return b"\x12" + varint(len(kv)) + kv + _COUNT_ONE
 
 
 def range_options(request: Range) -> RangeOptions:
@@ -49,15 +52,10 @@ def range_options(request: Range) -> RangeOptions:
     return RangeOptions(*request[:6], *request[7:])
 
 
-def _long_range(member: Member, options: RangeOptions) -> Slices:
+def _range(member: Member, options: RangeOptions) -> Slices:
     try:
         result = yield from member.store.range_slices(options)
         parts = yield from reply_parts(result)
     except StatusError as error:
         return error.status
     return b"".join([member.header.field(result.revision), *parts])
-
-
-def encode(member: Member, result: RangeResult) -> bytes:
-    """Encode the response around what was found."""
-    return member.header.field(result.revision) + reply_body(result)

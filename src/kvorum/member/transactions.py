@@ -4,6 +4,9 @@ A transaction is done in three passes. First the path: every compare of the tree
 too, is evaluated against the state before, and that decides which operations run. Then those
 operations are checked in their order, against the same state; the first that cannot run refuses
 the whole. Then they run, each seeing what the ones before it wrote, under one revision.
+
+Nested transactions may amount to a hundred thousand operations, and a few operations to a hundred
+megabytes. A pass is done in slices, which one meter measures through all levels.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from kvorum.api.errors import (
     StatusError,
 )
 from kvorum.backend.quota import PUT_BYTES
-from kvorum.member.ranges import range_options
+from kvorum.member.ranges import found_one, is_plain, range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
-from kvorum.mvcc.ranges import RangeOptions, reply_parts
-from kvorum.mvcc.slices import KEYS_PER_SLICE, freed, run_to_end
+from kvorum.mvcc.ranges import RangeOptions, field_parts, reply_parts, rows_in_slices
+from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -39,6 +42,13 @@ if TYPE_CHECKING:
     Work = Generator[None, None, list[bytes]]
 
 _NESTED_HEADER: Final = b"\x0a\x00"
+
+# A plain variable, which tests make large.
+OPERATION_BYTES = BYTES_PER_SLICE // KEYS_PER_SLICE
+"""What an operation counts as, besides its bytes."""
+
+_PLAIN_COMPARES_MAX: Final = 8
+"""More may have to read more bytes than a slice has."""
 
 
 class Path:
@@ -76,10 +86,7 @@ def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
 
 def delete_range(member: Member, request: DeleteRange, wanted: bool) -> Sliced:
     """Apply a deletion; return its encoded response, or slices if it is long."""
-    slices = _delete_range(member, request, wanted)
-    if not request[1]:
-        return run_to_end(slices)
-    return slices
+    return begun(_delete_range(member, request, wanted))
 
 
 def _delete_range(member: Member, request: DeleteRange, wanted: bool) -> Slices:
@@ -110,9 +117,9 @@ def revoke(member: Member, lease_id: int) -> Slices:
 
 
 def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
-    """Apply a transaction; return its encoded response, or slices if it may be long."""
-    if _may_be_long(request):
-        return _txn(member, request, wanted)
+    """Apply a transaction; return its encoded response, or slices if it is long."""
+    if not _is_plain(request):
+        return begun(_txn(member, request, wanted))
     store = member.store
     compares, success, failure = request
     succeeded = True
@@ -123,9 +130,10 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
     operations = success if succeeded else failure
     if len(operations) == 1 and operations[0][0] == api.PUT:
         return _single_put(member, cast("Put", operations[0][1]), succeeded)
+    for kind, each in operations:
+        _check(store, member.lessor, kind, each)
     path = Path(succeeded, operations, [None] * len(operations))
-    check_path(store, member.lessor, path)
-    return run_to_end(_run(member, path, wanted))
+    return begun(_run(member, path, wanted, Meter()))
 
 
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
@@ -139,14 +147,15 @@ def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
 
 
 def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
-    path = yield from choose(member.store, request)
-    check_path(member.store, member.lessor, path)
-    return (yield from _run(member, path, wanted))
+    meter = Meter()
+    path = yield from choose(member.store, request, meter)
+    yield from check_path(member.store, member.lessor, path, meter)
+    return (yield from _run(member, path, wanted, meter))
 
 
-def _run(member: Member, path: Path, wanted: bool) -> Slices:
+def _run(member: Member, path: Path, wanted: bool, meter: Meter) -> Slices:
     transaction = member.store.begin()
-    parts = yield from _execute(member.backend, transaction, path, wanted)
+    parts = yield from _execute(member.backend, transaction, path, wanted, meter)
     revision = transaction.commit()
     yield from transaction.end_slices()
     return b"".join([member.header.field(revision), *parts])
@@ -154,23 +163,16 @@ def _run(member: Member, path: Path, wanted: bool) -> Slices:
 
 def read_txn(member: Member, request: Txn) -> Sliced:
     """Answer a transaction that only reads, from the state as it is now."""
-    store = member.store
-    try:
-        if _may_be_long(request):
-            return _read_txn(member, request)
-        return run_to_end(_read_txn(member, request))
-    except StatusError as error:
-        return error.status
-    finally:
-        assert not store.is_writing or member.apply_queue.slices is not None
+    return begun(_read_txn(member, request))
 
 
 def _read_txn(member: Member, request: Txn) -> Slices:
-    store = member.store
+    store, meter = member.store, Meter()
     try:
         revision = store.revision
-        path = yield from choose(store, request, revision)
-        check_path(store, member.lessor, path)
+        path = yield from choose(store, request, meter, revision)
+        yield from check_path(store, member.lessor, path, meter)
+        header = _header(revision)
         parts = [b"\x10\x01" if path.succeeded else b""]
         for kind, each in path.operations:
             assert kind == api.RANGE, f"operation {kind} in a transaction that only reads"
@@ -180,48 +182,65 @@ def _read_txn(member: Member, request: Txn) -> Slices:
                 options = options._replace(revision=revision)
             result = yield from store.range_slices(options)
             body = yield from reply_parts(result)
-            parts += _response(b"\x0a", _header(revision), body)
+            parts += _response(b"\x0a", header, body)
+            meter.spent += OPERATION_BYTES + sum(map(len, body))
+            if meter.spent >= BYTES_PER_SLICE:
+                meter.spent = 0
+                yield
     except StatusError as error:
         return error.status
     return b"".join([member.header.field(revision), *parts])
 
 
-def _may_be_long(request: Txn) -> bool:
+def _is_plain(request: Txn) -> bool:
+    """Tell whether there is little to look at and nothing nested; many operations may run."""
     compares, success, failure = request
-    return any(compare[3] for compare in compares) or any(
-        kind == api.TXN or (kind != api.PUT and cast("Range | DeleteRange", each)[1])
-        for operations in (success, failure)
-        for kind, each in operations
-    )
+    if len(compares) > _PLAIN_COMPARES_MAX or any(compare[3] for compare in compares):
+        return False
+    return all(kind != api.TXN for operations in (success, failure) for kind, _ in operations)
 
 
 # The path.
 
 
-def choose(store: Store, request: Txn, revision: int = 0) -> Generator[None, None, Path]:
+def choose(
+    store: Store, request: Txn, meter: Meter, revision: int = 0
+) -> Generator[None, None, Path]:
     """Evaluate the compares; return what is to run."""
     compares, success, failure = request
     succeeded = True
     for compare in compares:
-        if not (yield from _holds(store, compare, revision)):
+        meter.spent += OPERATION_BYTES
+        if meter.spent >= BYTES_PER_SLICE:
+            meter.spent = 0
+            yield
+        if not (yield from _holds(store, compare, meter, revision)):
             succeeded = False
             break
     operations = success if succeeded else failure
     nested: list[Path | None] = []
     for kind, each in operations:
         if kind == api.TXN:
-            nested.append((yield from choose(store, cast("Txn", each), revision)))
+            meter.spent += OPERATION_BYTES
+            if meter.spent >= BYTES_PER_SLICE:
+                meter.spent = 0
+                yield
+            nested.append((yield from choose(store, cast("Txn", each), meter, revision)))
         else:
             nested.append(None)
     return Path(succeeded, operations, nested)
 
 
-def _holds(store: Store, compare: Compare, revision: int) -> Generator[None, None, bool]:
+def _holds(
+    store: Store, compare: Compare, meter: Meter, revision: int
+) -> Generator[None, None, bool]:
     result, target, key, range_end, operand = compare
-    if not range_end and not revision:
-        return _key_holds(store, compare)
     if not range_end:
-        return _compared(result, target, store.get(key, revision), operand)
+        if target not in (api.VALUE, api.LEASE) and not revision:
+            return _key_holds(store, compare)
+        kv = store.get(key, revision)
+        meter.spent += 0 if kv is None else len(kv)
+        return _compared(result, target, kv, operand)
     options = RangeOptions(key, range_end, revision=revision)
     found = yield from store.range_slices(options)
     kvs = found.kvs
@@ -230,10 +249,11 @@ def _holds(store: Store, compare: Compare, revision: int) -> Generator[None, Non
     holds = True
     # They are freed as they are looked at: all at once would outlast the turn.
     while kvs:
-        some = kvs[-KEYS_PER_SLICE:]
-        del kvs[-KEYS_PER_SLICE:]
-        holds = holds and all(_compared(result, target, kv, operand) for kv in some)
-        if kvs:
+        kv = kvs.pop()
+        holds = holds and _compared(result, target, kv, operand)
+        meter.spent += OPERATION_BYTES + len(kv)
+        if meter.spent >= BYTES_PER_SLICE:
+            meter.spent = 0
             yield
     return holds
 
@@ -282,19 +302,30 @@ def _fulfils(result: int, stored: Any, operand: Any) -> bool:
     return bool(stored != operand) if result == api.NOT_EQUAL else True
 
 
-def check_path(store: Store, lessor: Lessor, path: Path) -> None:
+def check_path(
+    store: Store, lessor: Lessor, path: Path, meter: Meter
+) -> Generator[None, None, None]:
     """Raise StatusError for the first operation that cannot run."""
     for (kind, each), nested in zip(path.operations, path.nested, strict=True):
-        if kind == api.PUT:
-            check_put(store, lessor, cast("Put", each))
-        elif kind == api.RANGE:
-            revision = cast("Range", each)[3]
-            if revision > store.revision:
-                raise StatusError(FUTURE_REV)
-            if revision and revision < store.compacted_revision:
-                raise StatusError(COMPACTED)
-        elif nested is not None:
-            check_path(store, lessor, nested)
+        meter.spent += OPERATION_BYTES
+        if meter.spent >= BYTES_PER_SLICE:
+            meter.spent = 0
+            yield
+        if nested is None:
+            _check(store, lessor, kind, each)
+        else:
+            yield from check_path(store, lessor, nested, meter)
+
+
+def _check(store: Store, lessor: Lessor, kind: int, each: Any) -> None:
+    if kind == api.PUT:
+        check_put(store, lessor, each)
+    elif kind == api.RANGE:
+        revision = each[3]
+        if revision > store.revision:
+            raise StatusError(FUTURE_REV)
+        if revision and revision < store.compacted_revision:
+            raise StatusError(COMPACTED)
 
 
 def check_put(store: Store, lessor: Lessor, request: Put) -> None:
@@ -309,9 +340,12 @@ def check_put(store: Store, lessor: Lessor, request: Put) -> None:
 # Execution.
 
 
-def _execute(backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool) -> Work:
+def _execute(
+    backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool, meter: Meter
+) -> Work:
     """Run the operations; return the encoded response but for its header, in parts."""
     parts = [b"\x10\x01" if path.succeeded else b""]
+    body: list[bytes]
     for (kind, each), nested in zip(path.operations, path.nested, strict=True):
         if kind == api.PUT:
             body = [_put(transaction, cast("Put", each))]
@@ -319,20 +353,32 @@ def _execute(backend: Backend, transaction: WriteTransaction, path: Path, wanted
         elif kind == api.RANGE:
             if not wanted:
                 continue
-            options = range_options(cast("Range", each))
-            result = yield from transaction.range_slices(options)
-            body = yield from reply_parts(result)
+            request = cast("Range", each)
+            if is_plain(request):
+                kv = transaction.get(request[0])
+                body = [] if kv is None else [found_one(kv)]
+            else:
+                result = yield from transaction.range_slices(range_options(request))
+                body = yield from reply_parts(result)
             response = b"\x0a"
         elif kind == api.DELETE_RANGE:
             deletion = cast("DeleteRange", each)
-            body = yield from _delete(backend, transaction, deletion, wanted)
+            if deletion[1]:
+                body = yield from _delete(backend, transaction, deletion, wanted)
+            else:
+                body = _delete_one(backend, transaction, deletion, wanted)
             response = b"\x1a"
         else:
             assert nested is not None, f"operation of kind {kind} was not refused"
-            body = yield from _execute(backend, transaction, nested, wanted)
+            body = yield from _execute(backend, transaction, nested, wanted, meter)
             response = b"\x22"
         header = _header(transaction.revision) if nested is None else _NESTED_HEADER
+        # What is nested has been counted.
+        meter.spent += OPERATION_BYTES + (sum(map(len, body)) if nested is None else 0)
         parts += _response(response, header, body)
+        if meter.spent >= BYTES_PER_SLICE:
+            meter.spent = 0
+            yield
     return parts
 
 
@@ -352,6 +398,16 @@ def _put(transaction: WriteTransaction, request: Put) -> bytes:
     return _prev_kv(previous if prev_kv else None)
 
 
+def _delete_one(
+    backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
+) -> list[bytes]:
+    key, _, prev_kv = request
+    previous = transaction.delete_one(key)
+    if not previous or not wanted:
+        return []
+    return [b"\x10\x01" + (_deleted_kv(backend.row(previous)) if prev_kv else b"")]
+
+
 def _delete(
     backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> Work:
@@ -359,13 +415,15 @@ def _delete(
     deleted = yield from transaction.delete_range_slices(key, range_end)
     parts = [b"\x10" + varint(len(deleted))] if deleted and wanted else []
     if prev_kv and wanted:
-        for start in range(0, len(deleted), KEYS_PER_SLICE):
-            if start:
-                yield
-            kvs = backend.rows([each[1] for each in deleted[start : start + KEYS_PER_SLICE]])
-            parts.append(b"".join([b"\x1a" + varint(len(kv)) + kv for kv in kvs]))
+        kvs = yield from rows_in_slices(backend, [revision for _, revision in deleted])
+        fields = yield from field_parts(b"\x1a", kvs)
+        parts += fields
     yield from freed(deleted)
     return parts
+
+
+def _deleted_kv(kv: bytes) -> bytes:
+    return b"\x1a" + varint(len(kv)) + kv
 
 
 def _kept(previous: bytes, request: Put) -> tuple[bytes, int]:

@@ -22,14 +22,17 @@ from kvorum.backend import Backend
 from kvorum.mvcc.history import Facts, bound
 from kvorum.mvcc.index import Index, range_end
 from kvorum.mvcc.keyvalue import value_of, without_value
-from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices
+from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
 
 UNLIMITED: Final = 1 << 62
 RUNS_PER_MERGE: Final = 64
+ITEM_BYTES: Final = BYTES_PER_SLICE // KEYS_PER_SLICE
+"""What an item counts as besides its own bytes, where slices are measured by bytes."""
+FIRST_READ_ROWS: Final = 8
+"""Reads of rows grow, so that large ones are noticed before many of them were read."""
 Measured = tuple[Any, bytes, int]
 """By what it is ordered, a key or the bytes of a KeyValue, and its revision."""
 Item = TypeVar("Item")
-Mapped = TypeVar("Mapped")
 
 
 class SortOrder(IntEnum):
@@ -104,19 +107,23 @@ def reply_body(result: RangeResult) -> bytes:
 
 def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
     """Return what `reply_body` does, in parts, in slices; the key-values are taken out."""
-    parts = yield from _field_parts(b"\x12", result.kvs)
+    parts = yield from field_parts(b"\x12", result.kvs)
     parts.append(_reply_end(result))
     return parts
 
 
-def _field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
+def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
     """Encode key-values as a repeated field, in parts, in slices; the list is empty then."""
-    if len(kvs) <= KEYS_PER_SLICE:
-        return [_fields(tag, kvs)]
-    parts = []
+    parts: list[bytes] = []
     for some in _parts(kvs):
-        parts.append(_fields(tag, some))
-        yield
+        if sum(map(len, some)) <= BYTES_PER_SLICE:
+            parts.append(_fields(tag, some))
+        else:
+            # Large ones are not copied: that would take long, and gain nothing.
+            for kv in some:
+                parts += (tag + varint(len(kv)), kv)
+        if kvs:
+            yield
     return parts
 
 
@@ -129,21 +136,6 @@ def _fields(tag: bytes, kvs: list[bytes]) -> bytes:
 def _reply_end(result: RangeResult) -> bytes:
     more = b"\x18\x01" if result.more else b""
     return more + b"\x20" + varint(result.count) if result.count else more
-
-
-def is_long(index: Index, options: RangeOptions, main: int) -> bool:
-    """Tell whether a read takes more than one slice."""
-    if not options.range_end:
-        return False
-    end = range_end(options.key, options.range_end)
-    if index.newest_revision <= bound(main):
-        if options.count_only:
-            return False
-        is_short = not _reads_all(options) or _is_from_the_end(options)
-        if 0 < options.limit < KEYS_PER_SLICE and is_short:
-            return False
-        return index.live.count(options.key, end) > KEYS_PER_SLICE
-    return len(index.run(options.key, end, KEYS_PER_SLICE + 1)) > KEYS_PER_SLICE
 
 
 def read_range(
@@ -190,7 +182,7 @@ def read_range(
             return key_value(key, create, revision >> 32, version, b"", 0)
 
         return (yield from _mapped(keys, from_index)), count, more
-    return (yield from _rows(backend, revisions)), count, more
+    return (yield from rows_in_slices(backend, revisions)), count, more
 
 
 def _reads_all(options: RangeOptions) -> bool:
@@ -265,14 +257,15 @@ def _filtered(
             if options.passes(facts):
                 passed_keys.append(key)
                 passed_revisions.append(revision)
-        yield
+        if keys:
+            yield
     return passed_keys, passed_revisions
 
 
 def _by_value(
     backend: Backend, options: RangeOptions, revisions: list[int], count: int, limit: int
 ) -> Slices[tuple[list[bytes], int, bool]]:
-    kvs = yield from _rows(backend, revisions[:])
+    kvs = yield from rows_in_slices(backend, revisions[:])
 
     def measure(kv: bytes, _: int) -> bytes:
         return value_of(kv)
@@ -312,14 +305,18 @@ def _ordered(
     """Return the first items of a stable sort: sorted runs, then one merge, all in slices."""
     is_reverse = options.sort_order == SortOrder.DESCEND
     runs: list[list[Measured]] = []
-    for some_items, some_revisions in zip(_parts(items), _parts(revisions), strict=True):
+    revisions.reverse()
+    for some_items in _portions(items):
+        if runs:
+            yield
+        some_revisions = revisions[: -len(some_items) - 1 : -1]
+        del revisions[-len(some_items) :]
         run = [
             (measure(item, revision), item, revision)
             for item, revision in zip(some_items, some_revisions, strict=True)
         ]
         run.sort(key=itemgetter(0), reverse=is_reverse)
         runs.append(run)
-        yield
     while len(runs) > RUNS_PER_MERGE:
         # Few at a time, because to begin a merge takes a look at each of its runs.
         longer = []
@@ -330,10 +327,18 @@ def _ordered(
     ordered: list[bytes] = []
     ordered_revisions: list[int] = []
     last = yield from _merged(runs, enough, is_reverse=is_reverse)
-    for part in _parts(last):
-        ordered += [item for _, item, _ in part]
-        ordered_revisions += [revision for _, _, revision in part]
-        yield
+    yield from _released(runs)
+    last.reverse()
+    size = 0
+    while last:
+        # With it goes what it was measured by, which may be large.
+        _, item, revision = last.pop()
+        ordered.append(item)
+        ordered_revisions.append(revision)
+        size += ITEM_BYTES + len(item)
+        if size >= BYTES_PER_SLICE:
+            size = 0
+            yield
     return ordered, ordered_revisions
 
 
@@ -341,10 +346,25 @@ def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Sli
     """Merge runs, up to so many items, and empty them."""
     merging = merge(*map(_drained, runs), key=itemgetter(0), reverse=is_reverse)
     merged: list[Measured] = []
-    while len(merged) < enough and (part := list(islice(merging, KEYS_PER_SLICE))):
+    while len(merged) < enough:
+        want = min(KEYS_PER_SLICE, enough - len(merged))
+        part = list(islice(merging, want))
         merged += part
+        if len(part) < want:
+            break
         yield
     return merged
+
+
+def _released(runs: list[list[Measured]]) -> Slices[None]:
+    """Free what a limit has left over of runs, which may be much of either kind."""
+    size = 0
+    for run in runs:
+        while run:
+            size += ITEM_BYTES + len(run.pop()[1])
+            if size >= BYTES_PER_SLICE:
+                size = 0
+                yield
 
 
 def _drained(run: list[Item]) -> Iterator[Item]:
@@ -362,19 +382,49 @@ def _parts(items: list[Item]) -> Iterator[list[Item]]:
         yield part
 
 
-def _rows(backend: Backend, revisions: list[int]) -> Slices[list[bytes]]:
-    if len(revisions) <= KEYS_PER_SLICE:
-        return backend.rows(revisions)
+def _portions(items: list[bytes]) -> Iterator[list[bytes]]:
+    """Take a list apart as `_parts` does, in parts that have few bytes or one item."""
+    for part in _parts(items):
+        if sum(map(len, part)) <= BYTES_PER_SLICE:
+            yield part
+            continue
+        portion: list[bytes] = []
+        size = 0
+        for item in part:
+            if portion and size + len(item) > BYTES_PER_SLICE:
+                yield portion
+                portion, size = [], 0
+            portion.append(item)
+            size += len(item)
+        yield portion
+
+
+def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]]:
+    """Read rows in slices; the list of their revisions is empty afterwards."""
     kvs: list[bytes] = []
-    for part in _parts(revisions):
-        kvs += backend.rows(part)
-        yield
+    revisions.reverse()
+    # Since the turn could last end.
+    rows = size = 0
+    want = FIRST_READ_ROWS
+    while revisions:
+        want = min(want, KEYS_PER_SLICE)
+        found = backend.rows(revisions[: -want - 1 : -1])
+        del revisions[-want:]
+        kvs += found
+        read = sum(map(len, found))
+        rows += len(found)
+        size += read
+        want = 2 * want if 4 * read < BYTES_PER_SLICE else max(1, want // 2)
+        if revisions and (rows + want > KEYS_PER_SLICE or size >= BYTES_PER_SLICE):
+            yield
+            rows = size = 0
     return kvs
 
 
-def _mapped(items: list[Item], function: Callable[[Item], Mapped]) -> Slices[list[Mapped]]:
-    mapped: list[Mapped] = []
-    for part in _parts(items):
+def _mapped(items: list[bytes], function: Callable[[bytes], bytes]) -> Slices[list[bytes]]:
+    mapped: list[bytes] = []
+    for part in _portions(items):
+        if mapped:
+            yield
         mapped += map(function, part)
-        yield
     return mapped

@@ -2,7 +2,7 @@
 
 Whoever drives it decides when to go on. Whether and where it is suspended may not change its
 result; what may change meanwhile is said by each operation. A slice is at most
-`KEYS_PER_SLICE` keys, well below a turn.
+`KEYS_PER_SLICE` keys, or `BYTES_PER_SLICE` and what one more key has: well below a turn.
 """
 
 from collections.abc import Generator
@@ -14,7 +14,31 @@ Slices = Generator[None, None, Result]
 
 # Plain variables, which tests make small, on the compiled core too.
 KEYS_PER_SLICE = 250
+BYTES_PER_SLICE = 1024 * 1024
 FREED_PER_SLICE = 10_000
+
+
+class Meter:
+    """What was done since the turn could last end, by all the generators that share in a work.
+
+    In bytes: an operation counts as its part of a slice. Whoever adds to it looks whether the
+    slice is over, and then yields and sets it to 0.
+    """
+
+    __slots__ = ("spent",)
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+
+def begun(slices: Slices[Result]) -> Result | Slices[Result]:
+    """Do the first slice at once; return the result if that was all, or else what is left."""
+    try:
+        next(slices)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    return slices
 
 
 def run_to_end(slices: Slices[Result]) -> Result:

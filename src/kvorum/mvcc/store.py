@@ -21,7 +21,7 @@ from kvorum.mvcc.history import Facts, bound
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.pins import Pins
-from kvorum.mvcc.ranges import RangeOptions, RangeResult, is_long, read_range
+from kvorum.mvcc.ranges import RangeOptions, RangeResult, read_range
 from kvorum.mvcc.slices import Slices, run_to_end
 from kvorum.mvcc.transaction import WriteTransaction
 
@@ -132,10 +132,6 @@ class Store:
     def range(self, options: RangeOptions) -> RangeResult:
         """Read a range at once, however long it is."""
         return run_to_end(self.range_slices(options))
-
-    def is_long(self, options: RangeOptions) -> bool:
-        """Tell whether a range should be read in slices; checks the revision too."""
-        return is_long(self._index, options, self.readable(options.revision))
 
     def range_slices(self, options: RangeOptions) -> Slices[RangeResult]:
         """Read a range in slices, all at the revision of the first one."""

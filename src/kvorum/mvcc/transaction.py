@@ -65,11 +65,10 @@ class WriteTransaction:
         """Delete a range at once, however long it is."""
         return run_to_end(self.delete_range_slices(key, end))
 
-    def is_long(self, key: bytes, end: bytes) -> bool:
-        """Tell whether a range should be deleted in slices."""
-        if not end:
-            return False
-        return self._index.live.count(key, range_end(key, end)) > KEYS_PER_SLICE
+    def delete_one(self, key: bytes) -> int:
+        """Delete a key; return the revision integer it had, 0 if it does not exist."""
+        self._store.delete_operations += 1
+        return self._delete([key])[0] if self._index.newest(key) else 0
 
     def delete_range_slices(self, key: bytes, end: bytes) -> Slices[Deleted]:
         """Delete every key of a range, in order; return them with the revisions they had."""

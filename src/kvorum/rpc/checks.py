@@ -22,6 +22,7 @@ from kvorum.api.requests import (
     Range,
     Txn,
 )
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
 
 SORT_ORDER_MAX: Final = 2
 SORT_TARGET_MAX: Final = 4
@@ -63,22 +64,23 @@ def check_delete_range(request: DeleteRange) -> Status | None:
 
 def check_txn(txn: Txn, operations_max: int) -> Status | None:
     """Check a transaction with all that is nested in it, both branches of each."""
-    if (status := _check_operations(txn, operations_max)) is not None:
+    return run_to_end(check_txn_slices(txn, operations_max))
+
+
+def check_txn_slices(txn: Txn, operations_max: int) -> Slices[Status | None]:
+    """Check a transaction, in slices: there may be a hundred thousand operations in it."""
+    if (status := (yield from _check_operations(txn, operations_max))) is not None:
         return status
-    _, success, failure = txn
-    if _may_collide(success) and _changes(success) is None:
-        return errors.DUPLICATE_KEY
-    if _may_collide(failure) and _changes(failure) is None:
-        return errors.DUPLICATE_KEY
+    for operations in txn[1:]:
+        # One operation does not collide with itself.
+        if len(operations) > 1 or (len(operations) == 1 and operations[0][0] == TXN):
+            changes = yield from _changes(operations)
+            if changes is None:
+                return errors.DUPLICATE_KEY
     return None
 
 
-def _may_collide(operations: Sequence[Operation]) -> bool:
-    """Tell whether there is anything to compare: one operation does not collide with itself."""
-    return len(operations) > 1 or (len(operations) == 1 and operations[0][0] == TXN)
-
-
-def _check_operations(txn: Txn, operations_max: int) -> Status | None:
+def _check_operations(txn: Txn, operations_max: int) -> Slices[Status | None]:
     compares, success, failure = txn
     count = max(len(compares), len(success), len(failure))
     if count > operations_max:
@@ -94,7 +96,8 @@ def _check_operations(txn: Txn, operations_max: int) -> Status | None:
         elif kind == DELETE_RANGE:
             status = check_delete_range(request)
         elif kind == TXN:
-            status = _check_operations(request, operations_max - count)
+            yield
+            status = yield from _check_operations(request, operations_max - count)
         else:
             status = errors.KEY_NOT_FOUND
         if status is not None:
@@ -123,17 +126,32 @@ class _Deletions:
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
 
-    def add_all(self, other: "_Deletions") -> None:
-        """Add the ranges of another."""
-        for start, end in zip(other._starts, other._ends, strict=True):
+    def add_all(self, other: "_Deletions") -> Slices[None]:
+        """Add the ranges of another, which is not used any more."""
+        if len(other._starts) > len(self._starts):
+            self._starts, other._starts = other._starts, self._starts
+            self._ends, other._ends = other._ends, self._ends
+        for number, (start, end) in enumerate(zip(other._starts, other._ends, strict=True), 1):
             self.add(start, end)
+            if number % KEYS_PER_SLICE == 0:
+                yield
+
+    def holds_any(self, keys: set[bytes]) -> Slices[bool]:
+        """Tell whether any of these keys is deleted."""
+        if self._starts:
+            for number, key in enumerate(keys, 1):
+                if key in self:
+                    return True
+                if number % KEYS_PER_SLICE == 0:
+                    yield
+        return False
 
     def __contains__(self, key: bytes) -> bool:
         place = bisect_right(self._starts, key)
         return place > 0 and key < self._ends[place - 1]
 
 
-def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] | None:
+def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Deletions] | None]:
     """Collect what a branch puts and deletes; None if a key is put twice, or put and deleted.
 
     A branch's own deletions count for all that is nested in it. Those of a nested transaction
@@ -149,16 +167,25 @@ def _changes(operations: Sequence[Operation]) -> tuple[set[bytes], _Deletions] |
     puts: set[bytes] = set()
     for kind, request in operations:
         if kind == TXN:
+            yield
             _, success, failure = request
-            then, otherwise = _changes(success), _changes(failure)
-            if then is None or otherwise is None:
+            then = yield from _changes(success)
+            if then is None:
                 return None
-            nested = then[0] | otherwise[0]
-            if not nested.isdisjoint(puts) or any(key in deletions for key in nested):
+            nested, nested_deletions = then
+            if failure:
+                otherwise = yield from _changes(failure)
+                if otherwise is None:
+                    return None
+                nested |= otherwise[0]
+                yield from nested_deletions.add_all(otherwise[1])
+            if not nested.isdisjoint(puts) or (yield from deletions.holds_any(nested)):
                 return None
+            # The shorter into the longer: what is nested deeply is added at every level.
+            if len(nested) > len(puts):
+                puts, nested = nested, puts
             puts |= nested
-            deletions.add_all(then[1])
-            deletions.add_all(otherwise[1])
+            yield from deletions.add_all(nested_deletions)
     for kind, request in operations:
         if kind == PUT:
             key = request[0]

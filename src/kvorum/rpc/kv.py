@@ -6,6 +6,8 @@ because what is in the log has to mean the same to every member.
 
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from kvorum.api import errors
 from kvorum.api.codec import length_delimited
 from kvorum.api.errors import Status, StatusError
@@ -17,15 +19,19 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import (
+    LONG_BYTES,
     Range,
+    Txn,
     delete_range_of,
     parse_delete_range,
     parse_put,
     parse_range,
     parse_txn,
+    parse_txn_slices,
     put_of,
     range_of,
     txn_of,
+    txn_of_slices,
 )
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
@@ -59,6 +65,8 @@ class KeyValues:
     def __init__(self, member: Member, operations_max: int) -> None:
         self._member = member
         self._operations_max = operations_max
+        self.waiting_bytes = 0
+        """Of transactions that are being read and checked."""
 
     def range(self, call: int, payload: bytes) -> Result | None:
         """Read a range."""
@@ -93,6 +101,10 @@ class KeyValues:
 
     def txn(self, call: int, payload: bytes) -> Result | None:
         """Run a transaction; one that only reads is not proposed."""
+        if len(payload) > LONG_BYTES:
+            self.waiting_bytes += len(payload)
+            self._member.start(call, self._long_txn(call, payload))
+            return None
         txn = parse_txn(payload)
         if txn is None:
             message = TxnRequest.FromString(payload)
@@ -102,12 +114,38 @@ class KeyValues:
             return status
         if (status := checks.check_txn(txn, self._operations_max)) is not None:
             return status
+        self._begin_txn(call, payload, txn, cost)
+        return None
+
+    def _long_txn(self, call: int, payload: bytes) -> Steps:
+        """Read and check a transaction in slices, and then run it as any other."""
+        size = len(payload)
+        try:
+            txn = yield from parse_txn_slices(payload)
+            if txn is None:
+                message = TxnRequest.FromString(payload)
+                yield None
+                payload = canonical(message)
+                yield None
+                txn = yield from txn_of_slices(message)
+            cost = put_cost(txn)
+            if cost and (status := self._member.check_quota(cost)) is not None:
+                return status
+            status = yield from checks.check_txn_slices(txn, self._operations_max)
+        except DecodeError as error:
+            return errors.unparsable_request(str(error))
+        finally:
+            self.waiting_bytes -= size
+        if status is None:
+            self._begin_txn(call, payload, txn, cost)
+        return status
+
+    def _begin_txn(self, call: int, payload: bytes, txn: Txn, cost: int) -> None:
         if not cost and checks.is_read_only(txn):
             linearizable = not checks.is_serializable(txn)
             self._member.read(call, read_txn, txn, linearizable=linearizable)
         else:
             self._member.propose(call, TXN, payload, txn)
-        return None
 
     def compact(self, call: int, payload: bytes) -> Result | None:
         """Forget history; with `physical` the answer waits until it is gone from the disk."""

@@ -33,6 +33,7 @@ from kvorum.member.parts import Part
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.member.slices import Slices
 from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
+from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
 from kvorum.rpc.calls import OK, Output, canonical
 
 UNARY = {
@@ -80,7 +81,11 @@ class Leases:
         member = self._member
         is_current = member.is_leader and member.applied >= member.committed
         if is_current and member.lessor.is_primary and is_confirmed(member):
-            return _time_to_live(member, request)
+            told = _time_to_live(member, request)
+            if len(told[1]) <= KEYS_PER_SLICE:
+                return run_to_end(_with_keys(member, told))
+            member.read(call, _with_keys, told, linearizable=False)
+            return None
         member.start(call, _wait_for_time_to_live(member, request))
         return None
 
@@ -98,23 +103,42 @@ def _listed(member: Member, _request: object) -> Slices:
     parts = [header]
     for start in range(0, len(known), LEASES_PER_SLICE):
         # By hand: field 2 with field 1 in it.
-        parts += [
+        some = [
             length_delimited(b"\x12", b"\x08" + varint(lease))
             for lease in known[start : start + LEASES_PER_SLICE]
         ]
+        parts.append(b"".join(some))
         yield
     return b"".join(parts)
 
 
-def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> bytes:
+Told = tuple[bytes, list[bytes]]
+"""What is left of a lease, encoded, and its keys if they were asked for."""
+
+
+def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
     lessor = member.lessor
     answer = LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
     found = lessor.time_to_live(request.ID, member.now)
+    keys: list[bytes] = []
     if found is not None:
         answer.TTL, answer.grantedTTL = found
         if request.keys:
-            answer.keys.extend(lessor.keys_of(request.ID))
-    return member.header.field(member.store.revision) + answer.SerializeToString()
+            keys = lessor.keys_of(request.ID)
+    return member.header.field(member.store.revision) + answer.SerializeToString(), keys
+
+
+def _with_keys(_member: Member, told: Told) -> Slices:
+    """Put the keys behind what is told of a lease; there may be very many."""
+    head, keys = told
+    parts = [head]
+    for start in range(0, len(keys), KEYS_PER_SLICE):
+        if start:
+            yield
+        # By hand: field 5, which is the last.
+        some = keys[start : start + KEYS_PER_SLICE]
+        parts.append(b"".join([length_delimited(b"\x2a", key) for key in some]))
+    return b"".join(parts)
 
 
 def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Steps:
@@ -126,7 +150,7 @@ def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> S
             if found == errors.TIMEOUT_WAIT_APPLIED_INDEX:
                 return errors.TIMEOUT_WAIT_APPLIED_INDEX
             if found is not None:
-                return _time_to_live(member, request)
+                return (yield from _with_keys(member, _time_to_live(member, request)))
         elif not (yield LeaderKnown(limit)):
             return errors.NO_LEADER
         elif not member.is_leader:

@@ -3,7 +3,8 @@
 `serve` takes what the edge received, `deliver` gives it what there is to say; between the two
 the member has its turn. A refusal is answered at once, whatever needs the log or the cluster
 when the member says so. Plain puts and reads, which are most of what arrives, go the short
-way: no message object, no call but those that do the work.
+way: no message object, no call but those that do the work. Where a batch takes longer than it
+may, the rest waits for the next `serve`, in its order.
 
 Every call is checked alike before its service sees it: a learner serves little, a client may
 require that this member knows a leader, and tokens mean nothing while authentication is off.
@@ -14,6 +15,7 @@ for a call: what is raised behind that stops the member, because the proposal ca
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import ClassVar, Final
 
 from google.protobuf.message import DecodeError
@@ -41,6 +43,13 @@ from kvorum.rpc import (
     watch,
 )
 from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
+
+REQUESTS_PER_LOOK: Final = 64
+"""How many plain requests are served between two looks at the clock."""
+
+READS_WAITING_MAX: Final = 10_000
+TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
+"""Reads, and bytes of long transactions, that may wait for their turn here; more wait outside."""
 
 LEADERLESS_CHECKS_MAX: Final = 3
 """A stream that required a leader ends after so many election timeouts without one."""
@@ -79,9 +88,11 @@ class Services:
         operations_max: int = 128,
     ) -> None:
         self._member = member
+        self._clock = member.clock
         self._edge = edge
+        self._key_values = kv.KeyValues(member, operations_max)
         services = (
-            kv.KeyValues(member, operations_max),
+            self._key_values,
             lease.Leases(member),
             cluster.ClusterCalls(member, edge),
             maintenance.Maintenance(member, edge),
@@ -111,6 +122,9 @@ class Services:
             snapshots,
         )
         self._open: dict[int, Streams] = {}
+        # What is not served yet.
+        self._requests: Sequence[Request] = ()
+        self._events: Sequence[Event] = ()
         # Streams whose client required a leader, and how often there was none lately.
         self._requiring: dict[int, None] = {}
         self._leaderless = 0
@@ -118,29 +132,74 @@ class Services:
 
     # What arrives.
 
-    def serve(self, requests: Sequence[Request], events: Sequence[Event]) -> None:
-        """Take a batch of the edge: answer what can be answered, give the rest to the member."""
-        if requests:
-            self._serve_requests(requests)
-        for kind, call, detail in events:
+    def serve(
+        self, requests: Sequence[Request], events: Sequence[Event], deadline: float = inf
+    ) -> None:
+        """Take a batch of the edge: answer what can be answered, give the rest to the member.
+
+        Near to the deadline it stops. What is left is served first by the next call, which may
+        bring nothing else; `is_behind` tells whether there is such.
+        """
+        if self._requests:
+            requests, self._requests = (*self._requests, *requests), ()
+        if self._events:
+            events, self._events = (*self._events, *events), ()
+        served = 0
+        while served < len(requests):
+            some = requests[served : served + REQUESTS_PER_LOOK]
+            served += self._serve_requests(some, deadline)
+            if self._clock() >= deadline:
+                break
+        if served < len(requests):
+            self._requests = requests[served:]
+        if events:
+            self._serve_events(events, deadline)
+        self._keep_alives.deliver()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something of what was taken is not served yet."""
+        return bool(self._requests or self._events)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many calls, and how many bytes of them, should be taken of the edge at most.
+
+        None if either is not above 0.
+        """
+        if self._requests or self._events:
+            return 0, 0
+        return (
+            READS_WAITING_MAX - self._member.reads_waiting,
+            TXN_BYTES_WAITING_MAX - self._key_values.waiting_bytes,
+        )
+
+    def _serve_events(self, events: Sequence[Event], deadline: float) -> None:
+        clock, streams = self._clock, self._open
+        for place, (kind, call, detail) in enumerate(events):
             try:
                 if kind == EventKind.OPENED:
                     self._opened(call, *detail)
-                elif call in self._open:
+                elif call in streams:
                     self._serve_event(kind, call, detail)
                 elif kind == EventKind.ENDED:
                     self._member.cancel(call)
             except Exception as error:
                 self._event_failed(kind, call, detail, error)
-        self._keep_alives.deliver()
+            if clock() >= deadline:
+                self._events = events[place + 1 :]
+                return
 
-    def _serve_requests(self, requests: Sequence[Request]) -> None:
-        member, unary = self._member, self._unary
+    def _serve_requests(self, requests: Sequence[Request], deadline: float) -> int:
+        """Serve requests, and look at the clock after each that is not plain; return how many."""
+        member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
         is_learner = member.is_learner
         put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
+        served = 0
         for call, method, payload, metadata in requests:
+            served += 1
             try:
                 if metadata is not None or is_learner:
                     refusal = self._refusal(metadata, is_learner, method, payload)
@@ -170,8 +229,11 @@ class Services:
                 result = self._request_failed(call, method, payload, error)
             if result is not None:
                 replies.append((call, result))
+            if clock() >= deadline:
+                break
         if replies:
             self._edge.reply(replies)
+        return served
 
     def _request_failed(self, call: int, method: int, payload: bytes, error: Exception) -> Status:
         """End a call whose service raised what nobody foresaw."""

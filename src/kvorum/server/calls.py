@@ -33,8 +33,11 @@ PROPOSAL_FAILURES = frozenset(
 )
 UNKNOWN_VERSION = "unknown"
 HANDLING_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OTHER_VERSION = "other"
 VERSIONS_MAX = 100
-"""Client versions that are told apart; a client could invent any number of them."""
+VERSION_CHARACTERS_MAX = 32
+"""Client versions that are told apart: a client could invent any number of them, of any length.
+All others count as one."""
 
 
 class CallCounts:
@@ -97,9 +100,14 @@ class CallCounts:
                 self._end(call, Code.CANCELLED)
 
     def _count_version(self, kind: str, metadata: dict[str, bytes]) -> None:
-        version = metadata.get("client-api-version", b"").decode(errors="replace")
-        key = kind, version
-        if version and (key in self.versions or len(self.versions) < VERSIONS_MAX):
+        version = metadata.get("client-api-version", b"")
+        if version:
+            name = OTHER_VERSION
+            if len(version) <= VERSION_CHARACTERS_MAX:
+                name = version.decode(errors="replace")
+            key = kind, name
+            if key not in self.versions and len(self.versions) >= VERSIONS_MAX:
+                key = kind, OTHER_VERSION
             self.versions[key] += 1
 
     def _end(self, call: int, code: Code) -> None:

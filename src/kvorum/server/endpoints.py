@@ -27,6 +27,43 @@ PROFILE_SECONDS_DEFAULT = 5.0
 PROFILE_SECONDS_MAX = 60.0
 PROFILE_LINES = 60
 
+PAGE_SECONDS = 1.0
+PAGES_PER_PERIOD = 5
+"""So often metrics are written anew in so much time: whoever looks now and then sees what is."""
+
+
+class Page:
+    """What is costly to write and asked for by anybody: written anew only so many times a second.
+
+    Whoever asks more often is shown what was written last, which is not older than that.
+    """
+
+    def __init__(self, write: Callable[[], bytes], clock: Callable[[], float]) -> None:
+        self._write = write
+        self._clock = clock
+        self._period_ends = 0.0
+        self._left = 0
+        self._text = b""
+        self._compressed: bytes | None = None
+
+    def text(self) -> bytes:
+        """Return the page."""
+        now = self._clock()
+        if now >= self._period_ends:
+            self._period_ends = now + PAGE_SECONDS
+            self._left = PAGES_PER_PERIOD
+        if self._left:
+            self._left -= 1
+            self._text, self._compressed = self._write(), None
+        return self._text
+
+    def compressed(self) -> bytes:
+        """Return the page, compressed with gzip."""
+        text = self.text()
+        if self._compressed is None:
+            self._compressed = gzip.compress(text, 1)
+        return self._compressed
+
 
 class Endpoints:
     """Answers from what the process knows of itself."""
@@ -42,7 +79,7 @@ class Endpoints:
     ) -> None:
         self._front = front
         self._member = member
-        self._metrics = metrics
+        self._metrics = Page(metrics, member.clock)
         self._arguments = arguments
         self._profile: Profile | None = None
         front.add("/version", Endpoint(self._version))
@@ -56,11 +93,12 @@ class Endpoints:
         self._front.respond(request.call, 200, [JSON], version_document(self._member))
 
     def _show_metrics(self, request: HttpRequest) -> None:
-        body = self._metrics()
         headers = [("content-type", CONTENT_TYPE)]
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers.append(("content-encoding", "gzip"))
-            body = gzip.compress(body, 1)
+            body = self._metrics.compressed()
+        else:
+            body = self._metrics.text()
         self._front.respond(request.call, 200, headers, body)
 
     def _variables(self, request: HttpRequest) -> None:

@@ -5,6 +5,8 @@ readable, another member has answered, a job has ended, or the next moment comes
 member has something to do. A turn takes what arrived, lets the member work for `TURN_SECONDS_MAX`,
 and gives out what it has to say. What other members say and the ticks come first in every turn, so
 that long work never silences a leader; what is for them goes out before anything waits for a disk.
+A batch of clients that takes longer than that is gone on with in the next turn, and nothing more
+is taken from the edge meanwhile.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from enum import Enum
 from math import ceil
 
 from kvorum.api.errors import STOPPED
-from kvorum.edge import Edge, Event, EventKind
+from kvorum.edge import Edge, Event, EventKind, Request
 from kvorum.gateway.http import HttpFront
 from kvorum.member.errors import StartRefused
 from kvorum.member.handover import hand_over
@@ -100,6 +102,8 @@ class Runtime:
         self.slow_applies = 0
         self._leader = 0
         self._is_alone = False
+        # What arrived and is not served yet, in its order.
+        self._events: list[Event] = []
         # The entry that is being applied in several turns, and since when.
         self._long_entry: Entry | None = None
         self._long_since = 0.0
@@ -199,22 +203,31 @@ class Runtime:
         told = self.dialer.poll()
         if told:
             peering.happened(told, now)
-        requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
-        if self.doorman is not None:
-            events = self.doorman.admit(events)
-        if events:
-            events = self._serve_http(events, now)
-            self.counts.happened(events)
+        deadline = now + TURN_SECONDS_MAX
+        requests: list[Request] = []
+        calls_max, bytes_max = self.services.room
+        if calls_max > 0 and bytes_max > 0 and not self._events:
+            requests, self._events = edge.poll(
+                min(calls_max, CALLS_PER_TURN), min(bytes_max, BYTES_PER_TURN)
+            )
+            if self.doorman is not None:
+                self._events = self.doorman.admit(self._events)
+            if requests:
+                self.counts.received(requests)
+            if self._events:
+                self.counts.happened(self._events)
+        events = self._serve_http(now, deadline) if self._events else []
         if now >= self._next_tick:
             self._tick(now)
         self._peers_at = peering.pass_time(now)
         self._take_ended()
-        if requests:
-            self.counts.received(requests)
-        if requests or events:
+        if requests or events or self.services.is_behind:
             self._is_idle = False
-            self.services.serve(requests, events)
-        is_busy = member.turn(now, now + TURN_SECONDS_MAX)
+            self.services.serve(requests, events, deadline)
+            if self._events or self.services.is_behind:
+                # It had all the time there was; the member has its own.
+                deadline = clock() + TURN_SECONDS_MAX
+        is_busy = member.turn(now, deadline)
         if member.out.jobs:
             # Others write what they are sent while this member writes it, too.
             peering.deliver(now)
@@ -238,7 +251,7 @@ class Runtime:
             self.published.set_result(None)
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
-        return is_busy
+        return is_busy or bool(self._events) or self.services.is_behind
 
     def _run_jobs(self, now: float, inline_bytes_max: int) -> bool:
         """Start jobs; those that end at once are taken at once."""
@@ -263,11 +276,14 @@ class Runtime:
                 member.failed(job, error)
         return bool(ended)
 
-    def _serve_http(self, events: list[Event], now: float) -> list[Event]:
-        """Take out what concerns other members and plain HTTP."""
+    def _serve_http(self, now: float, deadline: float) -> list[Event]:
+        """Serve what concerns other members and plain HTTP, and return the rest.
+
+        Near to the deadline it stops; what is behind that stays for the next turn.
+        """
         front, peering, listeners = self.front, self.peering, self.peer_listeners
         rest = []
-        for event in events:
+        for place, event in enumerate(self._events):
             kind, call, detail = event
             if call in peering.open:
                 peering.handle(kind, call, detail, now)
@@ -278,6 +294,11 @@ class Runtime:
                 front.handle(kind, call, detail)
             else:
                 rest.append(event)
+                continue
+            if clock() >= deadline:
+                self._events = self._events[place + 1 :]
+                return rest
+        self._events = []
         return rest
 
     def _tick(self, now: float) -> None:
@@ -382,7 +403,7 @@ class Runtime:
     def _advance_end(self, now: float) -> None:
         """Go on with a clean end: finish calls, flush the database, close the files."""
         if self._phase is Phase.DRAINING:
-            in_flight = len(self.counts.unary) + len(self.front.open)
+            in_flight = len(self.counts.unary) + len(self.front.open) + len(self._events)
             # Whoever has not heard yet that this member ends may still call it, and it serves
             # only while it follows or leads: both come first, if they are a matter of a moment.
             if (in_flight or not self._edge.is_quiet()) and now < self._quiet_by:

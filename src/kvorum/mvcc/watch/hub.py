@@ -17,7 +17,7 @@ Rules:
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -102,6 +102,8 @@ class WatchHub:
         self._unsent_bytes = 0
         self._turn = 0
         self._progress_due: list[tuple[float, int]] = []
+        # Streams whose periodic progress is being told, and their watchers that are left.
+        self._progressing: deque[tuple[WatchStream, Iterator[Watcher]]] = deque()
 
     # What fronts call.
 
@@ -182,6 +184,7 @@ class WatchHub:
         self._abandon_catch_up()
         for entry in self._synced.entries():
             for watcher in entry.watchers:
+                watcher.stream.synced -= 1
                 self._enqueue(watcher, max(watcher.next_revision, self._served_revision + 1))
         self._synced = WatchedRanges()
         self.is_watched = False
@@ -196,7 +199,7 @@ class WatchHub:
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do, before the outgoing list is taken."""
-        if self._publication is not None or self._closing:
+        if self._publication is not None or self._closing or self._progressing:
             return True
         return self._unsent_bytes < UNSENT_BYTES_MAX and bool(self._catch_up or self._behind)
 
@@ -207,6 +210,8 @@ class WatchHub:
         elif self._closing:
             if self._closing[-1].forget_some():
                 self._closing.pop()
+        elif self._progressing:
+            self._tell_progress()
         elif self.has_work:
             self._catch_up_some()
         return self.has_work
@@ -217,7 +222,7 @@ class WatchHub:
         return self._progress_due[0][0] if self._progress_due else inf
 
     def tick(self, now: float) -> None:
-        """Tell the time; sends the periodic progress that is due."""
+        """Tell the time; sends the periodic progress that is due, or begins to."""
         self.now = now
         if self._publication is not None:
             return
@@ -225,8 +230,10 @@ class WatchHub:
             _, call = heappop(self._progress_due)
             stream = self._streams.get(call)
             if stream is not None and stream.progress:
-                self._send_progress(stream)
+                self._progressing.append((stream, iter(tuple(stream.progress))))
                 self.expect_progress(stream)
+        if self._progressing:
+            self._tell_progress()
 
     # What streams call.
 
@@ -274,14 +281,6 @@ class WatchHub:
         if not stream.forget_some():
             self._closing.append(stream)
 
-    def is_current(self, watcher: Watcher) -> bool:
-        """Whether a watcher has been told everything, and the current revision concerns it."""
-        return (
-            watcher.place is Place.SYNCED
-            and watcher.start_revision <= self.history.revision
-            and self._publication is None
-        )
-
     def expect_progress(self, stream: WatchStream) -> None:
         """Send a stream's periodic progress after its interval."""
         due = self._progress_due
@@ -299,9 +298,11 @@ class WatchHub:
             self.is_watched = True
         self._synced.add(watcher.where, watcher)
         watcher.place = Place.SYNCED
+        watcher.stream.synced += 1
 
     def _leave_synced(self, watcher: Watcher) -> None:
         self._synced.remove(watcher.where, watcher)
+        watcher.stream.synced -= 1
         self.is_watched = self._synced.count > 0
 
     def _enqueue(self, watcher: Watcher, next_revision: int) -> None:
@@ -433,9 +434,19 @@ class WatchHub:
             mark("catch-up abandoned")
             self._behind.extendleft(reversed(catch_up.unserved()))
 
-    def _send_progress(self, stream: WatchStream) -> None:
-        header = self.header.field(self.history.revision)
-        for watcher in stream.progress:
-            if not watcher.had_events and self.is_current(watcher) and not self._is_full(stream):
-                self.send(stream, header + watcher.id_field)
-            watcher.had_events = False
+    def _tell_progress(self) -> None:
+        """Tell some watchers, of whichever streams, their periodic progress."""
+        revision = self.history.revision
+        header = self.header.field(revision)
+        left = DELIVERIES_PER_STEP
+        while self._progressing and left:
+            stream, watchers = self._progressing[0]
+            for watcher in islice(watchers, left):
+                left -= 1
+                # Told everything, and the revision concerns it; those with events know already.
+                is_current = watcher.place is Place.SYNCED and watcher.start_revision <= revision
+                if is_current and not watcher.had_events and not self._is_full(stream):
+                    self.send(stream, header + watcher.id_field)
+                watcher.had_events = False
+            if left:
+                self._progressing.popleft()

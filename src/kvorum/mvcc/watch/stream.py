@@ -7,6 +7,7 @@ After `close` nothing refers to the stream or its watchers.
 """
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class WatchStream:
     """The server's side of one Watch call; made by `WatchHub.open_stream`."""
 
     __slots__ = (
+        "_future",
         "_hub",
         "_next_id",
         "_watchers",
@@ -38,6 +40,7 @@ class WatchStream:
         "is_paused",
         "progress",
         "progress_seconds",
+        "synced",
         "turn",
         "unsent_bytes",
     )
@@ -48,12 +51,17 @@ class WatchStream:
         self.held: dict[Watcher, None] = {}
         self.progress: dict[Watcher, None] = {}
         self.progress_seconds = progress_seconds
+        self.synced = 0
+        """How many of the watchers are synced; the hub counts."""
         # What was sent since the outgoing list was last taken; of an earlier turn, it is 0.
         self.turn = -1
         self.unsent_bytes = 0
         self._hub = hub
         self._watchers: dict[int, Watcher] = {}
         self._next_id = 0
+        # A heap of watchers whose start was in the future: (-start revision, watch id). Those
+        # that were cancelled leave theirs behind.
+        self._future: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         """Count the watchers, with those that a compaction ended."""
@@ -90,12 +98,15 @@ class WatchStream:
             watch_id = self._next_id
             self._next_id += 1
         selection = PREV_KV if prev_kv else 0
-        for kind in filters:
+        # A request may name a million of them.
+        for kind in set(filters):
             selection |= _FILTERS.get(kind, 0)
         watcher = Watcher(self, watch_id, where, start_revision, selection, fragment)
         self._watchers[watch_id] = watcher
         hub.send(self, hub.header.field(hub.history.revision) + watcher.id_field + CREATED)
         hub.watchers_open += 1
+        if start_revision > hub.history.revision:
+            self._await(watcher)
         hub.admit(watcher)
         if progress_notify:
             self.progress[watcher] = None
@@ -120,11 +131,36 @@ class WatchStream:
         """Serve a WatchProgressRequest.
 
         It is dropped, as etcd drops it, unless every watcher of the stream has been told
-        everything: a client may take the answer's revision as its place to resume.
+        everything, and the current revision concerns it: a client may take the answer's revision
+        as its place to resume. To find out takes the same time however many watchers there are.
         """
         hub = self._hub
-        if self._watchers and all(map(hub.is_current, self._watchers.values())):
+        is_synced = self._watchers and self.synced == len(self._watchers)
+        if is_synced and not hub.is_publishing and not self._awaits_future():
             hub.send(self, hub.header.field(hub.history.revision) + NO_WATCHER_FIELD)
+
+    def _await(self, watcher: Watcher) -> None:
+        """Note a watcher whose start is in the future."""
+        future = self._future
+        if len(future) > 2 * len(self._watchers) + 64:
+            future[:] = [each for each in future if self._is_watched(each)]
+            heapify(future)
+        heappush(future, (-watcher.start_revision, watcher.watch_id))
+
+    def _awaits_future(self) -> bool:
+        """Whether a watcher begins behind the current revision."""
+        future = self._future
+        # The last start is the first here.
+        while future and -future[0][0] > self._hub.history.revision:
+            if self._is_watched(future[0]):
+                return True
+            heappop(future)
+        future.clear()
+        return False
+
+    def _is_watched(self, start: tuple[int, int]) -> bool:
+        watcher = self._watchers.get(start[1])
+        return watcher is not None and watcher.start_revision == -start[0]
 
     def pause(self) -> None:
         """Send no events: the client does not take what was sent.
