@@ -23,6 +23,7 @@ from bench.abuse.wire import (
     literal,
     message,
 )
+from kvorum.api.codec import varint
 
 RANGE = head(b"/etcdserverpb.KV/Range")
 WATCH = head(b"/etcdserverpb.Watch/Watch")
@@ -65,7 +66,7 @@ def rapid_reset(target: Target, count: int, deadline: float) -> Seen:
                     pieces += [part[:5], stream, part[9:]]
             wire.send(b"".join(pieces), deadline)
             sent += BATCH
-        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + 1.0))
+        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         end = f"GOAWAY {wire.goaway}" if wire.goaway is not None else "all taken"
     return Seen(f"{sent:,} calls cancelled; {end}")
 
@@ -79,7 +80,7 @@ def pings(target: Target, count: int, deadline: float) -> Seen:
 def pings_unread(target: Target, count: int, deadline: float) -> Seen:
     """Send pings, and read none of the answers."""
     with Wire(target.client, reads=False) as wire:
-        end = min(deadline, time.monotonic() + 5.0)
+        end = min(deadline, time.monotonic() + target.hold_seconds)
         sent = wire.send(frame(PING, 0, 0, bytes(8)) * count, end)
         return Seen(f"{sent // 17:,} pings were taken")
 
@@ -103,7 +104,7 @@ def continuations(target: Target, count: int, deadline: float) -> Seen:
         sent = 0
         while sent < count and not wire.is_closed and time.monotonic() < deadline:
             sent += wire.send(more * 100, deadline) // len(more)
-        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + 1.0))
+        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         end = f"GOAWAY {wire.goaway}" if wire.goaway is not None else "closed"
         return Seen(f"{sent:,} frames; {end if wire.is_closed else 'all taken'}")
 
@@ -116,7 +117,7 @@ def empty_continuations(target: Target, count: int, deadline: float) -> Seen:
         sent = 0
         while sent < count and not wire.is_closed and time.monotonic() < deadline:
             sent += wire.send(more * BATCH, deadline) // len(more)
-        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + 1.0))
+        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         end = f"GOAWAY {wire.goaway}" if wire.goaway is not None else "closed"
         return Seen(f"{sent:,} frames; {end if wire.is_closed else 'all taken'}")
 
@@ -132,8 +133,9 @@ def empty_messages(target: Target, count: int, deadline: float) -> Seen:
     """Send messages without a byte on a watch stream."""
     with Wire(target.client) as wire:
         stream = wire.call(WATCH, CREATE, deadline, end=False)
-        is_sent = wire.say(stream, message(b"") * count, deadline)
-        text = "all taken" if is_sent else "closed" if wire.is_closed else "held back"
+        wire.say(stream, message(b"") * count + message(CREATE), deadline)
+        is_served = wire.until(lambda: wire.messages[stream] >= 2, deadline)
+        text = "all served" if is_served else "closed" if wire.is_closed else "held back"
         return Seen(f"{count:,} messages; {text}; {told(wire.statuses)}")
 
 
@@ -148,27 +150,18 @@ def window_updates(target: Target, count: int, deadline: float) -> Seen:
 
 def gzip_bomb(target: Target, count: int, deadline: float) -> Seen:
     """Send messages on a watch stream that are a thousand times as large unpacked."""
-    # A key of zeros in a request that creates a watcher, as large as a request may be.
-    inner = b"\x0a" + _varint(UNPACKED_BYTES) + bytes(UNPACKED_BYTES)
-    packed = gzip.compress(b"\x0a" + _varint(len(inner)) + inner, 9)
+    # Zeros in a field that nobody knows, as many as a request may have.
+    inner = b"\x7a" + varint(UNPACKED_BYTES) + bytes(UNPACKED_BYTES)
+    packed = gzip.compress(inner, 9)
     block = head(b"/etcdserverpb.Watch/Watch", (b"grpc-encoding", b"gzip"))
     with Wire(target.client) as wire:
         stream = wire.next_stream()
         wire.send(frame(HEADERS, END_HEADERS, stream, block), deadline)
-        is_sent = wire.say(stream, message(packed, 1) * count, deadline)
-        wire.until(lambda: stream in wire.ended, min(deadline, time.monotonic() + 3.0))
-        text = "all taken" if is_sent else "closed" if wire.is_closed else "held back"
+        wire.say(stream, message(packed, 1) * count + message(CREATE), deadline)
+        is_served = wire.until(lambda: wire.messages[stream] >= 1, deadline)
+        text = "all served" if is_served else "closed" if wire.is_closed else "held back"
         sizes = f"{count:,} messages of {len(packed):,} bytes, {len(inner):,} unpacked"
         return Seen(f"{sizes}; {text}; {told(wire.statuses)}")
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def version_labels(target: Target, count: int, deadline: float) -> Seen:

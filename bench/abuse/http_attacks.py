@@ -154,7 +154,7 @@ def unread_answers(target: Target, count: int, deadline: float) -> Seen:
             if wire.is_closed:
                 break
         # What they cost shows while they are held.
-        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + 3.0))
+        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         return Seen(f"{sent:,} sent{', closed' if wire.is_closed else ''}; {told(wire.statuses)}")
 
 
@@ -167,7 +167,7 @@ def unread_connections(target: Target, count: int, deadline: float) -> Seen:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             with contextlib.suppress(OSError):
                 each.sendall(asked)
-        time.sleep(max(0.0, min(3.0, deadline - time.monotonic())))
+        time.sleep(max(0.0, min(target.hold_seconds, deadline - time.monotonic())))
     finally:
         for each in made:
             each.close()
@@ -180,7 +180,7 @@ def slow_heads(target: Target, count: int, deadline: float) -> Seen:
     addresses = (target.client, target.metrics, target.peer)
     for address in addresses:
         made += connections(address, count // len(addresses), deadline)
-    end = min(deadline, time.monotonic() + 5.0)
+    end = min(deadline, time.monotonic() + target.hold_seconds)
     closed = 0
     try:
         for at in range(len(TRICKLE)):
@@ -206,12 +206,12 @@ def idle_connections(target: Target, count: int, deadline: float) -> Seen:
         made = connections(target.client, count, deadline)
         for each in made:
             stack.callback(each.close)
-        time.sleep(0.5)  # those in the listen queue are taken, as far as they ever are
+        time.sleep(min(0.5, target.hold_seconds))  # those that wait to be accepted are, if ever
         waited, answered = 0.0, 0
-        for _ in range(MEMBER_CONNECTIONS):
+        while answered < MEMBER_CONNECTIONS and time.monotonic() < deadline:
             began = time.monotonic()
             with contextlib.suppress(OSError):
-                member = connect(target.peer, ANSWER_SECONDS_MAX)
+                member = connect(target.peer, deadline - began)
                 stack.callback(member.close)
                 member.sendall(b"GET /version HTTP/1.1\r\nHost: a\r\n\r\n")
                 answered += status_of(member.recv(1000)) == "200"
@@ -228,5 +228,5 @@ ATTACKS = (
     Attack("HTTP/2 answers unread", unread_answers, 10_000, 100),
     Attack("HTTP/1.1 answers unread", unread_connections, 500, 10),
     Attack("slow heads", slow_heads, 3_000, 30),
-    Attack("idle connections", idle_connections, 2_000, 600, descriptors=512),
+    Attack("idle connections", idle_connections, 2_000, 600, 20.0, descriptors=512),
 )

@@ -19,7 +19,7 @@ ADD = head(b"/etcdserverpb.Cluster/MemberAdd")
 LIST = "/etcdserverpb.Cluster/MemberList"
 BRACKETS = b"[" * 200_000
 LAST_TERM = 2**64 - 1
-SETTLE_SECONDS = 2.0
+ANSWER_SECONDS_MAX = 2.0
 ESCAPES = "\u009b31mforged\u2028\u007f".encode()
 FORGED = b'{"level":"info","msg":"forged"}'
 CONTROLS = frozenset(range(32)) - {0x09} | {0x7F}
@@ -73,7 +73,7 @@ def member_of_brackets(target: Target, count: int, deadline: float) -> Seen:
         wanted = (b"/version", b"/raft/probing")
         while time.monotonic() < end and target.is_running():
             if all(any(each in line for line in asked) for each in wanted):
-                time.sleep(SETTLE_SECONDS)
+                time.sleep(target.hold_seconds)
                 break
             time.sleep(0.05)
         kinds = Counter(line.split(b" ")[1].decode() for line in asked if b" " in line)
@@ -86,10 +86,10 @@ def log_injection(target: Target, count: int, deadline: float) -> Seen:
     for address in (target.client, target.metrics, target.peer):
         for each in (b"X-Server-Version: ", b"X-PeerURLs: http://", b"X-Raft-To: "):
             asked = request(b"/raft/stream/message/" + ESCAPES, each + ESCAPES)
-            exchange(address, asked, SETTLE_SECONDS)
+            exchange(address, asked, ANSWER_SECONDS_MAX)
         for each in (b"/raft", b"/raft/snapshot", b"/members/promote/" + ESCAPES):
             asked = request(each, b"X-Etcd-Cluster-ID: " + ESCAPES, method=b"POST", body=FORGED)
-            exchange(address, asked, SETTLE_SECONDS)
+            exchange(address, asked, ANSWER_SECONDS_MAX)
     with _answering(ESCAPES + b"\n" + FORGED + b"\n", b"500 \xc2\x9b31mforged") as (url, asked_for):
         status = _add(target, url, deadline)
         end = min(deadline, time.monotonic() + count)
@@ -138,16 +138,16 @@ def last_term(target: Target, count: int, deadline: float) -> Seen:
     seen: Counter[str] = Counter()
     for _ in range(count):
         seen[status_of(exchange(target.peer, asked, deadline - time.monotonic()))] += 1
-    end = min(deadline, time.monotonic() + SETTLE_SECONDS)
+    end = min(deadline, time.monotonic() + target.hold_seconds)
     while time.monotonic() < end and target.is_running():
         time.sleep(0.05)
     return Seen(told(seen))
 
 
 ATTACKS = (
-    Attack("member http://\u00e9:2380", member_not_ascii, 6, 2, leaves_marks=True),
-    Attack("member that says [[[[", member_of_brackets, 12, 12, leaves_marks=True),
-    Attack("log injection", log_injection, 6, 3, leaves_marks=True),
+    Attack("member http://\u00e9:2380", member_not_ascii, 6, 1, leaves_marks=True),
+    Attack("member that says [[[[", member_of_brackets, 12, 6, leaves_marks=True),
+    Attack("log injection", log_injection, 6, 1, leaves_marks=True),
     Attack("promote 5,000 digits", promotion_of_digits, 5_000, 5_000),
     Attack("heartbeat of the last term", last_term, 1, 1, members=2, leaves_marks=True),
 )

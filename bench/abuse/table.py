@@ -37,6 +37,19 @@ class Outcome:
         )
 
 
+def best(rounds: Sequence[Outcome]) -> Outcome:
+    """Return the least of each figure, for a neighbour only ever adds; but survived is each."""
+    fallen = [each for each in rounds if each.survived != SURVIVED]
+    if fallen:
+        return fallen[0]
+    return Outcome(
+        min(each.memory_bytes or 0 for each in rounds),
+        min(each.processor_seconds or 0.0 for each in rounds),
+        min(each.put_seconds for each in rounds),
+        SURVIVED,
+    )
+
+
 def header(names: Sequence[str], width: int) -> str:
     """Return the first two lines."""
     first, second = [" " * width], ["attack".ljust(width)]

@@ -14,6 +14,8 @@ class Target:
     metrics: str
     log: Path
     is_running: Callable[[], bool]
+    hold_seconds: float = 3.0
+    """How long an attack that holds something does so, for what it costs to show."""
 
 
 @dataclass(frozen=True, slots=True)
