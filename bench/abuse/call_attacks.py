@@ -6,9 +6,11 @@ from bench.abuse.bystander import FAILED
 from bench.abuse.http_attacks import told
 from bench.abuse.target import Attack, Seen, Target
 from bench.abuse.wire import Wire, head, message
+from bench.load import fill
 from kvorum.api.pb.etcdserverpb import (
     DeleteRangeRequest,
     LeaseGrantRequest,
+    LeaseKeepAliveRequest,
     PutRequest,
     RangeRequest,
     RequestOp,
@@ -24,6 +26,8 @@ RANGE = head(b"/etcdserverpb.KV/Range")
 TXN = head(b"/etcdserverpb.KV/Txn")
 WATCH = head(b"/etcdserverpb.Watch/Watch")
 GRANT = head(b"/etcdserverpb.Lease/LeaseGrant")
+KEEP_ALIVE = head(b"/etcdserverpb.Lease/LeaseKeepAlive")
+LOCK = head(b"/v3lockpb.Lock/Lock")
 LEASES = head(b"/etcdserverpb.Lease/LeaseLeases")
 SNAPSHOT = head(b"/etcdserverpb.Maintenance/Snapshot")
 
@@ -154,6 +158,44 @@ def many_leases(target: Target, count: int, deadline: float) -> Seen:
         return Seen(f"{granted:,} granted, listed: {', '.join(sorted(statuses))}")
 
 
+def many_locks(target: Target, count: int, deadline: float) -> Seen:
+    """Ask so often for one lock that somebody has, and break the connection off."""
+    with Wire(target.client) as wire:
+        for _ in range(count):
+            wire.call(LOCK, b"\x0a\x04lock", deadline)
+        wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
+        answered = len(wire.ended)
+    time.sleep(min(1.0, target.hold_seconds))  # the end of all of them costs, too
+    return Seen(f"{count:,} calls, {answered:,} answered")
+
+
+def put_many(target: Target, count: int, deadline: float) -> None:
+    """Put 2,500 small keys for each of so many ranges."""
+    del deadline
+    fill(target.client, ((b"many%08d" % each, b"v") for each in range(2_500 * count)))
+
+
+def ranges_in_one(target: Target, count: int, deadline: float) -> Seen:
+    """Send one Txn that asks for all keys so many times."""
+    every = RangeRequest(key=b"many", range_end=b"manz", keys_only=True)
+    body = TxnRequest(success=[RequestOp(request_range=every)] * count).SerializeToString()
+    with Wire(target.client) as wire:
+        status = wire.answered(wire.call(TXN, body, deadline), deadline)
+        return Seen(f"{status}, {wire.data_bytes / 1e6:.0f} MB")
+
+
+def keep_alives(target: Target, count: int, deadline: float) -> Seen:
+    """Keep one lease alive so many times in one burst."""
+    grant = LeaseGrantRequest(TTL=3600, ID=7).SerializeToString()
+    alive = LeaseKeepAliveRequest(ID=7).SerializeToString()
+    with Wire(target.client) as wire:
+        wire.answered(wire.call(GRANT, grant, deadline), deadline)
+        stream = wire.call(KEEP_ALIVE, alive, deadline, end=False)
+        wire.say(stream, message(alive) * (count - 1), deadline)
+        wire.until(lambda: wire.messages[stream] >= count or stream in wire.ended, deadline)
+        return Seen(f"{wire.messages[stream]:,} answers")
+
+
 ATTACKS = (
     Attack("progress requests", progress_requests, 1_000, 10, 60.0),
     Attack("cancel storm", cancel_storm, 100_000, 500, 60.0),
@@ -162,5 +204,8 @@ ATTACKS = (
     Attack("range of 200 x 1 MB", large_range, 200, 5, 60.0, prepare=put_large),
     Attack("ranges unread", unread_ranges, 100, 10, 60.0, prepare=put_twenty_large),
     Attack("snapshots unread", unread_snapshots, 80, 1, 100.0, prepare=put_twenty_large),
+    Attack("40 ranges in one Txn", ranges_in_one, 40, 4, 60.0, prepare=put_many),
+    Attack("10,000 locks", many_locks, 10_000, 100),
+    Attack("keep-alives", keep_alives, 100_000, 500),
     Attack("leases", many_leases, 100_000, 200, 90.0),
 )
