@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -113,6 +113,9 @@ bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of
 
 bench-server: setup h2load $(TRY_ORACLE) ## Compare the server with etcd: rates, latencies, memory, start-up
 	$(BIN)/python -m bench.server
+
+abuse: setup $(TRY_ORACLE) ## Attack the server and a real etcd beside it, and print one table; ONLY="part of a name"
+	$(BIN)/python -m bench.abuse $(if $(ONLY),--only "$(ONLY)")
 
 trace-put: setup ## Show, system call by system call, that an answer follows its fdatasync
 	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq strace; }

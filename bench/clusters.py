@@ -91,11 +91,17 @@ def wait_for_index(member: Server, index: int) -> None:
 
 
 @contextmanager
-def running_cluster(name: str, directory: Path, size: int) -> Iterator[Cluster]:
-    """Run a cluster for as long as the block takes."""
-    cluster = Cluster(name, directory / name, size)
+def ended_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """End the members of a cluster, those that were started, after the block."""
     with ExitStack() as stack:
         for member in cluster.members:
             stack.callback(member.kill)
+        yield cluster
+
+
+@contextmanager
+def running_cluster(name: str, directory: Path, size: int) -> Iterator[Cluster]:
+    """Run a cluster for as long as the block takes."""
+    with ended_cluster(Cluster(name, directory / name, size)) as cluster:
         cluster.start()
         yield cluster

@@ -85,18 +85,21 @@ class Server:
         self.directory = directory
         self.flags = [f"--initial-cluster=default={self.peer_url}", *flags]
         """The last of equal ones counts."""
+        self.prefix: list[str] = []
+        """A command that starts the program, such as one that sets limits."""
         self.start_seconds = 0.0
         self._scheme = scheme
-        self._log = directory.parent / f"{directory.name}.log"
+        self.log = directory.parent / f"{directory.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
         """Start the process, and do not wait for it."""
         client_url = f"{self._scheme}://{self.address}"
         self._began = time.monotonic()
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self.prefix,
                     program(self.name),
                     f"--data-dir={self.directory}",
                     f"--listen-client-urls={client_url}",
@@ -116,7 +119,7 @@ class Server:
         while not self._is_healthy():
             took_too_long = time.monotonic() > self._began + START_SECONDS_MAX
             if self._running().poll() is not None or took_too_long:
-                raise SystemExit(f"{self.name} does not serve; its log is {self._log}")
+                raise SystemExit(f"{self.name} does not serve; its log is {self.log}")
             time.sleep(0.01)
         self.start_seconds = time.monotonic() - self._began
 
@@ -139,6 +142,11 @@ class Server:
             return False
         finally:
             connection.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._running().poll() is None
 
     @property
     def pid(self) -> int:

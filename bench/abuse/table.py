@@ -1,0 +1,68 @@
+"""One table: a line for each attack, and in it what it did to each server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.abuse.bystander import FAILED
+
+MEBIBYTE = 1 << 20
+SURVIVED = "yes"
+COLUMNS = (
+    ("peak memory, MiB", 9),
+    ("processor, s", 8),
+    ("worst put, ms", 9),
+    ("survived", 14),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attack did to one server."""
+
+    memory_bytes: int | None
+    """Resident at the peak, above what was there before; None if the server ended."""
+    processor_seconds: float | None
+    put_seconds: float
+    """Of the bystander's longest put, or of whom the attack is aimed at."""
+    survived: str
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the figures as they are shown."""
+        memory, seconds, put = self.memory_bytes, self.processor_seconds, self.put_seconds
+        return (
+            "-" if memory is None else f"{memory / MEBIBYTE:,.0f}",
+            "-" if seconds is None else f"{seconds:,.1f}",
+            "failed" if put == FAILED else f"{put * 1000:,.0f}",
+            self.survived,
+        )
+
+
+def best(rounds: Sequence[Outcome]) -> Outcome:
+    """Return the least of each figure, for a neighbour only ever adds; but survived is each."""
+    fallen = [each for each in rounds if each.survived != SURVIVED]
+    if fallen:
+        return fallen[0]
+    return Outcome(
+        min(each.memory_bytes or 0 for each in rounds),
+        min(each.processor_seconds or 0.0 for each in rounds),
+        min(each.put_seconds for each in rounds),
+        SURVIVED,
+    )
+
+
+def header(names: Sequence[str], width: int) -> str:
+    """Return the first two lines."""
+    first, second = [" " * width], ["attack".ljust(width)]
+    for title, cell in COLUMNS:
+        first.append(title.center((cell + 1) * len(names) - 1))
+        second += [name.rjust(cell) for name in names]
+    return " ".join(first).rstrip() + "\n" + " ".join(second)
+
+
+def line(name: str, outcomes: Sequence[Outcome], width: int) -> str:
+    """Return the line of an attack; the same columns of all servers stand together."""
+    parts = [name.ljust(width)]
+    rows = [outcome.cells() for outcome in outcomes]
+    for number, (_, cell) in enumerate(COLUMNS):
+        parts += [row[number].rjust(cell) for row in rows]
+    return " ".join(parts)

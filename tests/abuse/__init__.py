@@ -1,0 +1,1 @@
+"""Attacks in a small size, of which every one is survived."""
