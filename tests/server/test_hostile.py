@@ -1,7 +1,8 @@
 """Whatever comes in over HTTP, at every kind of listener: it is answered or closed, and no more.
 
-Real servers, one on each edge, are sent requests made of pieces that have hurt parsers. None of
-them may end the server, and none may raise what nobody foresaw, which the log would tell.
+Real servers, one on the usual edge and one on the pure one, are sent requests made of pieces that
+have hurt parsers. None of them may end the server, and none may raise what nobody foresaw, which
+the log would tell.
 `make properties` tries others; KVORUM_EXAMPLES says how many.
 """
 
@@ -52,13 +53,11 @@ class Sent(NamedTuple):
     is_member: bool
 
 
-@pytest.fixture(scope="module", params=["native", "python"])
+@pytest.fixture(scope="module", params=["", "python"], ids=["usual", "python"])
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     with ExitStack() as stack:
-        monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
-        monkeypatch.setenv("KVORUM_EDGE", request.param)
         peers, metrics = (stack.enter_context(held_port()) for _ in range(2))
         directory = tmp_path_factory.mktemp("hostile")
         flags = [
@@ -66,7 +65,11 @@ def place(
             f"--listen-metrics-urls=http://127.0.0.1:{metrics}",
             "--enable-pprof",
         ]
-        with running_kvorum(directory, *flags) as server:
+        with ExitStack() as running:
+            with pytest.MonkeyPatch.context() as patch:
+                if request.param:
+                    patch.setenv("KVORUM_EDGE", request.param)
+                server = running.enter_context(running_kvorum(directory, *flags))
             port = int(server.address.rpartition(":")[2])
             ports = dict(zip(LISTENERS, (port, metrics, peers), strict=True))
             addresses = {name: ("127.0.0.1", each) for name, each in ports.items()}
