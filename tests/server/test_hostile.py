@@ -29,7 +29,7 @@ from tests.kvorum import Kvorum, running_kvorum
 from tests.ports import held_port
 from tests.rpc.harness import Harness
 
-EXAMPLES = int(os.environ.get("KVORUM_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("KVORUM_EXAMPLES", "25"))
 WAIT_SECONDS = 20.0
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LISTENERS = ("clients", "metrics", "members")
