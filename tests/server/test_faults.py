@@ -224,7 +224,7 @@ def test_what_a_start_removes_counts_as_room(
     from kvorum.server.logs import Logger
 
     system = os.statvfs(tmp_path)
-    little = SEGMENT_BYTES // system.f_frsize - (4 if is_enough else 64)
+    little = SEGMENT_BYTES // system.f_frsize - (4 if is_enough else 1024)
 
     class Small:
         f_bavail, f_frsize = little, system.f_frsize
@@ -232,7 +232,7 @@ def test_what_a_start_removes_counts_as_room(
     left = tmp_path / "data" / "member" / name
     left.parent.mkdir(parents=True)
     with left.open("wb") as file:
-        file.write(b"left over" * (8 * system.f_frsize // 9))
+        file.write(b"left over" * (64 * system.f_frsize // 9))
         os.fsync(file.fileno())
     current = tmp_path / "data" / "member" / "backend" / "CURRENT"
     current.parent.mkdir(exist_ok=True)
