@@ -133,6 +133,8 @@ def test_a_removed_leader_renews_no_lease() -> None:
     leader = cluster.leader()
     grant = LeaseGrantRequest(ID=7, TTL=60).SerializeToString()
     cluster.success(leader, leader.propose(requests.LEASE_GRANT, grant))
+    # A read confirms that it leads.
+    cluster.success(leader, leader.range(b"key"))
     assert try_renew(leader.running, 7) == 60
     assert cluster.success(leader, change(leader, removed(leader))) == b"done"
     assert leader.running.is_leader
