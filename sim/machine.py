@@ -146,10 +146,7 @@ class Machine:
         self.is_retired = False
         self.paused_until = 0.0
         self.deaf_until = 0.0
-        self.seen_revision = 0
-        self.seen_term = 0
-        self.seen_committed = 0
-        self.seen_applied = 0
+        self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
         self.seen_configuration: Configuration | None = None
         self.crashes = 0
         self.starts = 0
@@ -277,10 +274,7 @@ class Machine:
         self.member = member
         self.peers.begin(member)
         self.front = self._make_front(member, self.edge)
-        self.seen_revision = 0
-        self.seen_term = 0
-        self.seen_committed = 0
-        self.seen_applied = 0
+        self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
         self.seen_configuration = None
         self.line(f"up applied {member.applied} revision {member.store.revision}")
         self._has_ticked = False

@@ -13,6 +13,7 @@ from examples.raftexample.service import Service
 from kvorum.edge import EventKind, open_edge
 from kvorum.files.real import RealFiles
 from kvorum.peer.transport import Identity, Settings, Transport
+from kvorum.peer.transport.headers import READ_HEADERS
 from kvorum.server.credentials import Credentials, DialSettings
 from kvorum.server.dialer import HttpDialer
 
@@ -31,7 +32,7 @@ class Server:
         directory = f"raftexample-{node_id}"
         draw = random.SystemRandom().randrange
         self._node = Node(node_id, urls, RealFiles(), directory, self._logger, draw, joins=joins)
-        self._edge = open_edge([])
+        self._edge = open_edge([], http_headers=READ_HEADERS)
         own_url = urls[node_id - 1]
         self._peer_listener, _ = self._edge.listen(urlsplit(own_url).netloc, http1_only=True)
         self._edge.listen(f"127.0.0.1:{port}")

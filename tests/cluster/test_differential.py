@@ -13,7 +13,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.members import Cluster, until
 from tests.cluster.network import Network
 from tests.rpc.calls import Call, every_call, sequences
-from tests.rpc.oracle import Oracle
+from tests.rpc.oracle import Oracle, settled
 from tests.rpc.pair import Pair
 from tests.rpc.pairs import SEQUENCES
 
@@ -30,7 +30,7 @@ class Twins:
     def __init__(self, ours: Cluster, theirs: Cluster) -> None:
         self._clusters = (ours, theirs)
         self.pairs = [
-            Pair(Oracle(one.address), Oracle(other.address))
+            Pair(Oracle(one.address), settled(Oracle(other.address)))
             for one, other in zip(ours, theirs, strict=True)
         ]
 

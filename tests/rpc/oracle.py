@@ -11,7 +11,8 @@ from google.protobuf.message import Message
 
 from kvorum.api.descriptors import Method, methods
 from kvorum.api.errors import Code, Status
-from tests.etcd import running_etcd
+from kvorum.api.pb import etcdserverpb as pb
+from tests.etcd import is_target, running_etcd
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
 CALL_SECONDS_MAX = 20
@@ -82,6 +83,15 @@ class Oracle:
 
     def close(self) -> None:
         self.channel.close()
+
+
+def settled(server: Oracle) -> Oracle:
+    """Return a server when it has written down of which version its data is."""
+    version = ""
+    while version != ("3.7.0" if is_target() else ""):
+        status: Any = server.ask("Maintenance/Status", pb.StatusRequest())
+        version = status.storageVersion
+    return server
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.rpc.oracle import running_oracle
+from tests.rpc.oracle import running_oracle, settled
 from tests.rpc.pair import Pair, settled_harness
 
 SEQUENCES = int(os.environ.get("KVORUM_SEQUENCES", "100"))
@@ -26,7 +26,7 @@ class Pairs:
         if self._pair is None:
             directory = self._factory.mktemp("pair")
             oracle = self._running.enter_context(running_oracle(directory))
-            self._pair = Pair(settled_harness(), oracle)
+            self._pair = Pair(settled_harness(), settled(oracle))
         try:
             yield self._pair
         except BaseException:

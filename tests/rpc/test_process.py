@@ -20,7 +20,7 @@ from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.etcd import binary
 from tests.kvorum import running_kvorum
 from tests.rpc.calls import Call, every_call, sequences
-from tests.rpc.oracle import Oracle, by_name, running_oracle, status_of
+from tests.rpc.oracle import Oracle, by_name, running_oracle, settled, status_of
 from tests.rpc.pair import Pair
 from tests.rpc.pairs import SEQUENCES
 
@@ -52,7 +52,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         running_server(tmp_path_factory.mktemp("pair")) as ours,
         running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
     ):
-        yield Pair(ours, oracle)
+        yield Pair(ours, settled(oracle))
 
 
 @given(calls=sequences(every_call))

@@ -259,7 +259,7 @@ def parse_txn_slices(
                     length, inner = data[body + 1], body + 2
                     if length >= 0x80:
                         length, inner = _length(data, body + 1)
-                    if inner + length != end or tag > 0x1A:
+                    if inner + length != end or tag not in (0x12, 0x1A):
                         return None
                     nested = yield from parse_txn_slices(data[inner:end], nesting_max - 1)
                     if nested is None:

@@ -26,7 +26,10 @@ class Source(Protocol):
 
 
 def is_enabled(source: Source) -> bool:
-    """Tell whether only those who authenticate may use what a database holds."""
+    """Tell whether only those who authenticate may use what a database holds.
+
+    Of an image it takes the one walk through that bucket: whoever copies it opens another.
+    """
     return dict(source.items(AUTH)).get(AUTH_ENABLED) == _ENABLED
 
 

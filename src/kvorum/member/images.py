@@ -85,6 +85,18 @@ class InstallImage:
 
     def run(self, files: Files, environments: Environments) -> None:
         """Load it; raises MemberStopped, and changes nothing, if it must not be served."""
+        self._refuse_users(files)
+        image = open_image(files, self.path)
+        try:
+            content = sealed_content(image, environments.native)
+            install_sealed(
+                files, environments, self.directory, content, quota_bytes=self.quota_bytes
+            )
+        finally:
+            image.close()
+
+    def _refuse_users(self, files: Files) -> None:
+        # An image of its own: a bucket is walked once.
         image = open_image(files, self.path)
         try:
             if enabled.is_enabled(image):
@@ -93,10 +105,6 @@ class InstallImage:
                     "'etcdctl auth disable' on the cluster, remove this member from it, and add it "
                     "anew with an empty data directory"
                 )
-            content = sealed_content(image, environments.native)
-            install_sealed(
-                files, environments, self.directory, content, quota_bytes=self.quota_bytes
-            )
         finally:
             image.close()
 

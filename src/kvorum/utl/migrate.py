@@ -73,15 +73,16 @@ def from_etcd(files: Files, environments: Environments, source: Place, target: P
         history = _behind(log, snapshot, facts)
         history = history._replace(entries=[translated(each) for each in history.entries])
         _check_users(history.entries)
-        with (
-            opened_snapshot(files, path, HashCheck.SKIPPED) as image,
-            Progress("taking over", image.size) as progress,
-        ):
+        with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
             if enabled.is_enabled(image):
                 raise UtlError(
                     f"{source.data} is not taken over: {enabled.REASON}. Start etcd on it, run "
                     "'etcdctl auth disable', stop it, and migrate then"
                 )
+        with (
+            opened_snapshot(files, path, HashCheck.SKIPPED) as image,
+            Progress("taking over", image.size) as progress,
+        ):
             content = facts.content(progress.counted(checked_content(image)))
             install(files, environments, str(backend), content)
         write_history(files, snap, stage.wal, history)
