@@ -75,7 +75,7 @@ def test_once_it_is_disabled_users_are_kept_and_everything_is_served(tmp_path: P
         done("etcdctl", f"--endpoints={etcd.address}", *ROOT, "auth", "disable")
         # Questions go through the log too, and stop nobody who reads it.
         etcd.ask("auth/user/list")
-        etcd.ask("auth/status")
+        status = etcd.ask("auth/status")
     source, ours, back = tmp_path / "data", tmp_path / "ours", tmp_path / "back"
     done("kvorumutl", "migrate", "--data-dir", source, "--output-dir", ours)
     with running_kvorum(ours) as kvorum:
@@ -86,6 +86,7 @@ def test_once_it_is_disabled_users_are_kept_and_everything_is_served(tmp_path: P
     done("kvorumutl", *to_etcd, "--data-dir", ours, "--output-dir", back)
     with running_etcd(back) as etcd:
         assert etcd.ask("auth/user/list")["users"] == ["root"]
+        assert etcd.ask("auth/status")["authRevision"] == status["authRevision"]
 
 
 def test_a_directory_with_it_does_not_start() -> None:

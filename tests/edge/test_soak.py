@@ -20,7 +20,7 @@ from tests.edge.wire import Wire, connect, grpc_headers, message
 STREAMS = {"python": 2_000, "native": 20_000}
 GROWTH_BYTES_MAX = 8 << 20
 IDLE = {"python": 500, "native": 10_000}
-IDLE_BYTES_MAX = {"python": 150 * 1024, "native": 40 * 1024}
+IDLE_BYTES_MAX = {"python": 150 * 1024, "native": 42 * 1024}
 RESERVE = 500
 
 
