@@ -20,7 +20,7 @@ from bench.servers import opponent, running
 from kvorum.api.codec import HeaderEncoder, key_value, length_delimited
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.edge import TlsSettings, edge_name, open_edge
-from kvorum.server.certificates import self_signed
+from kvorum.net.certificates import self_signed
 
 RANGE = "/etcdserverpb.KV/Range"
 KEY, VALUE = b"/bench/key", b"x" * 256

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 import uvloop
 
 from kvorum.edge import EventKind, TlsSettings, edge_name, open_edge
+from kvorum.net.certificates import self_signed
+from kvorum.net.credentials import Credentials, DialSettings
+from kvorum.net.dialer import HttpDialer
 from kvorum.peer.transport.headers import READ_HEADERS, Identity
 from kvorum.peer.transport.settings import Settings
 from kvorum.peer.transport.transport import Transport
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message, MessageType
-from kvorum.server.certificates import self_signed
-from kvorum.server.credentials import Credentials, DialSettings
-from kvorum.server.dialer import HttpDialer
 
 LEADER, FOLLOWER, CLUSTER = 1, 2, 3
 PAYLOAD = bytes(300)

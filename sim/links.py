@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers
-from kvorum.peer.interface import WRITABLE_BYTES, DialEvent, DialEventKind
+from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from sim.faults import Faults
 from sim.world import World
 

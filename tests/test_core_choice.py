@@ -26,7 +26,7 @@ def python(code: str, compiled: str | None, package: Path = PACKAGE) -> str:
     return result.stdout + result.stderr
 
 
-VERSION = "from kvorum.server.help import version_text; print(version_text())"
+VERSION = "from kvorum.settings.help import version_text; print(version_text())"
 FILE = f"""
 from importlib import import_module
 for name in {MODULES!r}:

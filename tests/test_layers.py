@@ -12,8 +12,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "kvorum"
 ROWS = [
     {"testing"},
     {"ctl", "utl", "bench"},
+    {"process"},
     {"server"},
+    {"telemetry"},
     {"rpc", "gateway", "peer", "proxy"},
+    {"settings"},
+    {"net"},
     {"edge"},
     {"compiled"},
     {"client"},

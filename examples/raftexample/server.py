@@ -12,10 +12,10 @@ from examples.raftexample.node import Node
 from examples.raftexample.service import Service
 from kvorum.edge import EventKind, open_edge
 from kvorum.files.real import RealFiles
+from kvorum.net.credentials import Credentials, DialSettings
+from kvorum.net.dialer import HttpDialer
 from kvorum.peer.transport import Identity, Settings, Transport
 from kvorum.peer.transport.headers import READ_HEADERS
-from kvorum.server.credentials import Credentials, DialSettings
-from kvorum.server.dialer import HttpDialer
 
 CLUSTER_ID = 0x1000
 TICK_SECONDS = 0.1

@@ -9,7 +9,7 @@ from kvorum.mvcc.watch.catchup import CatchUp
 from kvorum.mvcc.watch.encoding import NO_WATCHER_FIELD
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.mvcc.watch.stream import WatchStream
-from kvorum.mvcc.watch.watcher import Place, Watcher
+from kvorum.mvcc.watch.watcher import Standing, Watcher
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def deliver_an_event_twice() -> Iterator[None]:
     original = WatchHub._enqueue
 
     def enqueue(hub: WatchHub, watcher: Watcher, next_revision: int) -> None:
-        if watcher.place in (Place.HELD, Place.SYNCED) and next_revision > 2:
+        if watcher.standing in (Standing.HELD, Standing.SYNCED) and next_revision > 2:
             next_revision -= 1
         original(hub, watcher, next_revision)
 

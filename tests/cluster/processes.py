@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.etcd import binary
-from tests.server.nursery import Nursery
+from tests.process.nursery import Nursery
 
 
 class Process(Protocol):

@@ -230,7 +230,7 @@ def restarted(cluster: Cluster) -> Member:
 
 
 def test_14370_one_member_is_killed_when_it_has_answered(tmp_path: Path) -> None:
-    """With nobody to hear it from again: `tests/server/test_crash.py` does it fifty times."""
+    """With nobody to hear it from again: `tests/process/test_crash.py` does it fifty times."""
     with one_member(tmp_path) as cluster:
         member = cluster[0]
         expected = {}

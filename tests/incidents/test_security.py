@@ -34,7 +34,7 @@ TIMES = [each for each in Limits.__dataclass_fields__ if each.endswith("_seconds
 SERVER = f"""
 import sys
 from functools import partial
-from kvorum.server import main, startup
+from kvorum.process import main, startup
 startup.Limits = partial(startup.Limits, **dict.fromkeys({TIMES}, {SHORT_SECONDS}))
 sys.exit(main.run(sys.argv[1:]))
 """

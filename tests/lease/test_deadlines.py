@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.lease.deadlines import Deadlines
-from kvorum.lease.slices import SLICE, sorted_in_slices
+from kvorum.lease.sorting import SLICE, sorted_in_slices
 from tests.lease.model import finish
 
 MOMENTS = st.integers(0, 20).map(float)

@@ -8,7 +8,7 @@ import pytest
 
 from kvorum.lease import Lessor, ttl_seconds_min
 from kvorum.lease.lessor import CHECKPOINT_BATCH_MAX, EXAMINED_MAX, REVOKES_PER_SECOND_MAX
-from kvorum.lease.slices import SLICE
+from kvorum.lease.sorting import SLICE
 from tests.database import Database
 from tests.lease.model import finish
 

@@ -10,7 +10,7 @@ from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.requests import range_of
 from kvorum.backend.cache import RowCache
-from kvorum.lease import slices as lease_slices
+from kvorum.lease import sorting
 from kvorum.member import requests, transactions
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, Nothing
@@ -177,8 +177,8 @@ def turn_once(cluster: Cluster) -> None:
 @pytest.mark.parametrize("begin", PROCEDURES)
 def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a call has got to when another state takes the place of the one it looks at."""
-    for module in (ranges, transactions, lease_slices):
-        name = "SLICE" if module is lease_slices else "KEYS_PER_SLICE"
+    for module in (ranges, transactions, sorting):
+        name = "SLICE" if module is sorting else "KEYS_PER_SLICE"
         monkeypatch.setattr(module, name, 2)
     for turns in (3, 8, 20):
         cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5, request_bytes_max=3000)

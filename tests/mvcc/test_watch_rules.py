@@ -16,7 +16,7 @@ from kvorum.mvcc.watch.hub import (
     UNSENT_BYTES_MAX,
 )
 from kvorum.mvcc.watch.publication import CHANGES_PER_STEP
-from kvorum.mvcc.watch.watcher import Place
+from kvorum.mvcc.watch.watcher import Standing
 from tests.mvcc.watch_world import PROGRESS_SECONDS, Client, World
 
 EVERYTHING = (b"", b"\0")
@@ -323,7 +323,7 @@ def test_progress_is_told_exactly_while_everybody_is_current(world: World, seed:
         responses(world)
         watchers = stream._watchers.values()
         is_current = all(
-            watcher.place is Place.SYNCED and watcher.start_revision <= hub.history.revision
+            watcher.standing is Standing.SYNCED and watcher.start_revision <= hub.history.revision
             for watcher in watchers
         )
         stream.request_progress()

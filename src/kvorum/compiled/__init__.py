@@ -83,8 +83,8 @@ MODULES = (
     "kvorum.rpc.checks",
     "kvorum.rpc.kv",
     "kvorum.rpc.services",
-    "kvorum.server.calls",
-    "kvorum.server.runtime",
+    "kvorum.telemetry.counting",
+    "kvorum.process.runtime",
     "kvorum.wal.framing",
     "kvorum.wal.log",
 )

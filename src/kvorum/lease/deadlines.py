@@ -11,7 +11,7 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from math import inf
 
-from kvorum.lease.slices import SLICE
+from kvorum.lease.sorting import SLICE
 
 _STALE_MIN = 64
 _MOVED_PER_CHANGE = 8

@@ -27,7 +27,7 @@ from kvorum.backend.backend import Backend
 from kvorum.backend.buckets import LEASE
 from kvorum.lease.deadlines import Deadlines
 from kvorum.lease.lease import Lease, lease_of_row, row_key, row_value
-from kvorum.lease.slices import SLICE, sorted_in_slices
+from kvorum.lease.sorting import SLICE, sorted_in_slices
 
 TTL_SECONDS_MAX = 9_000_000_000
 REVOKES_PER_SECOND_MAX = 1000

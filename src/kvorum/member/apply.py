@@ -29,7 +29,7 @@ from kvorum.raft.states import Role
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.proposals import Pending
-    from kvorum.member.slices import Sliced, Slices
+    from kvorum.member.results import Sliced, Slices
 
 ENTRIES_PER_LOOK: Final = 64
 """How many entries are applied between two looks at the clock."""

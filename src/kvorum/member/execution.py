@@ -37,7 +37,7 @@ from kvorum.membership.versions import parse_version
 if TYPE_CHECKING:
     from kvorum.api.errors import Status
     from kvorum.member.member import Member
-    from kvorum.member.slices import Sliced, Slices
+    from kvorum.member.results import Sliced, Slices
 
 
 Applier = Callable[["Member", Any, bool], "Sliced"]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from kvorum.member.member import Member
     from kvorum.member.outbox import Result
-    from kvorum.member.slices import Slices
+    from kvorum.member.results import Slices
     from kvorum.member.waits import Wait
 
 EXPIRY_SECONDS = 0.5

@@ -17,7 +17,7 @@ from kvorum.member.procedures import Procedure
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.reads import Read
-    from kvorum.member.slices import Slices
+    from kvorum.member.results import Slices
     from kvorum.mvcc.ranges import RangeResult
     from kvorum.mvcc.slices import Slices as StoreSlices
 

@@ -17,7 +17,7 @@ from kvorum.mvcc.slices import begun
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
     from kvorum.member.member import Member
-    from kvorum.member.slices import Sliced, Slices
+    from kvorum.member.results import Sliced, Slices
 
 # Everything but the key: one key at the current revision, with its value.
 _PLAIN: Final = (

@@ -20,7 +20,7 @@ from kvorum.raft.states import ReadState, Role
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.procedures import Procedure
-    from kvorum.member.slices import Sliced
+    from kvorum.member.results import Sliced
     from kvorum.mvcc.ranges import RangeResult
     from kvorum.mvcc.slices import Slices
     from kvorum.raft.rawnode import RawNode

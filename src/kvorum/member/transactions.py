@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kvorum.backend import Backend
     from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
-    from kvorum.member.slices import Sliced, Slices
+    from kvorum.member.results import Sliced, Slices
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.transaction import WriteTransaction
 

@@ -31,7 +31,7 @@ from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
-from kvorum.member.slices import Slices
+from kvorum.member.results import Slices
 from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
 from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
 from kvorum.rpc.calls import OK, Output, canonical

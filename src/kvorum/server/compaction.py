@@ -15,8 +15,8 @@ from kvorum.api.errors import COMPACTED, Status
 from kvorum.member.member import Member
 from kvorum.member.requests import COMPACTION
 from kvorum.member.waits import Propose, Steps, Until, Wait
-from kvorum.server.config import Config
-from kvorum.server.values import SECOND
+from kvorum.settings.config import Config
+from kvorum.settings.values import SECOND
 
 INTERVAL_SECONDS_MAX = 3600.0
 SAMPLES_PER_INTERVAL = 10

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvorum.gateway.http import JSON, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.member import Member
 from kvorum.peer.cluster.answers import version_document
-from kvorum.server.exposition import CONTENT_TYPE
+from kvorum.telemetry.exposition import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from cProfile import Profile

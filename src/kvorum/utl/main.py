@@ -18,7 +18,7 @@ from kvorum.membership.versions import Version, parse_version
 from kvorum.utl.defragment import defragment
 from kvorum.utl.errors import BAD_ARGUMENTS, BAD_FEATURE, INTERRUPTED, UtlError
 from kvorum.utl.hashing import hash_kv
-from kvorum.utl.migrate import Place, from_etcd, to_etcd
+from kvorum.utl.migrate import DataDirectory, from_etcd, to_etcd
 from kvorum.utl.output import FORMATS, Column, human_bytes, print_row, write_line
 from kvorum.utl.restore import RestoreOptions, restore
 from kvorum.utl.save import save
@@ -198,8 +198,8 @@ def _defragment(given: Namespace) -> None:
 
 
 def _migrate(given: Namespace) -> None:
-    source = Place(Path(given.data_dir), Path(given.wal_dir) if given.wal_dir else None)
-    target = Place(
+    source = DataDirectory(Path(given.data_dir), Path(given.wal_dir) if given.wal_dir else None)
+    target = DataDirectory(
         Path(given.output_dir), Path(given.output_wal_dir) if given.output_wal_dir else None
     )
     files, environments = RealFiles(), LmdbEnvironments()

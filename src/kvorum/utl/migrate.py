@@ -38,7 +38,7 @@ OLDEST, NEWEST = Version(3, 5), Version(3, 7)
 _STORAGE_VERSION_MIN = Version(3, 6)
 
 
-class Place(NamedTuple):
+class DataDirectory(NamedTuple):
     """A data directory, and where its log is if that is elsewhere."""
 
     data: Path
@@ -60,7 +60,9 @@ class Place(NamedTuple):
         return self.wal or self.member / "wal"
 
 
-def from_etcd(files: Files, environments: Environments, source: Place, target: Place) -> None:
+def from_etcd(
+    files: Files, environments: Environments, source: DataDirectory, target: DataDirectory
+) -> None:
     """Make a data directory of ours from an etcd's."""
     database = source.snap / "db"
     _require(files, source, database, "an etcd")
@@ -91,8 +93,8 @@ def from_etcd(files: Files, environments: Environments, source: Place, target: P
 def to_etcd(
     files: Files,
     environments: Environments,
-    source: Place,
-    target: Place,
+    source: DataDirectory,
+    target: DataDirectory,
     version: Version | None = None,
 ) -> None:
     """Make a data directory that an etcd of a version, or the cluster's own, can start from."""
@@ -127,7 +129,7 @@ def to_etcd(
         files.sync_directory(str(snap))
 
 
-def _require(files: Files, source: Place, sign: Path, owner: str) -> None:
+def _require(files: Files, source: DataDirectory, sign: Path, owner: str) -> None:
     if not sign.exists() or not log_exists(files, str(source.log)):
         missing = source.log if sign.exists() else sign
         raise UtlError(
@@ -136,7 +138,9 @@ def _require(files: Files, source: Place, sign: Path, owner: str) -> None:
         )
 
 
-def _newest_database(files: Files, source: Place, snapshot: Snapshot | None) -> tuple[str, Facts]:
+def _newest_database(
+    files: Files, source: DataDirectory, snapshot: Snapshot | None
+) -> tuple[str, Facts]:
     """Return the database that counts: a received one whose time has come goes first."""
     path = str(source.snap / "db")
     facts = _facts(files, path)

@@ -12,10 +12,10 @@ from kvorum.member.errors import MemberStopped
 from kvorum.member.waits import Ask, Steps
 from kvorum.membership.documents import Member as Peer
 from kvorum.membership.documents import decode_member
+from kvorum.net.interface import DialEvent, DialEventKind
 from kvorum.peer.cluster import answers, polling
 from kvorum.peer.cluster.exchanges import Answer
 from kvorum.peer.cluster.peering import Peering, Settings
-from kvorum.peer.interface import DialEvent, DialEventKind
 from kvorum.peer.transport import probing
 from kvorum.peer.transport.headers import PROBING
 from kvorum.raft.messages import Message, MessageType

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import cast
 
+from kvorum.net.interface import Dialer, DialEvent, DialEventKind
 from kvorum.peer.cluster.exchanges import (
     ANSWER_BYTES_MAX,
     RUNNING_MAX,
@@ -10,7 +11,6 @@ from kvorum.peer.cluster.exchanges import (
     Answer,
     Exchanges,
 )
-from kvorum.peer.interface import Dialer, DialEvent, DialEventKind
 
 GET = ("GET", "/version", (), b"")
 

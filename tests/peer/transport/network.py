@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.files.memory import MemoryFiles
-from kvorum.peer.interface import WRITABLE_BYTES, DialEvent, DialEventKind
+from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from kvorum.peer.transport import Identity, Settings, Transport
 from kvorum.raft.messages import Message
 

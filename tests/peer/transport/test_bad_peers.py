@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.edge.interface import EventKind
-from kvorum.peer.interface import DialEvent
+from kvorum.net.interface import DialEvent
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message

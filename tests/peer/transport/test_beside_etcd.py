@@ -20,6 +20,8 @@ from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.backend.bbolt import open_image
 from kvorum.edge import EventKind, open_edge
 from kvorum.files.real import RealFiles
+from kvorum.net.credentials import Credentials, DialSettings
+from kvorum.net.dialer import HttpDialer
 from kvorum.peer.transport import Identity, Settings, Transport
 from kvorum.peer.transport.headers import READ_HEADERS
 from kvorum.raft import (
@@ -34,8 +36,6 @@ from kvorum.raft import (
     Snapshot,
 )
 from kvorum.raft.wire import decode_conf_change
-from kvorum.server.credentials import Credentials, DialSettings
-from kvorum.server.dialer import HttpDialer
 from kvorum.snap import database_path
 from tests.etcd import chosen
 from tests.peer.transport.etcds import Member, running_members

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvorum.edge.interface import EventKind
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
-from kvorum.peer.interface import WRITABLE_BYTES
+from kvorum.net.interface import WRITABLE_BYTES
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
 from kvorum.snap import RemoveLeftovers, database_path

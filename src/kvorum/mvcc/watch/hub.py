@@ -31,7 +31,7 @@ from kvorum.mvcc.watch.history import MAIN_SHIFT, Change, History
 from kvorum.mvcc.watch.matching import WatchedRanges
 from kvorum.mvcc.watch.publication import Publication
 from kvorum.mvcc.watch.stream import WatchStream
-from kvorum.mvcc.watch.watcher import Place, Watcher
+from kvorum.mvcc.watch.watcher import Standing, Watcher
 
 REQUEST_BYTES_MAX = 1536 * 1024
 FRAGMENT_OVERHEAD_BYTES = 512 * 1024
@@ -260,9 +260,9 @@ class WatchHub:
 
     def remove(self, watcher: Watcher) -> None:
         """Take a watcher out of wherever it is."""
-        if watcher.place is Place.SYNCED:
+        if watcher.standing is Standing.SYNCED:
             self._leave_synced(watcher)
-        watcher.place = Place.CLOSED
+        watcher.standing = Standing.CLOSED
 
     def release(self, stream: WatchStream) -> None:
         """Let a stream's held watchers catch up, unless it is paused; a number at a time."""
@@ -297,7 +297,7 @@ class WatchHub:
             self._served_revision = self.history.revision
             self.is_watched = True
         self._synced.add(watcher.where, watcher)
-        watcher.place = Place.SYNCED
+        watcher.standing = Standing.SYNCED
         watcher.stream.synced += 1
 
     def _leave_synced(self, watcher: Watcher) -> None:
@@ -307,12 +307,12 @@ class WatchHub:
 
     def _enqueue(self, watcher: Watcher, next_revision: int) -> None:
         watcher.next_revision = next_revision
-        watcher.place = Place.BEHIND
+        watcher.standing = Standing.BEHIND
         self._behind.append(watcher)
 
     def _hold(self, watcher: Watcher) -> None:
         stream = watcher.stream
-        watcher.place = Place.HELD
+        watcher.standing = Standing.HELD
         mark("victim watcher")
         stream.held[watcher] = None
         if not stream.is_paused:
@@ -343,7 +343,7 @@ class WatchHub:
         for watcher, match in islice(publication.targets, DELIVERIES_PER_STEP):
             told += 1
             # It may be gone since the matching began.
-            if watcher.place is Place.SYNCED:
+            if watcher.standing is Standing.SYNCED:
                 self._tell(watcher, match, header, main)
         if told < DELIVERIES_PER_STEP:
             self._served_revision = main
@@ -384,7 +384,7 @@ class WatchHub:
         header = self.header.field(served)
         enough = min(self._unsent_bytes + CATCH_UP_BYTES_PER_STEP, UNSENT_BYTES_MAX)
         for watcher, match in catch_up.targets:
-            if watcher.place is not Place.BEHIND:
+            if watcher.standing is not Standing.BEHIND:
                 continue
             if watcher.next_revision > served:
                 catch_up.ahead.append(watcher)
@@ -410,7 +410,7 @@ class WatchHub:
         waiting = []
         for _ in range(min(CATCH_UP_WATCHERS_MAX, len(behind))):
             watcher = behind.popleft()
-            if watcher.place is not Place.BEHIND:
+            if watcher.standing is not Standing.BEHIND:
                 continue
             if watcher.next_revision > history.revision:
                 self._join_synced(watcher)
@@ -444,7 +444,9 @@ class WatchHub:
             for watcher in islice(watchers, left):
                 left -= 1
                 # Told everything, and the revision concerns it; those with events know already.
-                is_current = watcher.place is Place.SYNCED and watcher.start_revision <= revision
+                is_current = (
+                    watcher.standing is Standing.SYNCED and watcher.start_revision <= revision
+                )
                 if is_current and not watcher.had_events and not self._is_full(stream):
                     self.send(stream, header + watcher.id_field)
                 watcher.had_events = False

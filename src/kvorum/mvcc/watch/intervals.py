@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Node(Generic[T]):
+class Branch(Generic[T]):
     """One interval, what is kept for it, and the subtrees on both sides."""
 
     __slots__ = ("begin", "end", "greatest_end", "height", "item", "left", "right")
@@ -31,13 +31,13 @@ class Node(Generic[T]):
                 self.greatest_end = _later_end(self.greatest_end, side.greatest_end)
 
 
-Tree = Node[T] | None
+Tree = Branch[T] | None
 
 
-def insert(tree: Tree[T], begin: bytes, end: bytes, item: T) -> Node[T]:
+def insert(tree: Tree[T], begin: bytes, end: bytes, item: T) -> Branch[T]:
     """Return the tree with this interval, which it must not hold yet."""
     if tree is None:
-        return Node(begin, end, item)
+        return Branch(begin, end, item)
     assert (begin, end) != (tree.begin, tree.end), f"[{begin!r}, {end!r}) is in the tree already"
     if (begin, end) < (tree.begin, tree.end):
         return _join(tree, insert(tree.left, begin, end, item), tree.right)
@@ -80,7 +80,7 @@ def holding(tree: Tree[T], key: bytes, found: list[T]) -> None:
         tree = tree.right
 
 
-def _join(node: Node[T], left: Tree[T], right: Tree[T]) -> Node[T]:
+def _join(node: Branch[T], left: Tree[T], right: Tree[T]) -> Branch[T]:
     """Make a balanced tree of a node's interval and two trees that differ by at most two."""
     balance = _height(left) - _height(right)
     if balance > 1:
@@ -104,8 +104,8 @@ def _join(node: Node[T], left: Tree[T], right: Tree[T]) -> Node[T]:
     return _copy(node, left, right)
 
 
-def _copy(node: Node[T], left: Tree[T], right: Tree[T]) -> Node[T]:
-    return Node(node.begin, node.end, node.item, left, right)
+def _copy(node: Branch[T], left: Tree[T], right: Tree[T]) -> Branch[T]:
+    return Branch(node.begin, node.end, node.item, left, right)
 
 
 def _height(tree: Tree[T]) -> int:

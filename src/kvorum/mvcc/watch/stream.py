@@ -15,7 +15,7 @@ from kvorum.api.errors import COMPACTED, WATCH_ID_DUPLICATE, WATCH_RANGE_EMPTY
 from kvorum.api.marks import mark
 from kvorum.mvcc.watch.encoding import CANCELED, CREATED, NO_WATCHER_FIELD, compaction, refusal
 from kvorum.mvcc.watch.matching import key_range
-from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Place, Watcher
+from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Standing, Watcher
 
 if TYPE_CHECKING:
     from kvorum.mvcc.watch.hub import WatchHub
@@ -194,7 +194,7 @@ class WatchStream:
 
     def end_compacted(self, watcher: Watcher, compacted_revision: int) -> None:
         """Tell that a watcher cannot go on, for the hub."""
-        watcher.place = Place.COMPACTED
+        watcher.standing = Standing.COMPACTED
         mark("watcher ended by a compaction")
         hub = self._hub
         hub.send(self, compaction(hub.header.field(0), watcher.id_field, compacted_revision))

@@ -19,7 +19,7 @@ NO_PUT = 2
 NO_DELETE = 4
 
 
-class Place(Enum):
+class Standing(Enum):
     """Where a watcher is."""
 
     SYNCED = "synced"
@@ -43,8 +43,8 @@ class Watcher:
         "id_field",
         "is_fragmented",
         "next_revision",
-        "place",
         "selection",
+        "standing",
         "start_revision",
         "stream",
         "watch_id",
@@ -70,4 +70,4 @@ class Watcher:
         self.is_fragmented = is_fragmented
         self.had_events = False
         """Whether it got events since its stream's last periodic progress."""
-        self.place = Place.CLOSED
+        self.standing = Standing.CLOSED

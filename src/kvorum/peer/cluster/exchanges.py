@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from kvorum.edge.interface import Headers
-from kvorum.peer.interface import Dialer, DialEvent, DialEventKind
+from kvorum.net.interface import Dialer, DialEvent, DialEventKind
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """Above any list of members, and any list of a lease's keys that is of use."""

@@ -24,6 +24,7 @@ from kvorum.membership.bootstrap import (
 )
 from kvorum.membership.documents import DocumentError, Member, decode_members
 from kvorum.membership.versions import CLUSTER_VERSION_MIN, Version, parse_version
+from kvorum.net.interface import Dialer, DialEvent
 from kvorum.peer.cluster.answers import (
     CLUSTER_ID,
     MEMBERS_PATH,
@@ -32,7 +33,6 @@ from kvorum.peer.cluster.answers import (
 )
 from kvorum.peer.cluster.exchanges import Answer, Exchanges
 from kvorum.peer.cluster.polling import versions_of
-from kvorum.peer.interface import Dialer, DialEvent
 from kvorum.peer.transport.headers import parse_id
 
 JOIN_SECONDS_MAX = 10.0

@@ -20,10 +20,11 @@ from kvorum.member import questions
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question
 from kvorum.membership.documents import Member as Peer
+from kvorum.net.interface import Dialer, DialEvent
 from kvorum.peer.cluster.answers import CLUSTER_ID, VERSION_PATH, Answers
 from kvorum.peer.cluster.exchanges import Answer, Done, Exchanges
 from kvorum.peer.cluster.polling import VersionPolling
-from kvorum.peer.interface import Dialer, DialEvent, Output
+from kvorum.peer.interface import Output
 from kvorum.peer.transport import Identity, Transport
 from kvorum.peer.transport import Settings as TransportSettings
 from kvorum.raft.logger import Logger

@@ -1,6 +1,6 @@
 """Raft messages and snapshots between the nodes of a group, over etcd's peer protocol.
 
-Serves any program that runs raft (`kvorum.peer.interface.Node`); knows nothing of keys, members'
+Serves any program that runs raft (`kvorum.peer.interface.Host`); knows nothing of keys, members'
 names or what an entry means. Requests come in through an edge and go out through a dialer.
 """
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, Final
 
 from kvorum.edge.interface import EventKind
-from kvorum.peer.interface import DialEventKind
+from kvorum.net.interface import DialEventKind
 from kvorum.peer.transport.addresses import Addresses, told_of
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import decode_checked
@@ -31,7 +31,7 @@ _NEVER: Final = float("inf")
 
 
 class Transfer:
-    """A snapshot that is all in its message, as `Node.snapshot_sent` is told of it."""
+    """A snapshot that is all in its message, as `Host.snapshot_sent` is told of it."""
 
     __slots__ = ("message", "path")
 

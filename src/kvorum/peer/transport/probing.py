@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kvorum.peer.interface import DialEventKind
+from kvorum.net.interface import DialEventKind
 from kvorum.peer.transport.addresses import Addresses
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.headers import PROBING

@@ -3,7 +3,8 @@
 from typing import Any, Final, Protocol
 
 from kvorum.edge.interface import Headers
-from kvorum.peer.interface import Dialer, Node, Output
+from kvorum.net.interface import Dialer
+from kvorum.peer.interface import Host, Output
 from kvorum.peer.transport.headers import Identity, Refusal, request_headers
 from kvorum.peer.transport.settings import Settings
 from kvorum.raft.logger import Logger
@@ -54,7 +55,7 @@ class Shared:
 
     def __init__(
         self,
-        node: Node,
+        node: Host,
         output: Output,
         dialer: Dialer,
         identity: Identity,

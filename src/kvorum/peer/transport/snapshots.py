@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from kvorum.files import Files, Opening
-from kvorum.peer.interface import WRITABLE_BYTES, DialEventKind
+from kvorum.net.interface import WRITABLE_BYTES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.headers import OCTETS, SNAPSHOT
@@ -36,7 +36,7 @@ class SnapshotTransfer(Protocol):
 
     @property
     def path(self) -> str:
-        """The file; nobody changes it until `Node.snapshot_sent` was told."""
+        """The file; nobody changes it until `Host.snapshot_sent` was told."""
 
 
 @dataclass(slots=True, frozen=True)

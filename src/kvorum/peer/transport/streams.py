@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
-from kvorum.peer.interface import DialEventKind
+from kvorum.net.interface import DialEventKind
 from kvorum.peer.transport.addresses import Addresses, told_of
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import (

@@ -8,7 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from kvorum.edge.interface import EventKind, Headers
-from kvorum.peer.interface import Dialer, DialEvent, DialEventKind, Node, Output
+from kvorum.net.interface import Dialer, DialEvent, DialEventKind
+from kvorum.peer.interface import Host, Output
 from kvorum.peer.transport.arrivals import SnapshotArrival
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import EntriesEncoder
@@ -54,7 +55,7 @@ class Transport:
 
     def __init__(
         self,
-        node: Node,
+        node: Host,
         output: Output,
         dialer: Dialer,
         identity: Identity,
@@ -300,7 +301,7 @@ class Transport:
                 self._shared.node.unreachable(message.to)
 
     def send_snapshot(self, transfer: SnapshotTransfer, now: float) -> None:
-        """Send a snapshot with its database; `Node.snapshot_sent` tells what became of it."""
+        """Send a snapshot with its database; `Host.snapshot_sent` tells what became of it."""
         peer = self._peers.get(transfer.message.to)
         if peer is None:
             self._shared.node.snapshot_sent(transfer, failed=True)

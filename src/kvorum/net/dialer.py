@@ -1,0 +1,273 @@
+"""Requests to other members: `kvorum.peer.interface.Dialer` on the loop's own sockets.
+
+A connection carries one request at a time. When its answer is complete it is kept for a few
+seconds for the next short one, and closed before the other side would. A request on a kept
+connection that ends before the first byte of an answer is sent again on a new one, once, and
+only if it is a GET: a raft message may have been read.
+
+What arrives is handed out as it comes. A connection whose pieces are not polled is not read, so
+memory stays bounded whatever the other side sends; whoever gathers an answer bounds it.
+
+Whatever an address or an answer raises unforeseen makes that request fail (see
+`kvorum.member.boundary`): nothing here touches the member.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import h11
+
+from kvorum.edge import Headers
+from kvorum.member.boundary import Boundary
+from kvorum.net.credentials import Credentials
+from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
+from kvorum.net.links import Address, Connection, Request, address_of, words_of
+
+IDLE_CONNECTIONS_MAX = 4
+"""Connections kept for one member's URL."""
+GOODBYE_SECONDS_MAX = 1.0
+"""How long the other side may take to take note that a connection is closed."""
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class HttpDialer:
+    """Dials; see `kvorum.peer.interface.Dialer`. Used on the thread of its loop only."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        credentials: Credentials,
+        *,
+        connect_seconds_max: float,
+        local_address: str = "",
+        wake: Callable[[], None],
+        boundary: Boundary | None = None,
+    ) -> None:
+        """`wake` is called when there is something to poll.
+
+        Connections come from the local address, if there is one. Without a boundary nothing is
+        told of errors that nobody foresaw; requests fail with them all the same.
+        """
+        self._loop = loop
+        self._credentials = credentials
+        self._connect_seconds_max = connect_seconds_max
+        self._local = (local_address, 0) if local_address else None
+        self._wake = wake
+        self._boundary = boundary
+        self._numbers = 0
+        self._requests: dict[int, Request] = {}
+        self._events: list[DialEvent] = []
+        self.polls = 0
+        self._held: list[Connection] = []
+        self._idle: dict[str, list[Connection]] = {}
+        self._connections: set[Connection] = set()
+
+    # What the interface has.
+
+    def request(
+        self, url: str, method: str, target: str, headers: Headers, body: bytes | None
+    ) -> int:
+        """Begin a request."""
+        self._numbers += 1
+        number = self._numbers
+        try:
+            self._begin(number, url, method, target, headers, body)
+        except ValueError as error:
+            self.tell(DialEventKind.FAILED, number, str(error))
+        except Exception as error:
+            self._requests.pop(number, None)
+            problem = self.unforeseen(error, f"a request to {url}", f"{method} {target}")
+            self.tell(DialEventKind.FAILED, number, problem)
+        return number
+
+    def _begin(
+        self, number: int, url: str, method: str, target: str, headers: Headers, body: bytes | None
+    ) -> None:
+        address = address_of(url)
+        fields = [("host", address.authority), *headers]
+        if body is None:
+            fields.append(("transfer-encoding", "chunked"))
+        elif body or method not in ("GET", "HEAD"):
+            fields.append(("content-length", str(len(body))))
+        head = h11.Request(method=method, target=target, headers=fields)
+        request = self._requests[number] = Request(number, address, head, body)
+        kept = self._take_idle(address)
+        if kept is None:
+            self.dial(request)
+        else:
+            kept.begin(request, is_kept=True)
+
+    def send(self, number: int, piece: bytes) -> None:
+        """Send a piece of a request's body."""
+        request = self._requests.get(number)
+        if request is None or not piece:
+            return
+        assert not request.is_ended, "nothing follows a body's end"
+        framed = (b"%x\r\n" % len(piece), piece, b"\r\n")
+        if request.connection is None:
+            request.unsent += framed
+        else:
+            request.connection.transport.writelines(framed)
+        if self.pending_bytes(number) >= WRITABLE_BYTES:
+            request.writable_owed = True
+
+    def finish(self, number: int) -> None:
+        """End a request's body."""
+        request = self._requests.get(number)
+        if request is not None and not request.is_ended:
+            request.is_ended = True
+            if request.connection is None:
+                request.unsent.append(LAST_CHUNK)
+            else:
+                request.connection.transport.write(LAST_CHUNK)
+
+    def pending_bytes(self, number: int) -> int:
+        """Return how many bytes were sent and not yet taken by the network."""
+        request = self._requests.get(number)
+        if request is None:
+            return 0
+        if request.connection is None:
+            return len(request.first) + sum(map(len, request.unsent))
+        return request.connection.transport.get_write_buffer_size()
+
+    def cancel(self, number: int) -> None:
+        """Give a request up."""
+        request = self._requests.pop(number, None)
+        if request is not None:
+            _let_go(request)
+        if self._events:
+            self._events = [event for event in self._events if event.number != number]
+
+    def poll(self) -> list[DialEvent]:
+        """Take what happened, in order."""
+        events, self._events = self._events, []
+        self.polls += 1
+        if self._held:
+            held, self._held = self._held, []
+            for connection in held:
+                connection.read_on()
+        return events
+
+    def stop(self) -> None:
+        """Give everything up; nothing is told any more."""
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            _let_go(request)
+        for connection in list(self._connections):
+            connection.abort()
+        self._events, self._held = [], []
+
+    # Connecting.
+
+    def dial(self, request: Request) -> None:
+        """Send a request on a new connection."""
+        request.dialing = self._loop.create_task(self._connect(request))
+
+    async def _connect(self, request: Request) -> None:
+        address, seconds = request.address, self._connect_seconds_max
+        try:
+            security: dict[str, Any] = self._security(address) if address.is_secure else {}
+            async with asyncio.timeout(seconds):
+                if address.path:
+                    await self._loop.create_unix_connection(
+                        lambda: Connection(self._loop, self, request), address.path, **security
+                    )
+                else:
+                    await self._loop.create_connection(
+                        lambda: Connection(self._loop, self, request),
+                        address.host,
+                        address.port,
+                        local_addr=self._local,
+                        **security,
+                    )
+        except (OSError, ValueError) as error:
+            text = words_of(error)
+            if isinstance(error, TimeoutError) and not error.errno:
+                text = f"no connection within {seconds:g} s"
+            self.end(request, DialEventKind.FAILED, f"{address.url}: {text}")
+        except Exception as error:
+            problem = self.unforeseen(error, f"a connection to {address.url}", "")
+            self.end(request, DialEventKind.FAILED, f"{address.url}: {problem}")
+        finally:
+            request.dialing = None
+
+    def _security(self, address: Address) -> dict[str, Any]:
+        name = self._credentials.settings.server_name or address.host
+        if not name:
+            raise ValueError("a URL without a host cannot be dialed with TLS")
+        return {
+            "ssl": self._credentials.context(),
+            "server_hostname": name,
+            "ssl_shutdown_timeout": GOODBYE_SECONDS_MAX,
+        }
+
+    def _take_idle(self, address: Address) -> "Connection | None":
+        kept = self._idle.get(address.url)
+        while kept:
+            connection = kept.pop()
+            if connection.leave_idle():
+                return connection
+        return None
+
+    # What connections tell.
+
+    def tell(self, kind: DialEventKind, number: int, detail: object) -> None:
+        """Take an event of a request."""
+        if not self._events:
+            self._wake()
+        self._events.append(DialEvent(kind, number, detail))
+
+    def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
+        """Take the last event of a request."""
+        if self._requests.pop(request.number, None) is not None:
+            self.tell(kind, request.number, detail)
+
+    def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
+        """Take what nobody foresaw; return what the request fails with."""
+        if self._boundary is not None:
+            self._boundary.take(error, "dial", what, sent)
+        return f"unforeseen {type(error).__name__}: {error}"
+
+    def is_open(self, request: Request) -> bool:
+        """Return whether somebody still wants to hear of a request."""
+        return request.number in self._requests
+
+    def refusal(self, certificate: bytes | None) -> str:
+        """Return why the other side's certificate is not welcome, or "" if it is."""
+        return self._credentials.refusal(certificate)
+
+    def hold(self, connection: Connection) -> None:
+        """Let a connection read on after the next poll."""
+        self._held.append(connection)
+
+    def made(self, connection: Connection) -> None:
+        """Note a connection, which is there until it is `lost`."""
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Note that a connection is closed."""
+        self._connections.discard(connection)
+
+    def keep(self, connection: Connection) -> bool:
+        """Take a connection that has nothing to do; False: there are enough."""
+        kept = self._idle.setdefault(connection.address.url, [])
+        if len(kept) >= IDLE_CONNECTIONS_MAX:
+            return False
+        kept.append(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Let go of a connection that may be kept."""
+        kept = self._idle.get(connection.address.url)
+        if kept and connection in kept:
+            kept.remove(connection)
+        if not kept:
+            self._idle.pop(connection.address.url, None)
+
+
+def _let_go(request: Request) -> None:
+    if request.dialing is not None:
+        request.dialing.cancel()
+    if request.connection is not None:
+        request.connection.abort()

@@ -1,0 +1,357 @@
+"""One connection to another member: a request goes out on it, and its answer comes back.
+
+When the answer is complete the connection is kept for a few seconds for the next request, and
+closed before the other side would close it.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from typing import NamedTuple, Protocol, cast
+from urllib.parse import unquote
+
+import h11
+
+from kvorum.edge.contexts import reason
+from kvorum.membership.urls import encoded
+from kvorum.net.http_reader import AnswerError, Body, Head, keeps_connection
+from kvorum.net.interface import WRITABLE_BYTES, DialEventKind
+from kvorum.net.urls import split_host_port, url
+
+IDLE_SECONDS_MAX = 5.0
+"""How long a connection is kept; members close theirs after ten seconds."""
+UNPOLLED_BYTES_MAX = 4 * 1024 * 1024
+"""A connection from which so much waits for `poll` is not read."""
+KEEPALIVE_SECONDS = 30
+
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+
+class Address(NamedTuple):
+    """Where a URL leads."""
+
+    url: str
+    authority: str
+    host: str
+    port: int
+    path: str
+    """A socket's file; empty for TCP."""
+    is_secure: bool
+
+
+def address_of(text: str) -> Address:
+    """Return where a URL leads; raise ValueError."""
+    if not (text.isascii() and text.isprintable()):
+        # Members of other versions may have stored it as it was given.
+        text = encoded(text)
+    parsed = url(text)
+    is_secure = parsed.scheme in ("https", "unixs")
+    if parsed.scheme.startswith("unix"):
+        path = unquote(parsed.host + parsed.path, errors="strict")
+        return Address(
+            text, parsed.host or "localhost", parsed.host.partition(":")[0], 0, path, is_secure
+        )
+    host, port = split_host_port(parsed.host)
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
+        raise ValueError(f"{text}: {port!r} is no port")
+    return Address(text, parsed.host, unquote(host, errors="strict"), int(port), "", is_secure)
+
+
+class Request:
+    """One request, from when it is begun until nothing more is told of it."""
+
+    __slots__ = (
+        "address",
+        "connection",
+        "dialing",
+        "first",
+        "head",
+        "is_ended",
+        "number",
+        "unsent",
+        "writable_owed",
+    )
+
+    def __init__(
+        self, number: int, address: Address, head: h11.Request, body: bytes | None
+    ) -> None:
+        self.number = number
+        self.address = address
+        self.head = head
+        self.first = body or b""
+        """The body, where it was given with the request."""
+        self.unsent: list[bytes] = []
+        """Pieces of the body, framed, that wait for a connection."""
+        self.is_ended = body is not None
+        self.writable_owed = False
+        self.connection: Connection | None = None
+        self.dialing: asyncio.Task[None] | None = None
+
+
+class Owner(Protocol):
+    """Whom a connection tells."""
+
+    polls: int
+    """How often what happened was taken."""
+
+    def tell(self, kind: DialEventKind, number: int, detail: object) -> None:
+        """Take an event of a request."""
+
+    def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
+        """Take the last event of a request."""
+
+    def is_open(self, request: Request) -> bool:
+        """Return whether somebody still wants to hear of a request."""
+
+    def refusal(self, certificate: bytes | None) -> str:
+        """Return why the other side's certificate is not welcome, or "" if it is."""
+
+    def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
+        """Take what nobody foresaw; return what the request fails with."""
+
+    def dial(self, request: Request) -> None:
+        """Send a request on a new connection."""
+
+    def hold(self, connection: "Connection") -> None:
+        """Let a connection read on after the next poll."""
+
+    def made(self, connection: "Connection") -> None:
+        """Note a connection, which is there until it is `lost`."""
+
+    def lost(self, connection: "Connection") -> None:
+        """Note that a connection is closed."""
+
+    def keep(self, connection: "Connection") -> bool:
+        """Take a connection that has nothing to do; False: there are enough."""
+
+    def forget(self, connection: "Connection") -> None:
+        """Let go of a connection that may be kept."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection to a member; `request` is the one that it carries, if any."""
+
+    __slots__ = (
+        "_arrived_bytes",
+        "_arrived_poll",
+        "_body",
+        "_head",
+        "_idle_timer",
+        "_is_kept",
+        "_loop",
+        "_may_keep",
+        "_owner",
+        "_request",
+        "address",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, request: Request) -> None:
+        self._loop = loop
+        self._owner = owner
+        self.address = request.address
+        self._request: Request | None = request
+        self._head: Head | None = None
+        self._body: Body | None = None
+        self._is_kept = False
+        self._may_keep = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._arrived_bytes = 0
+        self._arrived_poll = 0
+
+    # Requests.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the request that this connection was made for."""
+        self.transport = transport = cast(asyncio.Transport, transport)
+        self._owner.made(self)
+        transport.set_write_buffer_limits(high=WRITABLE_BYTES - 1, low=WRITABLE_BYTES - 1)
+        if not self.address.path:
+            _set_options(transport.get_extra_info("socket"))
+        request, self._request = self._request, None
+        if request is None or not self._owner.is_open(request):
+            transport.abort()
+            return
+        try:
+            if self.address.is_secure:
+                certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                if refusal := self._owner.refusal(certificate):
+                    self._request = request
+                    self._fail(refusal)
+                    return
+            self.begin(request, is_kept=False)
+        except Exception as error:
+            self._request = request
+            self._unforeseen(error, b"")
+
+    def begin(self, request: Request, *, is_kept: bool) -> None:
+        """Send a request, and what is there of its body."""
+        self._request, self._body, self._is_kept = request, None, is_kept
+        self._head = Head(request.head.method.decode())
+        request.connection = self
+        unsent, request.unsent = request.unsent, []
+        pieces = [self._head.write(request.head), request.first, *unsent]
+        self.transport.writelines([piece for piece in pieces if piece])
+        if request.writable_owed and self._pending_bytes() < WRITABLE_BYTES:
+            self.resume_writing()
+
+    def resume_writing(self) -> None:
+        """Tell that there is room again."""
+        request = self._request
+        if request is not None and request.writable_owed:
+            request.writable_owed = False
+            if not request.is_ended:
+                self._owner.tell(DialEventKind.WRITABLE, request.number, None)
+
+    def _pending_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    # Answers.
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of an answer."""
+        request = self._request
+        if request is None:
+            # Nobody has asked.
+            self.abort()
+            return
+        try:
+            if self._body is None:
+                data = self._receive_head(request, data)
+                if self._body is None:
+                    return
+            piece = self._body.feed(data) if data else b""
+        except AnswerError as error:
+            self._fail(str(error))
+            return
+        except Exception as error:
+            self._unforeseen(error, data)
+            return
+        if piece:
+            owner = self._owner
+            owner.tell(DialEventKind.PIECE, request.number, piece)
+            if self._arrived_poll != owner.polls:
+                self._arrived_poll, self._arrived_bytes = owner.polls, 0
+            self._arrived_bytes += len(piece)
+            if self._arrived_bytes > UNPOLLED_BYTES_MAX:
+                self.transport.pause_reading()
+                owner.hold(self)
+        if self._body.is_complete:
+            self._complete(request)
+
+    def _receive_head(self, request: Request, data: bytes) -> bytes:
+        """Take a part of a head; return what came after it."""
+        assert self._head is not None
+        self._is_kept = False
+        found = self._head.feed(data)
+        if found is None:
+            return b""
+        response, self._body, rest = found
+        self._head = None
+        self._may_keep = keeps_connection(response) and not self._body.ends_with_connection
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers
+        ]
+        self._owner.tell(DialEventKind.RESPONDED, request.number, (response.status_code, headers))
+        return rest
+
+    def _complete(self, request: Request) -> None:
+        body = self._body
+        assert body is not None
+        self._request = self._body = None
+        may_keep = (
+            self._may_keep
+            and request.is_ended
+            and not body.has_excess
+            and not self.transport.is_closing()
+            and not self._pending_bytes()
+        )
+        if may_keep and self._owner.keep(self):
+            self._idle_timer = self._loop.call_later(IDLE_SECONDS_MAX, self._retire)
+        elif request.is_ended:
+            self.transport.close()
+        else:
+            # Whoever answered does not want the rest.
+            self.transport.abort()
+        self._owner.end(request, DialEventKind.COMPLETED, None)
+
+    def read_on(self) -> None:
+        """Take more: what arrived was polled."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # The end.
+
+    def leave_idle(self) -> bool:
+        """Stop to be kept; return whether the connection can be used."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        return not self.transport.is_closing()
+
+    def _retire(self) -> None:
+        self._idle_timer = None
+        self._owner.forget(self)
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once, and tell nothing."""
+        self.leave_idle()
+        self._owner.forget(self)
+        self._request = None
+        self.transport.abort()
+
+    def _fail(self, text: str) -> None:
+        request = self._request
+        self.abort()
+        if request is not None:
+            self._owner.end(request, DialEventKind.FAILED, f"{self.address.url}: {text}")
+
+    def _unforeseen(self, error: Exception, sent: bytes) -> None:
+        what = f"a connection to {self.address.url}"
+        self._fail(self._owner.unforeseen(error, what, sent))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell what that means for the request."""
+        request, body = self._request, self._body
+        self.leave_idle()
+        self._owner.forget(self)
+        self._owner.lost(self)
+        self._request = self._body = None
+        if request is None or not self._owner.is_open(request):
+            return
+        if body is not None and body.ends_with_connection and exc is None:
+            self._owner.end(request, DialEventKind.COMPLETED, None)
+        elif self._is_kept and request.head.method == b"GET" and request.is_ended:
+            # Closed by the other side while it was kept, and nothing was lost.
+            request.connection = None
+            self._owner.dial(request)
+        else:
+            text = words_of(exc) if exc is not None else "the connection was closed"
+            self._owner.end(request, DialEventKind.FAILED, f"{self.address.url}: {text}")
+
+
+def _set_options(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+
+
+def words_of(error: Exception) -> str:
+    """Return what went wrong."""
+    if isinstance(error, ssl.SSLError):
+        return f"tls: {reason(error)}"
+    if isinstance(error, socket.gaierror):
+        return str(error.strerror).lower()
+    if isinstance(error, OSError) and error.errno:
+        text = os.strerror(error.errno).lower()
+        # An error about a file names it.
+        return error.strerror if error.strerror and "/" in error.strerror else text
+    if isinstance(error, ConnectionResetError) and not str(error):
+        return "connection reset by peer"
+    return str(error) or type(error).__name__

@@ -1,0 +1,253 @@
+"""What the flags say about TLS, for clients or for members, and what the edge is told of it.
+
+Texts are etcd's. A listener has TLS if its URL says so; `https` and `http` at one address share
+it, and the first byte tells them apart.
+"""
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvorum.edge import CIPHER_SUITES, TlsSettings
+from kvorum.net.credentials import DialSettings
+from kvorum.net.urls import Url
+
+SECURE_SCHEMES = ("https", "unixs")
+VERSIONS = ("TLS1.2", "TLS1.3")
+
+_ALIASES = {
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+}
+_NEWER = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""Suites of TLS 1.3, which cannot be chosen; naming them changes nothing."""
+WEAK_CIPHER_SUITES = (
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+)
+"""Suites that etcd knows and this server does not offer; they are left out with a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """TLS on one side of the server."""
+
+    cert_file: str
+    key_file: str
+    trusted_ca_file: str
+    crl_file: str
+    client_cert_auth: bool
+    client_cert_file: str
+    client_key_file: str
+    """What is shown to those that are dialed; empty: the same as to those that dial."""
+    skip_address_check: bool
+    """Whether a member's certificate need not be for the address it comes from."""
+    allowed_names: tuple[str, ...]
+    allowed_hostnames: tuple[str, ...]
+    auto: bool
+    self_signed_years: int
+    cipher_suites: tuple[str, ...]
+    version_min: str
+    version_max: str
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether both files are named."""
+        return bool(self.cert_file and self.key_file)
+
+    @property
+    def uses_own(self) -> bool:
+        """Whether the server makes its own certificate: only without a given one."""
+        return self.auto and not (self.cert_file or self.key_file)
+
+    @property
+    def asks_for_certificates(self) -> bool:
+        """Whether clients have to show one: not with a certificate that nobody has signed."""
+        return not self.uses_own and bool(self.client_cert_auth or self.trusted_ca_file)
+
+    @property
+    def offered_cipher_suites(self) -> tuple[str, ...]:
+        """What was asked for and is offered."""
+        return tuple(name for name in self.cipher_suites if name in CIPHER_SUITES)
+
+    @property
+    def weak_cipher_suites(self) -> list[str]:
+        """What was asked for and is not offered."""
+        return [name for name in self.cipher_suites if name in WEAK_CIPHER_SUITES]
+
+
+def read_security(flags: Mapping[str, Any], prefix: str = "") -> Security:
+    """Return one side's flags, `prefix` being `peer-` for members; raise ValueError."""
+    side = prefix or "client-"
+    suites = tuple(_ALIASES.get(name, name) for name in flags["cipher-suites"] if name)
+    _check_cipher_suites(suites)
+    version_min, version_max = flags["tls-min-version"], flags["tls-max-version"]
+    for version in (version_min, version_max):
+        if version not in ("", *VERSIONS):
+            raise ValueError(
+                f'unexpected TLS version "{version}" (must be one of: {", ".join(VERSIONS)})'
+            )
+    if version_max and version_min > version_max:
+        raise ValueError(f"min version ({version_min}) is greater than max version ({version_max})")
+    if version_min == "TLS1.3" and suites:
+        raise ValueError("cipher suites cannot be configured when only TLS1.3 is enabled")
+    own_cert, own_key = flags[f"{prefix}client-cert-file"], flags[f"{prefix}client-key-file"]
+    if bool(own_cert) != bool(own_key):
+        raise ValueError(
+            f"--{prefix}client-cert-file and --{prefix}client-key-file must be given together"
+        )
+    names = tuple(filter(None, flags["peer-cert-allowed-cn"])) if prefix else ()
+    hostnames = tuple(filter(None, flags[f"{side}cert-allowed-hostname"]))
+    if names and hostnames:
+        raise ValueError(
+            f"AllowedCN and AllowedHostname are mutually exclusive (cn={list(names)}, "
+            f"hostname={list(hostnames)})"
+        )
+    return Security(
+        cert_file=flags[f"{prefix}cert-file"],
+        key_file=flags[f"{prefix}key-file"],
+        trusted_ca_file=flags[f"{prefix}trusted-ca-file"],
+        crl_file=flags[f"{side}crl-file"],
+        client_cert_auth=flags[f"{prefix}client-cert-auth"],
+        client_cert_file=own_cert,
+        client_key_file=own_key,
+        skip_address_check=not prefix or flags["peer-skip-client-san-verification"],
+        allowed_names=names,
+        allowed_hostnames=hostnames,
+        auto=flags[f"{prefix}auto-tls"],
+        self_signed_years=flags["self-signed-cert-validity"],
+        cipher_suites=suites,
+        version_min=version_min,
+        version_max=version_max,
+    )
+
+
+def _check_cipher_suites(suites: Sequence[str]) -> None:
+    for name in suites:
+        if name not in (*CIPHER_SUITES, *_NEWER, *WEAK_CIPHER_SUITES):
+            raise ValueError(f'unexpected TLS cipher suite "{name}"')
+    if suites and all(name in WEAK_CIPHER_SUITES for name in suites):
+        raise ValueError(
+            f"--cipher-suites: none of {', '.join(suites)} is offered by this server; name at "
+            f"least one of {', '.join(CIPHER_SUITES)}"
+        )
+
+
+def is_secure(url: Url) -> bool:
+    """Return whether a URL asks for TLS."""
+    return url.scheme in SECURE_SCHEMES
+
+
+def tls_settings(
+    security: Security, urls: Sequence[Url], directory: Path
+) -> dict[str, TlsSettings | None]:
+    """Return for each address of these URLs its TLS, or None for none.
+
+    A certificate that the server makes for itself is kept under `directory`.
+    """
+    secure = {url.address for url in urls if is_secure(url)}
+    plain = {url.address for url in urls if not is_secure(url)}
+    settings = None
+    if secure:
+        settings = _settings(security, [url for url in urls if is_secure(url)], directory)
+    found: dict[str, TlsSettings | None] = {}
+    for url in urls:
+        if url.address not in secure or settings is None:
+            found[url.address] = None
+        else:
+            found[url.address] = settings[url.address in plain]
+    return found
+
+
+def _own_files(security: Security, urls: Sequence[Url], directory: Path) -> tuple[str, str]:
+    """Return the files of a certificate that the server makes for itself, and of its key."""
+    # Imported late: few want it, and it takes a while.
+    from kvorum.net.certificates import self_signed
+
+    hosts = [url.host for url in urls]
+    cert_file, key_file = self_signed(directory, hosts, security.self_signed_years)
+    return str(cert_file), str(key_file)
+
+
+def _settings(
+    security: Security, urls: Sequence[Url], directory: Path
+) -> tuple[TlsSettings, TlsSettings]:
+    """Return the settings without and with clients that use no TLS."""
+    if security.uses_own:
+        cert_file, key_file = _own_files(security, urls, directory)
+        authority = ""
+    else:
+        cert_file, key_file = security.cert_file, security.key_file
+        authority = security.trusted_ca_file
+        if security.client_cert_auth and not authority:
+            authority = system_authorities()
+
+    def made(*, plain_too: bool) -> TlsSettings:
+        return TlsSettings(
+            cert_file=cert_file,
+            key_file=key_file,
+            client_ca_file=authority,
+            client_crl_file=security.crl_file,
+            allowed_names=security.allowed_names,
+            allowed_hostnames=security.allowed_hostnames,
+            version_min=security.version_min or VERSIONS[0],
+            version_max=security.version_max,
+            cipher_suites=security.offered_cipher_suites,
+            plain_too=plain_too,
+        )
+
+    return made(plain_too=False), made(plain_too=True)
+
+
+def dial_settings(security: Security, urls: Sequence[Url], directory: Path) -> DialSettings:
+    """Return what members are dialed with; `urls` are those that this one listens at.
+
+    A certificate that the server makes for itself is kept under `directory`; with such ones
+    everybody is believed.
+    """
+    if security.uses_own:
+        cert_file, key_file = _own_files(security, urls, directory)
+    elif security.client_cert_file:
+        cert_file, key_file = security.client_cert_file, security.client_key_file
+    else:
+        cert_file, key_file = security.cert_file, security.key_file
+    return DialSettings(
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=security.trusted_ca_file,
+        insecure=security.uses_own,
+        allowed_names=security.allowed_names,
+        allowed_hostnames=security.allowed_hostnames,
+        version_min=security.version_min or VERSIONS[0],
+        version_max=security.version_max,
+        cipher_suites=security.offered_cipher_suites,
+    )
+
+
+def system_authorities() -> str:
+    """Return the file of the authorities that this machine trusts; raise ValueError."""
+    paths = ssl.get_default_verify_paths()
+    known = (paths.cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+    for path in known:
+        if path and Path(path).exists():
+            return path
+    raise ValueError(
+        "--client-cert-auth: this machine has no bundle of authorities; name one with "
+        "--trusted-ca-file"
+    )

@@ -1,0 +1,1 @@
+"""The `kvorum` process around the server object: start-up, loop, jobs, directory."""

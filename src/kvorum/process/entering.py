@@ -1,0 +1,144 @@
+"""How a member comes into its cluster: found one, join one, or go on where its log ends.
+
+A directory with a log decides everything; the flags about the initial cluster are for the first
+start only. Before it, the other members are asked: which ids a joining member and its cluster
+have, and whether a founding one is known from an earlier life.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from kvorum.files.real import RealFiles
+from kvorum.member.config import MemberConfig
+from kvorum.membership.bootstrap import InitialCluster, parse_initial_cluster
+from kvorum.membership.documents import Member as Peer
+from kvorum.net.credentials import Credentials
+from kvorum.net.dialer import HttpDialer
+from kvorum.net.urls import split_host_port
+from kvorum.peer.cluster.exchanges import Answer
+from kvorum.peer.cluster.joining import Asking, Inquiry, find_start
+from kvorum.settings.config import Config
+from kvorum.telemetry.logs import Logger
+from kvorum.wal import exists as log_exists
+
+Value = TypeVar("Value")
+
+clock = time.monotonic
+
+
+def resolve(url: str) -> str:
+    """Return a URL with its host as an address, for comparison; as it is where that fails."""
+    scheme, _, host_port = url.partition("://")
+    host, port = split_host_port(host_port)
+    if host == "localhost":
+        return url
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return url
+    return f"{scheme}://{found[0][4][0]}:{port}"
+
+
+async def enter(
+    config: Config, directory: str, files: RealFiles, credentials: Credentials, logger: Logger
+) -> tuple[MemberConfig, Sequence[Peer]]:
+    """Return what the member is told, and whom it knows of before its log tells it.
+
+    Raises BootstrapError if flags and cluster do not fit together.
+    """
+    wal_directory = config.wal_directory or f"{directory}/wal"
+    cluster = parse_initial_cluster(config.initial_cluster)
+    joins: tuple[int, int] | None = None
+    known: Sequence[Peer] = ()
+    if log_exists(files, wal_directory):
+        logger.info("the data directory has a log; flags about the initial cluster are not used")
+    else:
+        steps = find_start(
+            cluster,
+            config.name,
+            [str(url) for url in config.advertise_peer_urls],
+            config.initial_cluster_token,
+            MemberConfig(directory=directory).server_version,
+            resolve,
+            is_existing=config.initial_cluster_state == "existing",
+        )
+        joined, known = await ask_others(steps, config, credentials)
+        if joined is not None:
+            joins = (joined.member_id, joined.cluster_id)
+            logger.info(
+                "joining an existing cluster",
+                local_member_id=f"{joined.member_id:x}",
+                cluster_id=f"{joined.cluster_id:x}",
+                members=[f"{each.id:x}={','.join(each.peer_urls)}" for each in known],
+            )
+    return member_config(config, directory, cluster, joins), known
+
+
+async def ask_others(
+    steps: Generator[Asking, Answer | None, Value], config: Config, credentials: Credentials
+) -> Value:
+    """Ask what the steps yield, one after the other; return what they return."""
+    arrived = asyncio.Event()
+    dialer = HttpDialer(
+        asyncio.get_running_loop(),
+        credentials,
+        connect_seconds_max=1.0 + config.heartbeat_seconds * config.election_ticks,
+        local_address=config.peer_local_address,
+        wake=arrived.set,
+    )
+    try:
+        inquiry = Inquiry(steps, dialer, clock())
+        while not inquiry.is_done:
+            left = inquiry.pass_time(clock()) - clock()
+            if inquiry.is_done:
+                break
+            try:
+                async with asyncio.timeout(max(0.0, left)):
+                    await arrived.wait()
+            except TimeoutError:
+                continue
+            arrived.clear()
+            inquiry.happened(dialer.poll(), clock())
+        return inquiry.value
+    finally:
+        dialer.stop()
+
+
+def member_config(
+    config: Config, directory: str, cluster: InitialCluster, joins: tuple[int, int] | None
+) -> MemberConfig:
+    """Return what the member is told of the flags."""
+    return MemberConfig(
+        name=config.name,
+        directory=directory,
+        wal_directory=config.wal_directory,
+        initial_cluster=cluster,
+        initial_cluster_token=config.initial_cluster_token,
+        joins=joins,
+        force_new_cluster=config.force_new_cluster,
+        client_urls=tuple(str(url) for url in config.advertise_client_urls),
+        heartbeat_seconds=config.heartbeat_seconds,
+        election_ticks=config.election_ticks,
+        pre_vote=config.pre_vote,
+        request_bytes_max=config.request_bytes_max,
+        quota_bytes=config.quota_bytes,
+        learners_max=config.learners_max,
+        strict_reconfig=config.strict_reconfig_check,
+        snapshot_entries=config.snapshot_entries,
+        catch_up_entries=config.catch_up_entries,
+        snapshots_kept=config.snapshots_max,
+        segments_kept=config.wals_max,
+        flush_seconds=config.batch_seconds,
+        flush_writes_max=config.batch_writes_max,
+        compaction_batch=config.compaction_batch_revisions,
+        compaction_pause_seconds=config.compaction_sleep_seconds,
+        lease_checkpoints=config.gates["LeaseCheckpoint"],
+        fast_keep_alive=config.gates["FastLeaseKeepAlive"],
+        initial_corrupt_check=config.gates["InitialCorruptCheck"],
+        corrupt_check_seconds=config.corrupt_check_seconds,
+        compact_hash_check_seconds=config.compact_hash_check_seconds,
+        watch_progress_seconds=config.progress_notify_seconds,
+    )

@@ -1,0 +1,222 @@
+"""The helper: a process of its own for Python work that would hold up the loop.
+
+It is started by exec when the first job needs it, opens the database as a reader, and runs one
+job after the other. Jobs and results travel through its standard input and output as pickles,
+each behind its length; standard error is the server's. It ends when its input does, so it never
+outlives the server.
+
+The loop never waits for a pipe. A job is given over when the one before has ended, and as much of
+it at a time as the pipe takes; what waits behind it is not even pickled.
+
+Nothing is imported from the working directory, where anybody may have left a module: the helper
+imports from where the server did.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import native_rows
+from kvorum.files.real import RealFiles
+from kvorum.member.jobs import JobLostError
+
+if TYPE_CHECKING:
+    # The helper itself has no loop, and starts a third faster without it.
+    import asyncio
+
+LENGTH = Struct("<Q")
+READ_BYTES = 1 << 20
+PACKAGES = Path(__file__).parents[2]
+START = "import sys; sys.path.append(sys.argv[1]); from kvorum.process.helper import main; main()"
+"""Behind everything else the helper finds this package where it is, installed or not."""
+
+Outcome = tuple[object, Exception | None]
+"""A result, or the error in its place."""
+
+
+class Helper:
+    """The server's end: sends work, reports outcomes in order."""
+
+    __slots__ = (
+        "_buffer",
+        "_is_busy",
+        "_is_writing",
+        "_loop",
+        "_process",
+        "_report",
+        "_unsent",
+        "_waiting",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, report: Callable[[Any, Outcome], None]
+    ) -> None:
+        self._loop = loop
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = bytearray()
+        # Who gets which outcome, first come first served. The process has the first one's work, if
+        # it is busy, or what is not sent of it yet is here.
+        self._waiting: deque[tuple[object, object]] = deque()
+        self._is_busy = False
+        self._unsent = memoryview(b"")
+        self._is_writing = False
+
+    def run(self, token: object, work: object) -> None:
+        """Run work in the helper; its outcome is reported with the token, and never at once."""
+        self._waiting.append((token, work))
+        self._go_on()
+
+    def prepare(self) -> None:
+        """Start the process: work will come, and need not wait for that."""
+        if self._process is None:
+            with suppress(OSError):  # whoever has work for it will be told
+                self._start()
+
+    def _start(self) -> None:
+        # Without `-P` the working directory would come first of all that is imported from. Isolated
+        # as a whole (`-I`) it would not find what is installed for one user, or by PYTHONPATH.
+        isolation = "-I" if sys.flags.isolated else "-P"
+        command = [sys.executable, isolation, "-c", START, str(PACKAGES)]
+        process = subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert process.stdin is not None and process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdout.fileno(), False)
+        self._process = process
+        self._buffer.clear()
+        self._loop.add_reader(process.stdout.fileno(), self._read)
+
+    def _go_on(self) -> None:
+        """Give the process the next work, if it has none."""
+        if self._is_busy or not self._waiting:
+            return
+        self._is_busy = True
+        data = pickle.dumps(self._waiting[0][1])
+        self._unsent = memoryview(LENGTH.pack(len(data)) + data)
+        try:
+            if self._process is None:
+                self._start()
+        except OSError as error:
+            lost = JobLostError(f"the helper process cannot be started: {error}")
+            self._loop.call_soon(self._ended, (None, lost))
+        else:
+            self._write()
+
+    def _write(self) -> None:
+        """Send as much as the pipe takes, and the rest when it takes more."""
+        assert self._process is not None and self._process.stdin is not None
+        pipe = self._process.stdin.fileno()
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(pipe, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # It has ended, and its output tells so: whoever gave the work has returned by then.
+            self._unsent = memoryview(b"")
+        if bool(self._unsent) != self._is_writing:
+            self._is_writing = not self._is_writing
+            if self._is_writing:
+                self._loop.add_writer(pipe, self._write)
+            else:
+                self._loop.remove_writer(pipe)
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            data = os.read(self._process.stdout.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._died()
+            return
+        self._buffer += data
+        if len(self._buffer) < LENGTH.size:
+            return
+        (length,) = LENGTH.unpack_from(self._buffer)
+        end = LENGTH.size + length
+        if len(self._buffer) < end:
+            return
+        outcome = pickle.loads(self._buffer[LENGTH.size : end])  # noqa: S301 (our child)
+        del self._buffer[:end]
+        self._ended(outcome)
+
+    def _died(self) -> None:
+        """Report the loss of what the process had; another takes what waits behind it."""
+        code = self._end()
+        if self._is_busy:
+            text = f"the helper process ended with {code} before it answered"
+            self._ended((None, JobLostError(text)))
+
+    def _ended(self, outcome: Outcome) -> None:
+        token, _ = self._waiting.popleft()
+        self._is_busy = False
+        self._report(token, outcome)
+        self._go_on()
+
+    def _end(self) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        assert process.stdin is not None and process.stdout is not None
+        self._loop.remove_reader(process.stdout.fileno())
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(process.stdin.fileno())
+        process.stdin.close()
+        process.stdout.close()
+        process.kill()
+        return process.wait()
+
+    def stop(self) -> None:
+        """End the process; what it has not answered is lost."""
+        self._end()
+
+
+def serve(source: BinaryIO, target: BinaryIO) -> None:
+    """Run jobs until there are no more: the helper's end."""
+    files, environments = RealFiles(), LmdbEnvironments(native_rows())
+    while len(head := source.read(LENGTH.size)) == LENGTH.size:
+        (length,) = LENGTH.unpack(head)
+        data = source.read(length)
+        if len(data) < length:
+            return  # the server was killed
+        work = pickle.loads(data)  # noqa: S301 (our parent)
+        try:
+            data = pickle.dumps((work.run(files, environments), None))
+        except Exception as error:
+            data = pickle.dumps((None, _portable(error)))
+        target.write(LENGTH.pack(len(data)) + data)
+        target.flush()
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that the server can make anew; not every one can be, from its pickle."""
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 (our own)
+            return error
+    except Exception:  # noqa: S110 (in words, then)
+        pass
+    return JobLostError(f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Be the helper."""
+    # Ctrl-C reaches the whole group; the server decides when its helper ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A server that was killed takes no answer: the signal ends this process without a traceback.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,113 @@
+"""The `kvorum` command: from arguments to an exit code.
+
+Exit codes are etcd's: 2 for a command line that cannot be parsed, 1 for a configuration or a
+start that is refused, and death by the same signal after a clean end; as the first process of a
+container, 0. A member that stops by itself ends the process with 1, a defect with 2.
+"""
+
+import asyncio
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TextIO
+
+from kvorum.settings.config import Config, ConfigError, make_config, suggestions
+from kvorum.settings.environment import EnvironmentRefusedError, from_environment
+from kvorum.settings.flags import FlagError, parse_arguments
+from kvorum.settings.help import USAGE, flags_text, version_text
+from kvorum.telemetry.logs import Logger, open_logger, plain_logger
+
+
+def main() -> None:
+    """Run the command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    try:
+        given, rest = parse_arguments(arguments)
+        if given.get("help"):
+            _print(sys.stderr, USAGE)
+            _print(sys.stdout, flags_text())
+            return 0
+        if given.get("version"):
+            _print(sys.stdout, version_text())
+            return 0
+        config, logger = _configure(given, rest)
+    except FlagError as error:
+        _print(sys.stderr, f"{error}\n{USAGE}")
+        return 2
+    except (ConfigError, EnvironmentRefusedError) as error:
+        plain_logger().warning("failed to verify flags", error=str(error))
+        return 1
+    return _serve(config, logger, arguments)
+
+
+def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, Logger]:
+    if rest:
+        raise ConfigError(f'"{rest[0]}" is not a valid flag')
+    found, warned = from_environment(os.environ, given)
+    given = given | found
+    config = make_config(given)
+    logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
+    for message, variable in warned:
+        logger.warning(message, environment_variable=variable)
+    for message, fields in suggestions(config, given):
+        logger.warning(message, **fields)
+    return config, logger
+
+
+def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
+    # Full collections would look at every key again and again, and at what is imported before;
+    # the loop runs young ones.
+    gc.disable()
+    # Imported late: a mistyped flag is answered at once.
+    import uvloop
+
+    from kvorum.backend import BackendError
+    from kvorum.member.errors import MemberStopped, StartRefused
+    from kvorum.membership.bootstrap import BootstrapError
+    from kvorum.process.startup import Server
+    from kvorum.wal import WalError
+
+    refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
+    logger.info("Running: ", args=["kvorum", *arguments])
+    # A look at what a hanging process does, as Go gives it.
+    faulthandler.register(signal.SIGQUIT, chain=True)
+    server = Server(config, logger)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(server.run(arguments))
+    except MemberStopped as error:
+        logger.critical("the member stopped", error=str(error))
+        return 1
+    except refusals as error:
+        logger.warning("failed to start etcd", error=str(error))
+        logger.critical("discovery failed", error=str(error))
+        return 1
+    except Exception as error:
+        logger.critical(
+            "the server met an error that nobody foresaw",
+            error=repr(error),
+            stacktrace="".join(traceback.format_exception(error)),
+        )
+        return 2
+    return _die_of(server.signal)
+
+
+def _die_of(number: int | None) -> int:
+    """End as whoever sent the signal expects: killed by it."""
+    if number is None or os.getpid() == 1:
+        return 0
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _print(stream: TextIO, text: str) -> None:
+    print(text, file=stream)

@@ -1,0 +1,443 @@
+"""From a configuration to a serving process, and from a signal to its end.
+
+The order of a start: limits, the data directory, the addresses, the place in the cluster, recovery,
+the peer port, the loop; clients are let in when the member has told the cluster where it is.
+Whatever fails before that ends the process with the reason; nothing is half open.
+"""
+
+import asyncio
+import gc
+import os
+import platform
+import random
+import resource
+import signal
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import kvorum
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.compiled import core_name
+from kvorum.edge import (
+    Edge,
+    Limits,
+    ListenerKind,
+    TlsSettings,
+    edge_name,
+    native_rows,
+    open_edge,
+)
+from kvorum.files.real import RealFiles
+from kvorum.gateway.health import Health
+from kvorum.gateway.http import READ_HEADERS, HttpFront
+from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.member import Member
+from kvorum.member.recovery import open_member
+from kvorum.membership.bootstrap import check_own_directory, parse_initial_cluster
+from kvorum.membership.documents import Member as Peer
+from kvorum.net.credentials import Credentials
+from kvorum.net.dialer import HttpDialer
+from kvorum.net.security import Security, dial_settings, tls_settings
+from kvorum.net.urls import Url, split_host_port
+from kvorum.peer.cluster.peering import Peering
+from kvorum.peer.cluster.peering import Settings as PeeringSettings
+from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
+from kvorum.process.directory import prepare_directory
+from kvorum.process.doorman import Doorman
+from kvorum.process.entering import enter
+from kvorum.process.jobs import JobRunner
+from kvorum.process.notify import notify_ready
+from kvorum.process.runtime import Runtime
+from kvorum.rpc.services import Services
+from kvorum.server.compaction import start_auto_compaction
+from kvorum.server.endpoints import Endpoints
+from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
+from kvorum.settings.values import duration_text
+from kvorum.telemetry.counting import CallCounts, TimedCallCounts
+from kvorum.telemetry.incidents import IncidentLog
+from kvorum.telemetry.logs import Logger
+from kvorum.telemetry.metrics import Sources, metrics_text
+from kvorum.telemetry.peer_metrics import PeerMetrics
+
+DESCRIPTORS_RESERVED = 150
+DIAL_SECONDS = 1.0
+"""Time to connect to another member, beside one election timeout."""
+PROGRESS_SECONDS = 5.0
+SECOND = 1_000_000_000
+
+
+class UnsyncedFiles(RealFiles):
+    """Files that are never synced, for `--unsafe-no-fsync`."""
+
+    def start_sync(self, descriptor: int) -> None:
+        """Leave it to the system."""
+
+    def fdatasync(self, descriptor: int) -> None:
+        """Leave it to the system when the content becomes durable."""
+
+    def sync_directory(self, path: str) -> None:
+        """Leave it to the system when names become durable."""
+
+
+def raise_limits() -> int:
+    """Use every descriptor the system grants; refuse to start with next to none."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard <= DESCRIPTORS_RESERVED:
+        raise ConfigError(
+            f"file descriptor limit [{hard}] of the process is too low, and should be set higher "
+            f"than {DESCRIPTORS_RESERVED} to ensure it runs properly"
+        )
+    return hard
+
+
+def probe(url: Url) -> None:
+    """Fail early, and with the reason, where another process listens already."""
+    if url.scheme.startswith("unix"):
+        return
+    host, port = split_host_port(url.address)
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            host, int(port or 0), type=socket.SOCK_STREAM
+        )
+        with socket.socket(family, kind, protocol) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(1)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"cannot listen at {url.address}: {reason}") from None
+
+
+class Progress:
+    """Tells of long work during a start, now and then."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+        self._told = time.monotonic()
+
+    def __call__(self, what: str, count: int) -> None:
+        """Note how far something has come."""
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            self._logger.info("recovering", done=what, count=count)
+
+
+class Server:
+    """Everything that a running process holds, made in order and given back in reverse."""
+
+    def __init__(self, config: Config, logger: Logger) -> None:
+        self._config = config
+        self._logger = logger
+        self.signal: int | None = None
+
+    async def run(self, arguments: Sequence[str]) -> None:
+        """Serve until a signal or an error; raises what stopped the member."""
+        config, logger = self._config, self._logger
+        descriptors = raise_limits()
+        files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
+        directory = prepare_directory(config, files, logger)
+        for url in {url.address: url for url in self._addresses()}.values():
+            probe(url)
+        credentials = self._credentials()
+        settings, known = await enter(config, directory, files, credentials, logger)
+        self._log_start(settings, descriptors)
+        environments = LmdbEnvironments(native_rows())
+        member = self._recover(settings, files, environments)
+        self._check(member)
+        start_auto_compaction(member, config)
+        edge = self._open_edge()
+        loop = asyncio.get_running_loop()
+        runtime = Runtime(
+            loop,
+            edge,
+            member,
+            logger,
+            slow_apply_seconds=config.slow_apply_seconds,
+            slow_request_seconds=config.slow_request_seconds,
+            advance_ticks=config.advance_ticks,
+        )
+        jobs = JobRunner(
+            loop,
+            edge,
+            files,
+            environments,
+            logger,
+            runtime.wake,
+            sync=not config.unsafe_no_fsync,
+        )
+        dialer = HttpDialer(
+            loop,
+            credentials,
+            connect_seconds_max=DIAL_SECONDS + settings.election_seconds,
+            local_address=config.peer_local_address,
+            wake=runtime.wake,
+            boundary=member.boundary,
+        )
+        try:
+            self._meet(runtime, edge, member, dialer, known)
+            self._connect(runtime, edge, member, jobs, arguments)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._end, runtime, number)
+            loop.set_exception_handler(runtime.on_loop_error)
+            IncidentLog(edge, logger, runtime.peer_listeners).start(loop)
+            gc.collect()
+            gc.freeze()
+            runtime.start()
+            await self._serve(runtime, edge, member)
+        finally:
+            if runtime.doorman is not None:
+                runtime.doorman.stop()
+            dialer.stop()
+            edge.stop()
+            jobs.stop()
+        logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
+
+    def _recover(
+        self, settings: MemberConfig, files: RealFiles, environments: LmdbEnvironments
+    ) -> Member:
+        began = time.monotonic()
+        seams = Seams(
+            files=files,
+            environments=environments,
+            logger=self._logger.named("member"),
+            clock=time.monotonic,
+            boot_clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+            random_below=random.SystemRandom().randrange,
+            unix_seconds=time.time(),
+        )
+        member = open_member(settings, seams, Progress(self._logger))
+        self._logger.info(
+            "recovered",
+            local_member_id=f"{member.id:x}",
+            cluster_id=f"{member.cluster.cluster_id:x}",
+            current_rev=member.store.revision,
+            applied_index=member.applied,
+            took=duration_text(int((time.monotonic() - began) * SECOND)),
+        )
+        return member
+
+    def _check(self, member: Member) -> None:
+        """Refuse what flags and data together do not allow."""
+        config = self._config
+        if member.cluster.is_removed(member.id):
+            member.removed()
+        if not config.force_new_cluster:
+            # A forced cluster has no other members: whoever takes over a copy may call it his.
+            check_own_directory(
+                member.cluster.members,
+                member.id,
+                config.name,
+                [str(url) for url in config.advertise_peer_urls],
+                parse_initial_cluster(config.initial_cluster),
+            )
+        learners, limit = len(member.cluster.learners), config.learners_max
+        if learners > limit:
+            raise ConfigError(
+                f"--max-learners is {limit}, but the cluster has {learners} learners; promote or "
+                "remove some, or give a higher number"
+            )
+
+    def _open_edge(self) -> Edge:
+        config = self._config
+        limits = Limits(
+            request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
+            streams_per_connection_max=config.streams_max,
+            ping_seconds_min=config.client_ping_seconds_min,
+            keepalive_seconds=config.keepalive_seconds,
+            keepalive_timeout_seconds=config.keepalive_timeout_seconds,
+        )
+        headers = (*READ_HEADERS, *PEER_HEADERS)
+        return open_edge(Services.METHODS, Services.METADATA_KEYS, limits, headers)
+
+    def _connect(
+        self,
+        runtime: Runtime,
+        edge: Edge,
+        member: Member,
+        jobs: JobRunner,
+        arguments: Sequence[str],
+    ) -> None:
+        config = self._config
+        member.long_reads.has_room = edge.has_room
+        kind = TimedCallCounts if config.extensive_metrics else CallCounts
+        counts = kind(edge, len(Services.METHODS))
+        front = HttpFront(edge, config.cors, config.host_whitelist, member.boundary)
+        runtime.jobs, runtime.counts, runtime.front = jobs, counts, front
+        runtime.services = Services(
+            member,
+            counts,
+            operations_max=config.txn_operations_max,
+        )
+        runtime.peer_metrics = peers = PeerMetrics(member, runtime.peering)
+        health = Health(front, member)
+        sources = Sources(
+            member,
+            edge,
+            counts,
+            jobs.figures,
+            health,
+            config,
+            Services.METHODS,
+            runtime.figures,
+            peers,
+        )
+        Endpoints(
+            front,
+            member,
+            lambda: metrics_text(sources),
+            arguments,
+            profiling=config.profiling,
+        )
+
+    def _meet(
+        self,
+        runtime: Runtime,
+        edge: Edge,
+        member: Member,
+        dialer: HttpDialer,
+        known: Sequence[Peer],
+    ) -> None:
+        """Open the peer port."""
+        config, logger, loop = self._config, self._logger, asyncio.get_running_loop()
+        settings = PeeringSettings(
+            peer_urls=tuple(map(str, config.advertise_peer_urls)),
+            known=known,
+            read_seconds_max=config.peer_read_seconds,
+            write_seconds_max=config.peer_write_seconds,
+        )
+        runtime.dialer = dialer
+        runtime.peering = Peering(member, edge, dialer, settings, logger.named("peer"))
+        security = config.peer_security
+        if security.asks_for_certificates and not security.skip_address_check:
+            listeners = runtime.peer_listeners
+            runtime.doorman = Doorman(
+                loop, edge, listeners, logger.named("peer"), runtime.wake, member.boundary
+            )
+        for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
+            number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.PEER)
+            runtime.peer_listeners.add(number)
+            logger.info("serving peer traffic", address=address, secure=tls is not None)
+
+    async def _serve(self, runtime: Runtime, edge: Edge, member: Member) -> None:
+        config, logger = self._config, self._logger
+        await asyncio.wait({runtime.ended, runtime.published}, return_when=asyncio.FIRST_COMPLETED)
+        if runtime.ended.done():
+            return await runtime.ended
+        logger.info(
+            "now serving peer/client/metrics",
+            local_member_id=f"{member.id:x}",
+            advertise_client_urls=list(map(str, config.advertise_client_urls)),
+            listen_client_urls=list(map(str, config.listen_client_urls)),
+            listen_peer_urls=list(map(str, config.listen_peer_urls)),
+            listen_metrics_urls=list(map(str, config.listen_metrics_urls)),
+        )
+        security = config.client_security
+        for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
+            # Without HTTP/2 there is no gRPC: who may look at metrics may not therefore write keys.
+            number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.METRICS)
+            runtime.front.add_metrics_listener(number)
+            logger.info("serving metrics", address=address)
+        for listened, tls in self._tls(security, config.listen_client_urls, "client"):
+            _, address = edge.listen(listened, tls)
+            if tls is not None:
+                logger.info("serving client traffic securely", traffic="grpc+http", address=address)
+            if tls is None or tls.plain_too:
+                logger.info(
+                    "serving client traffic insecurely; this is strongly discouraged!",
+                    traffic="grpc+http",
+                    address=address,
+                )
+            logger.info(
+                "ready to serve client requests",
+                address=address,
+                edge=edge_name(),
+                core=core_name(),
+            )
+        notify_ready(logger)
+        return await runtime.ended
+
+    def _addresses(self) -> Iterable[Url]:
+        config = self._config
+        return (*config.listen_client_urls, *config.listen_metrics_urls, *config.listen_peer_urls)
+
+    def _credentials(self) -> Credentials:
+        """Return what is shown to the members that are dialed."""
+
+        def warn(text: str) -> None:
+            self._logger.warning("changed TLS files for members cannot be used", error=text)
+
+        config = self._config
+        fixtures = Path(config.data_directory, "fixtures", "peer")
+        try:
+            settings = dial_settings(config.peer_security, config.listen_peer_urls, fixtures)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return Credentials(settings, warn)
+
+    def _tls(
+        self, security: Security, urls: Sequence[Url], side: str
+    ) -> Iterable[tuple[str, TlsSettings | None]]:
+        """Return the addresses to listen at, each once, and the TLS of each."""
+        fixtures = Path(self._config.data_directory, "fixtures", side)
+        try:
+            return tls_settings(security, urls, fixtures).items()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def _end(self, runtime: Runtime, number: int) -> None:
+        if self.signal is None:
+            self.signal = number
+            name = signal.strsignal(number) or str(number)
+            self._logger.info("received signal; shutting down", signal=name.lower())
+            self._logger.info(
+                "closing etcd server",
+                name=self._config.name,
+                data_dir=self._config.data_directory,
+            )
+        runtime.drain()
+
+    def _log_start(self, settings: MemberConfig, descriptors: int) -> None:
+        config = self._config
+        self._logger.info(
+            "starting an etcd server",
+            kvorum_version=kvorum.__version__,
+            etcd_version=settings.server_version,
+            python_version=platform.python_version(),
+            os=platform.system().lower(),
+            arch=platform.machine(),
+            edge=edge_name(),
+            core=core_name(),
+            pid=os.getpid(),
+            max_cpu_available=os.cpu_count(),
+            file_descriptor_limit=descriptors,
+            name=config.name,
+            data_dir=config.data_directory,
+            wal_dir=config.wal_directory,
+            member_dir=settings.directory,
+            force_new_cluster=config.force_new_cluster,
+            heartbeat_interval=duration_text(int(config.heartbeat_seconds * SECOND)),
+            election_timeout=duration_text(
+                int(config.heartbeat_seconds * config.election_ticks * SECOND)
+            ),
+            snapshot_count=config.snapshot_entries,
+            snapshot_catchup_entries=config.catch_up_entries,
+            initial_advertise_peer_urls=list(map(str, config.advertise_peer_urls)),
+            advertise_client_urls=list(map(str, config.advertise_client_urls)),
+            initial_cluster=config.initial_cluster,
+            initial_cluster_state=config.initial_cluster_state,
+            initial_cluster_token=config.initial_cluster_token,
+            quota_backend_bytes=config.quota_bytes,
+            max_request_bytes=config.request_bytes_max,
+            pre_vote=config.pre_vote,
+            auto_compaction_mode=config.compaction_mode,
+            auto_compaction_retention=(
+                duration_text(config.compaction_retention)
+                if config.compaction_mode == "periodic"
+                else str(config.compaction_retention)
+            ),
+            feature_gates=",".join(f"{name}={on}" for name, on in config.gates.items() if on),
+        )

@@ -1,0 +1,1 @@
+"""What the server is told: flags, the environment, and one checked `Config`."""

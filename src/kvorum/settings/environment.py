@@ -1,0 +1,70 @@
+"""Flags from the environment: `KVORUM_<FLAG>` and `ETCD_<FLAG>`.
+
+As with etcd, an empty variable counts as unset, and an option given both on the command line and
+in the environment is an error: one of the two would be silently ignored otherwise. The same holds
+for two variables of one option that disagree.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kvorum.settings.flags import FLAGS, FlagError, parse_value
+
+PREFIXES = ("KVORUM_", "ETCD_")
+OTHERS = frozenset(
+    {"KVORUM_EDGE", "KVORUM_COMPILED", "KVORUM_VERSION"}
+    | {"ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY", "ETCD_CLIENT_DEBUG", "ETCD_VERSION"}
+)
+"""Variables with a prefix of ours that are no flags; containers set `ETCD_VERSION`."""
+
+
+class EnvironmentRefusedError(Exception):
+    """An environment that cannot be used; the process ends with exit code 1."""
+
+
+class Warned(NamedTuple):
+    """A variable that has no effect."""
+
+    message: str
+    variable: str
+
+
+def variables_of(name: str) -> list[str]:
+    """Return the variables of a flag, ours first."""
+    return [prefix + name.upper().replace("-", "_") for prefix in PREFIXES]
+
+
+def from_environment(
+    environment: Mapping[str, str], given: Mapping[str, object]
+) -> tuple[dict[str, object], list[Warned]]:
+    """Return the values the environment gives beside the given flags, and what to warn of."""
+    found: dict[str, object] = {}
+    known: set[str] = set()
+    for flag in FLAGS:
+        if flag.name == "version":
+            continue
+        texts = {name: environment[name] for name in variables_of(flag.name) if name in environment}
+        known |= texts.keys()
+        texts = {name: text for name, text in texts.items() if text}
+        if not texts:
+            continue
+        if flag.name in given:
+            raise EnvironmentRefusedError(
+                f"{next(iter(texts))} is shadowed by --{flag.name}: "
+                "unset the variable or leave the flag out"
+            )
+        if len(set(texts.values())) > 1:
+            pairs = " and ".join(f"{name}={text}" for name, text in texts.items())
+            raise EnvironmentRefusedError(f"{pairs} contradict each other: unset one of them")
+        name, text = next(iter(texts.items()))
+        try:
+            found[flag.name] = parse_value(flag, text)
+        except FlagError as error:
+            _, _, problem = str(error).partition(": ")
+            raise EnvironmentRefusedError(f'invalid value "{text}" for {name}: {problem}') from None
+    warned = [
+        Warned("unrecognized environment variable", f"{name}={environment[name]}")
+        for name in sorted(environment)
+        if name.startswith(PREFIXES) and name not in known and name not in OTHERS
+    ]
+    return found, warned

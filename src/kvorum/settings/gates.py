@@ -1,0 +1,56 @@
+"""Feature gates: what `--feature-gates=Name=true,Other=false` may name, and what it means.
+
+`AllAlpha` and `AllBeta` decide for every gate of their stage that is not named itself. Names and
+stages are etcd's.
+"""
+
+from typing import NamedTuple
+
+from kvorum.settings.values import boolean
+
+
+class Gate(NamedTuple):
+    """A feature that can be switched on or off at the start."""
+
+    stage: str
+    default: bool
+
+
+GATES = {
+    "AllAlpha": Gate("ALPHA", False),
+    "AllBeta": Gate("BETA", False),
+    "CompactHashCheck": Gate("ALPHA", True),
+    "FastLeaseKeepAlive": Gate("BETA", True),
+    "InitialCorruptCheck": Gate("ALPHA", False),
+    "LeaseCheckpoint": Gate("ALPHA", False),
+    "LeaseCheckpointPersist": Gate("ALPHA", False),
+    "PriorityRequest": Gate("ALPHA", False),
+    "SetMemberLocalAddr": Gate("ALPHA", False),
+    "StopGRPCServiceOnDefrag": Gate("ALPHA", False),
+    "TxnModeWriteWithSharedBuffer": Gate("BETA", True),
+}
+
+
+def gates(text: str) -> tuple[tuple[str, bool], ...]:
+    """Parse the flag; return every gate and whether it is open, by name."""
+    given: dict[str, bool] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals:
+            raise ValueError(f"missing bool value for feature gate {name}")
+        if name not in GATES:
+            raise ValueError(f"unrecognized feature gate: {name}")
+        try:
+            given[name] = boolean(value)
+        except ValueError:
+            raise ValueError(f"invalid value of feature gate {name}: {value}") from None
+    stages = {"ALPHA": given.get("AllAlpha"), "BETA": given.get("AllBeta")}
+
+    def is_open(name: str, gate: Gate) -> bool:
+        if name in given:
+            return given[name]
+        stage = stages[gate.stage]
+        return gate.default if stage is None else stage
+
+    return tuple((name, is_open(name, gate)) for name, gate in GATES.items())

@@ -1,0 +1,1 @@
+"""What an operator sees: logs, metrics, and what they count."""

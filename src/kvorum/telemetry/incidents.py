@@ -1,0 +1,95 @@
+"""Tells of clients that the edge refused or held back: once per burst, however many they are.
+
+A burst is told of when it begins, and again while it lasts and when it is over: what it is a flood
+of, how often it happened since the last line, and from where it came.
+"""
+
+import asyncio
+from collections.abc import Container
+
+from kvorum.edge import Edge, Incident
+from kvorum.telemetry.logs import Logger
+
+LOOK_SECONDS = 1.0
+BURST_SECONDS = 10.0
+"""What happens again within this time belongs to the same burst."""
+FLOOD_TIMES = 100
+"""What happens so often between two lines is no accident, whatever it is."""
+HOSTS_MAX = 8
+"""Places that a line names; the edge itself tells of one a second."""
+
+REJECTED = "rejected connection on client endpoint"
+REJECTED_PEER = "rejected connection on peer endpoint"
+MESSAGES = {
+    "tls_handshakes_failed": REJECTED,
+    "tls_handshakes_timed_out": REJECTED,
+    "tls_reloads_failed": "changed TLS files cannot be used; the ones before go on being used",
+    "headers_timed_out": "closed a connection that sent no request",
+    "bodies_timed_out": "closed a connection that stopped in the middle of a request",
+    "connections_delayed": "too many connections",
+    "pings_excessive": "closed a connection with too many pings",
+    "keepalives_unanswered": "closed a connection that answers no pings",
+    "resets_excessive": "closed a connection that cancels too many calls",
+    "partial_messages_refused": "refused a call: too much of unfinished messages",
+    "calls_delayed": "calls wait for a client that does not read its answers",
+    "unread_excessive": "closed a connection that asks and does not read",
+}
+
+
+class _Burst:
+    """What happened under one name since it was last told of."""
+
+    __slots__ = ("hosts", "last", "times", "told_at")
+
+    def __init__(self) -> None:
+        self.told_at = -BURST_SECONDS
+        self.times = 0
+        self.hosts: dict[str, None] = {}
+        self.last: Incident | None = None
+
+    def add(self, incident: Incident) -> None:
+        self.times += incident.times
+        self.last = incident
+        host = incident.peer.rpartition(":")[0] or incident.peer
+        if host and len(self.hosts) < HOSTS_MAX:
+            self.hosts[host] = None
+
+
+class IncidentLog:
+    """Looks at the edge's incidents once a second."""
+
+    def __init__(self, edge: Edge, logger: Logger, peer_listeners: Container[int]) -> None:
+        self._edge = edge
+        self._peer_listeners = peer_listeners
+        self._logger = logger
+        self._bursts: dict[str, _Burst] = {}
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look now and from now on, until the edge is closed."""
+        try:
+            taken = self._edge.incidents()
+        except ValueError:
+            return
+        self.tell(taken, loop.time())
+        loop.call_later(LOOK_SECONDS, self.start, loop)
+
+    def tell(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
+        """Write a line for each name that was not told of for a while."""
+        for incident in map(Incident._make, taken):
+            self._bursts.setdefault(incident.name, _Burst()).add(incident)
+        for name, burst in self._bursts.items():
+            if burst.last is not None and now - burst.told_at >= BURST_SECONDS:
+                self._write(name, burst.last, burst)
+                burst.told_at, burst.times, burst.last = now, 0, None
+                burst.hosts.clear()
+
+    def _write(self, name: str, last: Incident, burst: _Burst) -> None:
+        is_harmless = last.text == "EOF" and burst.times < FLOOD_TIMES
+        write = self._logger.debug if is_harmless else self._logger.warning
+        message = MESSAGES.get(name, name.replace("_", " "))
+        if message == REJECTED and last.listener in self._peer_listeners:
+            message = REJECTED_PEER
+        fields: dict[str, object] = {"incident": name, "remote_addr": last.peer}
+        if len(burst.hosts) > 1:
+            fields["from"] = list(burst.hosts)
+        write(message, **fields, error=last.text, times=burst.times)

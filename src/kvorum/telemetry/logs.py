@@ -1,0 +1,210 @@
+"""Structured logs in the shape of etcd's: one JSON object a line, or tab-separated text.
+
+A line has a level, a time, its caller, a message and named fields. A message that comes more
+than `SAMPLED_FIRST` times within a second is written every `SAMPLED_THEN`-th time only. Writing a
+line never raises: a log that cannot be written must not stop a member.
+
+Much of what is logged was sent by others. Whatever it is, it stays within its line and changes
+nothing of how the rest is shown: characters that a reader or a terminal would obey are escaped.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvorum.settings.config import ConfigError
+from kvorum.settings.flags import FlagError
+
+LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3, "dpanic": 4, "panic": 5, "fatal": 6}
+SAMPLED_FIRST = 100
+SAMPLED_THEN = 100
+STREAMS = {"default": 2, "stderr": 2, "stdout": 1}
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_LIBRARY = str(Path(os.__file__).parent) + os.sep
+
+# Controls, line and paragraph separators, what turns the direction of text, and half characters.
+_OBEYED = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+
+Fields = dict[str, Any]
+
+
+class Line(NamedTuple):
+    """One entry of the log, before it is text."""
+
+    level: str
+    moment: datetime
+    logger: str
+    caller: str
+    message: str
+    fields: Fields
+
+
+Format = Callable[[Line], str]
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def as_json(line: Line) -> str:
+    """Write a line as etcd does by default."""
+    entry: Fields = {"level": line.level, "ts": _timestamp(line.moment)}
+    if line.logger:
+        entry["logger"] = line.logger
+    entry |= {"caller": line.caller, "msg": line.message} | line.fields
+    return escaped(json.dumps(entry, separators=(",", ":"), ensure_ascii=False, default=str))
+
+
+def escaped(text: str) -> str:
+    """Return a text in which nothing is obeyed by whoever shows it; of JSON it stays JSON."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def as_console(line: Line) -> str:
+    """Write a line as etcd's console format does: separated by tabs."""
+    parts = [_timestamp(line.moment), line.level]
+    parts += [line.logger] if line.logger else []
+    parts += [line.caller, line.message]
+    parts += [json.dumps(line.fields, ensure_ascii=False, default=str)] if line.fields else []
+    return "\t".join(map(escaped, parts))
+
+
+def for_terminal(line: Line) -> str:
+    """Write a line for a person to read."""
+    text = f"{line.moment:%H:%M:%S}.{line.moment.microsecond // 1000:03} {line.level:5} "
+    text += line.message
+    text += "".join(f"  {name}={_plain(value)}" for name, value in line.fields.items())
+    return escaped(text)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if {" ", '"', "="} & set(text) else text
+
+
+class Sink(NamedTuple):
+    """A descriptor that lines go to, and the form they take there."""
+
+    descriptor: int
+    format: Format
+
+
+class Logger:
+    """Writes lines at or above a level. `named` gives one for a part of the server."""
+
+    __slots__ = ("_counts", "_level", "_name", "_second", "_sinks")
+
+    def __init__(self, sinks: Sequence[Sink], level: str = "info", name: str = "") -> None:
+        self._sinks = sinks
+        self._level = LEVELS[level]
+        self._name = name
+        self._counts: dict[tuple[str, str], int] = {}
+        self._second = 0
+
+    def named(self, name: str) -> "Logger":
+        """Return a logger whose lines carry the name."""
+        other = Logger(self._sinks, name=name)
+        other._level = self._level
+        return other
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        """Write a line that only a developer wants."""
+        if self._level == 0:
+            self.write("debug", message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """Write a line about a change of state."""
+        self.write("info", message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Write a line about something that needs attention."""
+        self.write("warn", message, fields)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        """Write a line about a failure."""
+        self.write("error", message, fields)
+
+    def critical(self, message: str, /, **fields: object) -> None:
+        """Write the last line before the process ends."""
+        self.write("fatal", message, fields)
+
+    def write(self, level: str, message: str, fields: Fields, depth: int = 2) -> None:
+        """Write a line; underscores in the names of fields become hyphens."""
+        if LEVELS[level] < self._level or not self._is_sampled(level, message):
+            return
+        frame = sys._getframe(depth)
+        path = frame.f_code.co_filename
+        caller = f"{path.removeprefix(_PACKAGE)}:{frame.f_lineno}"
+        if path.startswith(_LIBRARY) and not path.startswith(_PACKAGE):
+            # Compiled code has no frame: this is whoever runs the loop, not who writes.
+            caller = self._name or "kvorum"
+        named = {name.replace("_", "-"): value for name, value in fields.items()}
+        line = Line(level, datetime.now(UTC), self._name, caller, message, named)
+        for sink in self._sinks:
+            data = (sink.format(line) + "\n").encode(errors="backslashreplace")
+            try:
+                while data:
+                    data = data[os.write(sink.descriptor, data) :]
+            except OSError:
+                continue
+
+    def _is_sampled(self, level: str, message: str) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second = second
+            self._counts.clear()
+        count = self._counts[level, message] = self._counts.get((level, message), 0) + 1
+        return count <= SAMPLED_FIRST or (count - SAMPLED_FIRST) % SAMPLED_THEN == 0
+
+
+def plain_logger() -> Logger:
+    """Return the logger for what happens before the flags are understood."""
+    return Logger([Sink(2, _format_for("", 2))])
+
+
+def open_logger(logger: str, outputs: Sequence[str], level: str, form: str) -> Logger:
+    """Open the outputs that the flags name; raise ConfigError or FlagError in etcd's words."""
+    if logger != "zap":
+        raise ConfigError(f'unknown logger option "{logger}"')
+    if level not in LEVELS:
+        raise FlagError(f'unrecognized level: "{level}"; expected one of {", ".join(LEVELS)}')
+    if form not in ("", "json", "console"):
+        raise ConfigError(f"unknown log format: {form}, supported values json, console")
+    if "default" in outputs and len(outputs) > 1:
+        raise ConfigError('multi logoutput for "default" is not supported yet')
+    if "systemd/journal" in outputs:
+        raise ConfigError(
+            "--log-outputs=systemd/journal is not supported by this version; "
+            "use 'stderr', which systemd writes to the journal"
+        )
+    sinks: list[Sink] = []
+    for output in outputs:
+        descriptor = STREAMS.get(output)
+        if descriptor is None:
+            descriptor = _open(output)
+        sinks.append(Sink(descriptor, _format_for(form, descriptor)))
+    return Logger(sinks, level)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        text = (error.strerror or str(error)).lower()
+        raise ConfigError(f'couldn\'t open sink "{path}": open {path}: {text}') from None
+
+
+def _format_for(form: str, descriptor: int) -> Format:
+    if form == "json" or (not form and not os.isatty(descriptor)):
+        return as_json
+    return as_console if form == "console" else for_terminal

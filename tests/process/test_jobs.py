@@ -1,0 +1,252 @@
+"""Jobs: in order at each place, whoever runs them; failures and a helper that dies are told."""
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import open_edge
+from kvorum.files import Files, Opening
+from kvorum.files.real import RealFiles
+from kvorum.member.images import Nothing
+from kvorum.member.jobs import Job, JobLostError, Place
+from kvorum.process.helper import LENGTH, PACKAGES, START, Helper, Outcome
+from kvorum.process.jobs import Ended, JobRunner
+from kvorum.telemetry.logs import Logger
+from kvorum.wal import AppendLog
+
+RECORD = 8
+
+
+class Look(NamedTuple):
+    """Reads the log's file: what is there when its turn has come."""
+
+    path: str
+
+    def run(self, files: Files) -> int:
+        descriptor = files.open(self.path, Opening.READ)
+        try:
+            return files.size(descriptor) // RECORD
+        finally:
+            files.close(descriptor)
+
+
+def run_jobs(
+    edge_name: str, path: Path, shape: list[tuple[bool, bool]], patch: pytest.MonkeyPatch
+) -> None:
+    """Give jobs to a runner, some at once, and check each one's moment."""
+    patch.setenv("KVORUM_EDGE", edge_name)
+    edge = open_edge([])
+    files = RealFiles()
+    descriptor = files.open(str(path), Opening.CREATE)
+    loop = asyncio.new_event_loop()
+    woken = asyncio.Event()
+    runner = JobRunner(loop, edge, files, LmdbEnvironments(), Logger([]), woken.set, sync=False)
+    expected: list[int | None] = []
+    jobs = []
+    appended = 0
+    for is_append, _ in shape:
+        work: object
+        if is_append:
+            work = AppendLog(descriptor, appended * RECORD, appended.to_bytes(RECORD, "big"))
+            appended += 1
+            expected.append(None)
+        else:
+            work = Look(str(path))
+            expected.append(appended)
+        jobs.append(Job(Place.LOG, work, lambda _: None))
+
+    async def drive() -> list[object]:
+        loop.add_reader(edge.fileno(), woken.set)
+        ended: list[Ended] = []
+        for job, (_, may_write) in zip(jobs, shape, strict=True):
+            runner.submit([job], 1 << 16 if may_write else 0)
+        while len(ended) < len(jobs):
+            edge.awake()
+            ended += runner.take_ended()
+            if len(ended) < len(jobs) and not runner.has_ended and edge.announce_sleep():
+                await asyncio.wait_for(woken.wait(), 30)
+                woken.clear()
+        assert [job for job, _, _ in ended] == jobs
+        assert [error for _, _, error in ended] == [None] * len(jobs)
+        loop.remove_reader(edge.fileno())
+        return [result for _, result, _ in ended]
+
+    try:
+        assert loop.run_until_complete(drive()) == expected
+        assert runner.under_way == 0
+    finally:
+        runner.stop()
+        edge.stop()
+        loop.close()
+        files.close(descriptor)
+
+
+@pytest.mark.parametrize("edge", ["native", "python"])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(shape=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12))
+def test_jobs_of_the_log_run_in_order(
+    edge: str,
+    shape: list[tuple[bool, bool]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if edge == "native":
+        pytest.importorskip("kvorum.edge._native")
+    run_jobs(edge, tmp_path_factory.mktemp("log") / "file", shape, monkeypatch)
+
+
+@pytest.fixture
+def _finds_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the helper import work that is defined here."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+class Compute(NamedTuple):
+    """Work for the helper."""
+
+    what: str
+    size: int = 0
+    given: bytes = b""
+
+    def run(self, _files: object, _environments: object) -> object:
+        if self.what == "wait":
+            return Path(self.given.decode()).read_bytes()
+        if self.what == "fail":
+            raise ValueError("nothing to compute")
+        if self.what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid(), b"x" * self.size
+
+
+def with_helper(use: Callable[[Helper, "asyncio.Queue[tuple[object, Outcome]]"], object]) -> None:
+    async def drive() -> None:
+        outcomes: asyncio.Queue[tuple[object, Outcome]] = asyncio.Queue()
+        helper = Helper(
+            asyncio.get_running_loop(),
+            lambda token, outcome: outcomes.put_nowait((token, outcome)),
+        )
+        try:
+            await asyncio.wait_for(use(helper, outcomes), 60)  # type: ignore[arg-type]
+        finally:
+            helper.stop()
+
+    asyncio.run(drive())
+
+
+@pytest.mark.usefixtures("_finds_tests")
+def test_the_helper_computes_elsewhere_and_survives_errors() -> None:
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        for token, work in enumerate(
+            [Compute("work", 10), Compute("fail"), Compute("work", 3_000_000)]
+        ):
+            helper.run(token, work)
+        first, failed, large = [await outcomes.get() for _ in range(3)]
+        assert [first[0], failed[0], large[0]] == [0, 1, 2]
+        assert isinstance(first[1][0], tuple) and first[1][0][0] != os.getpid()
+        assert isinstance(failed[1][1], ValueError)
+        assert str(failed[1][1]) == "nothing to compute"
+        assert isinstance(large[1][0], tuple) and len(large[1][0][1]) == 3_000_000
+
+    with_helper(use)
+
+
+@pytest.mark.usefixtures("_finds_tests")
+def test_a_helper_that_dies_is_replaced() -> None:
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("dying", Compute("die"))
+        helper.run("behind", Compute("work", 1))
+        token, (_, error) = await outcomes.get()
+        assert token == "dying"
+        assert isinstance(error, JobLostError)
+        # What it was not given is not lost with it.
+        token, (result, error) = await outcomes.get()
+        assert (token, error) == ("behind", None)
+        assert isinstance(result, tuple)
+
+    with_helper(use)
+
+
+@pytest.mark.usefixtures("_finds_tests")
+def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("busy", Compute("wait", given=str(fifo).encode()))
+        for number in range(3):
+            helper.run(number, Compute("work", given=bytes(8 << 20)))
+        # Only now the first one may end: whoever waited for it before would wait for ever.
+        await asyncio.to_thread(fifo.write_bytes, b"go on")
+        assert await outcomes.get() == ("busy", (b"go on", None))
+        for number in range(3):
+            token, (_, error) = await outcomes.get()
+            assert (token, error) == (number, None)
+
+    with_helper(use)
+
+
+@pytest.mark.usefixtures("_finds_tests")
+def test_large_work_is_lost_with_a_helper_that_does_not_read_it() -> None:
+
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("first", Compute("work"))
+        _, (result, _) = await outcomes.get()
+        assert isinstance(result, tuple)
+        os.kill(result[0], signal.SIGSTOP)
+        helper.run("large", Compute("work", given=bytes(8 << 20)))
+        os.kill(result[0], signal.SIGKILL)
+        token, (_, error) = await outcomes.get()
+        assert token == "large"
+        assert isinstance(error, JobLostError)
+        helper.run("next", Compute("work"))
+        assert (await outcomes.get())[1][1] is None
+
+    with_helper(use)
+
+
+def test_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "marker"
+    for name in ("struct", "pickle", "lmdb", "kvorum"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+
+    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        helper.run("work", Nothing())
+        assert await outcomes.get() == ("work", (None, None))
+
+    with_helper(use)
+    for command in ("kvorum", "kvorumutl"):
+        path = Path(sys.executable).with_name(command)
+        subprocess.run([path, "--help"], check=True, capture_output=True)
+    assert not marker.exists()
+
+
+@pytest.mark.usefixtures("_finds_tests")
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_helper_whose_server_was_killed_ends_without_a_word(is_cut: bool) -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-P", "-c", START, str(PACKAGES)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE
+    ) as process:
+        os.close(reader)
+        os.close(writer)
+        work = pickle.dumps(Compute("work"))
+        sent = LENGTH.pack(len(work)) + work
+        _, said = process.communicate(sent[:-1] if is_cut else sent)
+    assert (process.returncode, said) == (0 if is_cut else -signal.SIGPIPE, b"")
