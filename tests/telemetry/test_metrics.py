@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as TheirHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvorum.server.endpoints import PAGE_SECONDS, PAGES_PER_PERIOD, Page
+from kvorum.process.endpoints import PAGE_SECONDS, PAGES_PER_PERIOD, Page
 from kvorum.telemetry.counting import (
     OTHER_VERSION,
     VERSION_CHARACTERS_MAX,
@@ -260,10 +260,11 @@ def test_a_page_is_written_a_few_times_a_second() -> None:
 
 
 def test_versions_that_clients_invent_are_counted_as_one() -> None:
-    counts = CallCounts(None, 1)  # type: ignore[arg-type]
+    counts = CallCounts(1)
     told = [b"%d" % number for number in range(3 * VERSIONS_MAX)]
     told += [b"x" * (VERSION_CHARACTERS_MAX + 1), b"y" * 900_000, b"x" * VERSION_CHARACTERS_MAX]
-    counts.received((call, 0, b"", {"client-api-version": v}) for call, v in enumerate(told))
+    for version in told:
+        counts.count_version("unary", {"client-api-version": version})
     kept = [version for _, version in counts.versions]
     assert VERSIONS_MAX <= len(kept) <= VERSIONS_MAX + 1
     assert max(map(len, kept)) <= VERSION_CHARACTERS_MAX

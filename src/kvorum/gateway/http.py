@@ -6,9 +6,9 @@ ends that request with 500 (see `kvorum.member.boundary`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from kvorum.edge import Edge, EventKind, Headers
+from kvorum.edge import EventKind, Headers
 from kvorum.edge.targets import TargetError, decoded_path, query_fields, split_target
 from kvorum.member.boundary import Boundary
 from kvorum.member.waits import Steps
@@ -20,6 +20,13 @@ METHODS = "POST, GET, OPTIONS, PUT, DELETE"
 HEADERS = "accept, content-type, authorization"
 READ_HEADERS = ("host", "origin", "accept-encoding")
 """Headers that endpoints look at; the edge passes no others."""
+
+
+class Output(Protocol):
+    """The part of an edge that answers go to."""
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        """As `Edge.respond`."""
 
 
 class HttpRequest(NamedTuple):
@@ -56,7 +63,7 @@ class HttpFront:
     )
 
     def __init__(
-        self, edge: Edge, cors: Sequence[str], hosts: Sequence[str], boundary: Boundary
+        self, edge: Output, cors: Sequence[str], hosts: Sequence[str], boundary: Boundary
     ) -> None:
         self._edge = edge
         self._boundary = boundary

@@ -72,17 +72,17 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     from kvorum.backend import BackendError
     from kvorum.member.errors import MemberStopped, StartRefused
     from kvorum.membership.bootstrap import BootstrapError
-    from kvorum.process.startup import Server
+    from kvorum.process.startup import Process
     from kvorum.wal import WalError
 
     refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
     logger.info("Running: ", args=["kvorum", *arguments])
     # A look at what a hanging process does, as Go gives it.
     faulthandler.register(signal.SIGQUIT, chain=True)
-    server = Server(config, logger)
+    process = Process(config, logger)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(server.run(arguments))
+            runner.run(process.run(arguments))
     except MemberStopped as error:
         logger.critical("the member stopped", error=str(error))
         return 1
@@ -97,7 +97,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
             stacktrace="".join(traceback.format_exception(error)),
         )
         return 2
-    return _die_of(server.signal)
+    return _die_of(process.signal)
 
 
 def _die_of(number: int | None) -> int:

@@ -31,7 +31,7 @@ from kvorum.edge import (
 )
 from kvorum.files.real import RealFiles
 from kvorum.gateway.health import Health
-from kvorum.gateway.http import READ_HEADERS, HttpFront
+from kvorum.gateway.http import READ_HEADERS
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
@@ -46,16 +46,17 @@ from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
 from kvorum.process.directory import prepare_directory
 from kvorum.process.doorman import Doorman
+from kvorum.process.endpoints import Endpoints
 from kvorum.process.entering import enter
 from kvorum.process.jobs import JobRunner
+from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
-from kvorum.process.runtime import Runtime
 from kvorum.rpc.services import Services
 from kvorum.server.compaction import start_auto_compaction
-from kvorum.server.endpoints import Endpoints
+from kvorum.server.server import Server, ServerSettings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.settings.values import duration_text
-from kvorum.telemetry.counting import CallCounts, TimedCallCounts
+from kvorum.telemetry.counting import CallSeconds
 from kvorum.telemetry.incidents import IncidentLog
 from kvorum.telemetry.logs import Logger
 from kvorum.telemetry.metrics import Sources, metrics_text
@@ -126,7 +127,7 @@ class Progress:
             self._logger.info("recovering", done=what, count=count)
 
 
-class Server:
+class Process:
     """Everything that a running process holds, made in order and given back in reverse."""
 
     def __init__(self, config: Config, logger: Logger) -> None:
@@ -151,49 +152,41 @@ class Server:
         start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
-        runtime = Runtime(
-            loop,
-            edge,
-            member,
-            logger,
-            slow_apply_seconds=config.slow_apply_seconds,
-            slow_request_seconds=config.slow_request_seconds,
-            advance_ticks=config.advance_ticks,
-        )
-        jobs = JobRunner(
+        runner = ServerLoop(loop, edge)
+        runner.jobs = JobRunner(
             loop,
             edge,
             files,
             environments,
             logger,
-            runtime.wake,
+            runner.wake,
             sync=not config.unsafe_no_fsync,
         )
-        dialer = HttpDialer(
+        dialer = runner.dialer = HttpDialer(
             loop,
             credentials,
             connect_seconds_max=DIAL_SECONDS + settings.election_seconds,
             local_address=config.peer_local_address,
-            wake=runtime.wake,
+            wake=runner.wake,
             boundary=member.boundary,
         )
         try:
-            self._meet(runtime, edge, member, dialer, known)
-            self._connect(runtime, edge, member, jobs, arguments)
+            self._make_server(runner, edge, member, known, arguments)
+            self._listen_to_members(runner, edge)
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._end, runtime, number)
-            loop.set_exception_handler(runtime.on_loop_error)
-            IncidentLog(edge, logger, runtime.peer_listeners).start(loop)
+                loop.add_signal_handler(number, self._end, runner, number)
+            loop.set_exception_handler(runner.on_loop_error)
+            IncidentLog(edge, logger, runner.server.peer_listeners).start(loop)
             gc.collect()
             gc.freeze()
-            runtime.start()
-            await self._serve(runtime, edge, member)
+            runner.start()
+            await self._serve(runner, edge, member)
         finally:
-            if runtime.doorman is not None:
-                runtime.doorman.stop()
+            if runner.doorman is not None:
+                runner.doorman.stop()
             dialer.stop()
             edge.stop()
-            jobs.stop()
+            runner.jobs.stop()
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
     def _recover(
@@ -253,80 +246,91 @@ class Server:
         headers = (*READ_HEADERS, *PEER_HEADERS)
         return open_edge(Services.METHODS, Services.METADATA_KEYS, limits, headers)
 
-    def _connect(
+    def _make_server(
         self,
-        runtime: Runtime,
+        runner: ServerLoop,
         edge: Edge,
         member: Member,
-        jobs: JobRunner,
+        known: Sequence[Peer],
         arguments: Sequence[str],
     ) -> None:
-        config = self._config
-        member.long_reads.has_room = edge.has_room
-        kind = TimedCallCounts if config.extensive_metrics else CallCounts
-        counts = kind(edge, len(Services.METHODS))
-        front = HttpFront(edge, config.cors, config.host_whitelist, member.boundary)
-        runtime.jobs, runtime.counts, runtime.front = jobs, counts, front
-        runtime.services = Services(
-            member,
-            counts,
-            operations_max=config.txn_operations_max,
-        )
-        runtime.peer_metrics = peers = PeerMetrics(member, runtime.peering)
-        health = Health(front, member)
-        sources = Sources(
-            member,
-            edge,
-            counts,
-            jobs.figures,
-            health,
-            config,
-            Services.METHODS,
-            runtime.figures,
-            peers,
-        )
-        Endpoints(
-            front,
-            member,
-            lambda: metrics_text(sources),
-            arguments,
-            profiling=config.profiling,
-        )
-
-    def _meet(
-        self,
-        runtime: Runtime,
-        edge: Edge,
-        member: Member,
-        dialer: HttpDialer,
-        known: Sequence[Peer],
-    ) -> None:
-        """Open the peer port."""
-        config, logger, loop = self._config, self._logger, asyncio.get_running_loop()
+        """Put the server together, and what shows it to operators."""
+        config, logger = self._config, self._logger
         settings = PeeringSettings(
             peer_urls=tuple(map(str, config.advertise_peer_urls)),
             known=known,
             read_seconds_max=config.peer_read_seconds,
             write_seconds_max=config.peer_write_seconds,
         )
-        runtime.dialer = dialer
-        runtime.peering = Peering(member, edge, dialer, settings, logger.named("peer"))
-        security = config.peer_security
+        peering = Peering(member, edge, runner.dialer, settings, logger.named("peer"))
+        peer_metrics = PeerMetrics(member, peering)
+
+        def on_tick(is_idle: bool) -> None:
+            peer_metrics.observe()
+            collect_young(is_idle)
+
+        server = runner.server = Server(
+            member,
+            edge,
+            peering,
+            logger,
+            ServerSettings(
+                operations_max=config.txn_operations_max,
+                slow_apply_seconds=config.slow_apply_seconds,
+                slow_request_seconds=config.slow_request_seconds,
+                advance_ticks=config.advance_ticks,
+                cors=config.cors,
+                host_whitelist=config.host_whitelist,
+            ),
+            on_tick,
+        )
+        counts = server.calls.counts
+        if config.extensive_metrics:
+            counts.seconds = CallSeconds(len(Services.METHODS))
+        health = Health(server.front, member)
+        sources = Sources(
+            member,
+            edge,
+            counts,
+            server.calls.methods,
+            runner.jobs.figures,
+            health,
+            config,
+            Services.METHODS,
+            server.figures,
+            peer_metrics,
+        )
+        Endpoints(
+            server.front,
+            member,
+            lambda: metrics_text(sources),
+            arguments,
+            profiling=config.profiling,
+        )
+
+    def _listen_to_members(self, runner: ServerLoop, edge: Edge) -> None:
+        """Open the peer port."""
+        config, logger, server = self._config, self._logger, runner.server
+        security, listeners = config.peer_security, server.peer_listeners
         if security.asks_for_certificates and not security.skip_address_check:
-            listeners = runtime.peer_listeners
-            runtime.doorman = Doorman(
-                loop, edge, listeners, logger.named("peer"), runtime.wake, member.boundary
+            runner.doorman = Doorman(
+                asyncio.get_running_loop(),
+                edge,
+                listeners,
+                logger.named("peer"),
+                runner.wake,
+                server.member.boundary,
             )
         for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
             number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.PEER)
-            runtime.peer_listeners.add(number)
+            listeners.add(number)
             logger.info("serving peer traffic", address=address, secure=tls is not None)
 
-    async def _serve(self, runtime: Runtime, edge: Edge, member: Member) -> None:
+    async def _serve(self, runner: ServerLoop, edge: Edge, member: Member) -> None:
         config, logger = self._config, self._logger
-        await asyncio.wait({runtime.ended, runtime.published}, return_when=asyncio.FIRST_COMPLETED)
-        if runtime.ended.done():
-            return await runtime.ended
+        await asyncio.wait({runner.ended, runner.published}, return_when=asyncio.FIRST_COMPLETED)
+        if runner.ended.done():
+            return await runner.ended
         logger.info(
             "now serving peer/client/metrics",
             local_member_id=f"{member.id:x}",
@@ -339,7 +343,7 @@ class Server:
         for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
             # Without HTTP/2 there is no gRPC: who may look at metrics may not therefore write keys.
             number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.METRICS)
-            runtime.front.add_metrics_listener(number)
+            runner.server.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
         for listened, tls in self._tls(security, config.listen_client_urls, "client"):
             _, address = edge.listen(listened, tls)
@@ -358,7 +362,7 @@ class Server:
                 core=core_name(),
             )
         notify_ready(logger)
-        return await runtime.ended
+        return await runner.ended
 
     def _addresses(self) -> Iterable[Url]:
         config = self._config
@@ -388,7 +392,7 @@ class Server:
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
-    def _end(self, runtime: Runtime, number: int) -> None:
+    def _end(self, runner: ServerLoop, number: int) -> None:
         if self.signal is None:
             self.signal = number
             name = signal.strsignal(number) or str(number)
@@ -398,7 +402,7 @@ class Server:
                 name=self._config.name,
                 data_dir=self._config.data_directory,
             )
-        runtime.drain()
+        runner.drain()
 
     def _log_start(self, settings: MemberConfig, descriptors: int) -> None:
         config = self._config

@@ -1,10 +1,9 @@
 """Everything a client can call: the table of methods, and the way of a batch through them.
 
-`serve` takes what the edge received, `deliver` gives it what there is to say; between the two
-the member has its turn. A refusal is answered at once, whatever needs the log or the cluster
-when the member says so. Plain puts and reads, which are most of what arrives, go the short
-way: no message object, no call but those that do the work. Where a batch takes longer than it
-may, the rest waits for the next `serve`, in its order.
+`serve` and `take_event` take what the edge received, `deliver` gives it what there is to say;
+between the two the member has its turn. A refusal is answered at once, whatever needs the log or
+the cluster when the member says so. Plain puts and reads, which are most of what arrives, go the
+short way: no message object, no call but those that do the work.
 
 Every call is checked alike before its service sees it: a learner serves little, a client may
 require that this member knows a leader, and tokens mean nothing while authentication is off.
@@ -15,8 +14,7 @@ for a call: what is raised behind that stops the member, because the proposal ca
 """
 
 from collections.abc import Sequence
-from math import inf
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from google.protobuf.message import DecodeError
 
@@ -24,7 +22,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.requests import decode_range, parse_put, parse_range
 from kvorum.backend.quota import PUT_BYTES
-from kvorum.edge.interface import Event, EventKind, Metadata, Request
+from kvorum.edge.interface import EventKind, Metadata, Request
 from kvorum.member import requests as kinds
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
@@ -122,9 +120,6 @@ class Services:
             snapshots,
         )
         self._open: dict[int, Streams] = {}
-        # What is not served yet.
-        self._requests: Sequence[Request] = ()
-        self._events: Sequence[Event] = ()
         # Streams whose client required a leader, and how often there was none lately.
         self._requiring: dict[int, None] = {}
         self._leaderless = 0
@@ -132,34 +127,34 @@ class Services:
 
     # What arrives.
 
-    def serve(
-        self, requests: Sequence[Request], events: Sequence[Event], deadline: float = inf
-    ) -> None:
-        """Take a batch of the edge: answer what can be answered, give the rest to the member.
+    def serve(self, requests: Sequence[Request], deadline: float) -> int:
+        """Take requests in their order, until the deadline; return how many.
 
-        Near to the deadline it stops. What is left is served first by the next call, which may
-        bring nothing else; `is_behind` tells whether there is such.
+        What can be answered at once is, the rest is the member's.
         """
-        if self._requests:
-            requests, self._requests = (*self._requests, *requests), ()
-        if self._events:
-            events, self._events = (*self._events, *events), ()
         served = 0
         while served < len(requests):
             some = requests[served : served + REQUESTS_PER_LOOK]
             served += self._serve_requests(some, deadline)
             if self._clock() >= deadline:
                 break
-        if served < len(requests):
-            self._requests = requests[served:]
-        if events:
-            self._serve_events(events, deadline)
-        self._keep_alives.deliver()
+        return served
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something of what was taken is not served yet."""
-        return bool(self._requests or self._events)
+    def take_event(self, kind: int, call: int, detail: Any) -> None:
+        """Take what happened to a stream, or to a call that waits; `end_batch` follows."""
+        try:
+            if kind == EventKind.OPENED:
+                self._opened(call, *detail)
+            elif call in self._open:
+                self._serve_event(kind, call, detail)
+            elif kind == EventKind.ENDED:
+                self._member.cancel(call)
+        except Exception as error:
+            self._event_failed(kind, call, detail, error)
+
+    def end_batch(self) -> None:
+        """Answer what events of a batch asked for and could be answered at once."""
+        self._keep_alives.deliver()
 
     @property
     def room(self) -> tuple[int, int]:
@@ -167,28 +162,10 @@ class Services:
 
         None if either is not above 0.
         """
-        if self._requests or self._events:
-            return 0, 0
         return (
             READS_WAITING_MAX - self._member.reads_waiting,
             TXN_BYTES_WAITING_MAX - self._key_values.waiting_bytes,
         )
-
-    def _serve_events(self, events: Sequence[Event], deadline: float) -> None:
-        clock, streams = self._clock, self._open
-        for place, (kind, call, detail) in enumerate(events):
-            try:
-                if kind == EventKind.OPENED:
-                    self._opened(call, *detail)
-                elif call in streams:
-                    self._serve_event(kind, call, detail)
-                elif kind == EventKind.ENDED:
-                    self._member.cancel(call)
-            except Exception as error:
-                self._event_failed(kind, call, detail, error)
-            if clock() >= deadline:
-                self._events = events[place + 1 :]
-                return
 
     def _serve_requests(self, requests: Sequence[Request], deadline: float) -> int:
         """Serve requests, and look at the clock after each that is not plain; return how many."""

@@ -1,12 +1,12 @@
-"""Counting RPCs by method and outcome, between the services and the edge.
+"""Counting RPCs by method and outcome, as they begin and end.
 
-A unary call is remembered from its arrival to its answer, which also tells what is in flight
-when the server stops. Everything else about a call is added up when metrics are asked for.
+Who keeps the calls in flight tells of them here; what metrics show is added up when it is asked
+for.
 """
 
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 
 from kvorum.api.errors import (
     CONTEXT_DEADLINE_EXCEEDED,
@@ -18,7 +18,7 @@ from kvorum.api.errors import (
     Code,
     Status,
 )
-from kvorum.edge import Edge, Event, EventKind, Headers, Request
+from kvorum.edge.interface import Metadata
 from kvorum.telemetry.exposition import Histogram
 
 PROPOSAL_FAILURES = frozenset(
@@ -41,65 +41,32 @@ All others count as one."""
 
 
 class CallCounts:
-    """The edge as the services see it, and what went through."""
+    """How many calls of each method ended how, and how many messages their streams had."""
 
     __slots__ = (
-        "_edge",
-        "_marks",
-        "_ok",
-        "_slow",
         "failed",
         "messages_received",
         "messages_sent",
+        "ok",
         "proposals_failed",
-        "streams",
-        "unary",
+        "seconds",
         "versions",
     )
 
-    def __init__(self, edge: Edge, methods: int) -> None:
-        self._edge = edge
-        self.unary: dict[int, int] = {}
-        """The method of every unary call in flight."""
-        self.streams: dict[int, int] = {}
-        """The method of every stream that is open."""
-        self._ok = [0] * methods
+    def __init__(self, methods: int) -> None:
+        self.ok = [0] * methods
+        """Calls that ended well; the hot path adds to it directly."""
         self.failed: Counter[tuple[int, Code]] = Counter()
         self.messages_received = [0] * methods
         self.messages_sent = [0] * methods
         self.proposals_failed = 0
-        # Calls in flight at the last ticks, and those that were slow at the last one.
-        self._marks: deque[list[int]] = deque()
-        self._slow: set[int] = set()
         self.versions: Counter[tuple[str, str]] = Counter()
-        """Calls whose client told its version, by their type and that version."""
+        """Calls whose client gave its version, by their type and that version."""
+        self.seconds: CallSeconds | None = None
+        """How long calls took, if somebody wants to know."""
 
-    # What arrives.
-
-    def received(self, requests: Iterable[Request]) -> None:
-        """Note unary calls."""
-        unary = self.unary
-        for call, method, _, metadata in requests:
-            unary[call] = method
-            if metadata is not None:
-                self._count_version("unary", metadata)
-
-    def happened(self, events: Iterable[Event]) -> None:
-        """Note what happened to streams, and clients that went away."""
-        streams = self.streams
-        for kind, call, detail in events:
-            if kind == EventKind.MESSAGE:
-                if call in streams:
-                    self.messages_received[streams[call]] += 1
-            elif kind == EventKind.OPENED:
-                method, metadata = detail
-                streams[call] = method
-                if metadata is not None:
-                    self._count_version("stream", metadata)
-            elif kind == EventKind.ENDED:
-                self._end(call, Code.CANCELLED)
-
-    def _count_version(self, kind: str, metadata: dict[str, bytes]) -> None:
+    def count_version(self, kind: str, metadata: Metadata) -> None:
+        """Count a call, `unary` or `stream`, by its client's version."""
         version = metadata.get("client-api-version", b"")
         if version:
             name = OTHER_VERSION
@@ -110,129 +77,52 @@ class CallCounts:
                 key = kind, OTHER_VERSION
             self.versions[key] += 1
 
-    def _end(self, call: int, code: Code) -> None:
-        method = self.streams.pop(call, None)
-        if method is None:
-            method = self.unary.pop(call, None)
-        if method is None:
-            return
+    def count_failure(self, method: int, status: Status) -> None:
+        """Count a call that was refused or failed."""
+        self.failed[method, status.code] += 1
+        self.proposals_failed += status in PROPOSAL_FAILURES
+
+    def count_end(self, method: int, code: Code) -> None:
+        """Count the end of a stream, or of a call whose client went away."""
         if code is Code.OK:
-            self._ok[method] += 1
+            self.ok[method] += 1
         else:
             self.failed[method, code] += 1
-
-    # What is answered.
-
-    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """End unary calls."""
-        pop, ok = self.unary.pop, self._ok
-        for call, result in batch:
-            method = pop(call, None)
-            if method is not None:
-                if result.__class__ is bytes:
-                    ok[method] += 1
-                else:
-                    self.failed[method, result.code] += 1  # type: ignore[union-attr]
-                    self.proposals_failed += result in PROPOSAL_FAILURES
-        self._edge.reply(batch)
-
-    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Send messages on streams."""
-        streams, sent = self.streams, self.messages_sent
-        for call, _ in batch:
-            if call in streams:
-                sent[streams[call]] += 1
-        self._edge.send(batch)
-
-    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        """End a stream."""
-        self._end(call, status.code)
-        self._edge.finish(call, status, trailers)
-
-    def pending_bytes(self, call: int) -> int:
-        """Return how many bytes of a stream are on their way."""
-        return self._edge.pending_bytes(call)
-
-    def mark_waiting(self, call: int) -> None:
-        """Ask to be told if a unary call ends before its reply."""
-        self._edge.mark_waiting(call)
-
-    def slow_calls(self, ticks: int) -> list[tuple[int, int]]:
-        """Return calls and methods that are in flight since so many ticks; called once a tick.
-
-        Each call is returned once. Nothing is noted per call for this.
-        """
-        self._marks.append(list(self.unary))
-        if len(self._marks) <= ticks:
-            return []
-        known = self._slow
-        self._slow = {call for call in self._marks.popleft() if call in self.unary}
-        return [(call, self.unary[call]) for call in sorted(self._slow - known)]
 
     # What metrics show.
 
     def handled(self) -> Counter[tuple[int, Code]]:
         """Return how many calls of each method ended with each code."""
         counts = Counter(self.failed)
-        counts.update({(method, Code.OK): ok for method, ok in enumerate(self._ok) if ok})
+        counts.update({(method, Code.OK): ok for method, ok in enumerate(self.ok) if ok})
         return counts
 
-    def succeeded(self) -> list[int]:
-        """Return how many calls of each method ended well."""
-        return list(self._ok)
-
-    def started(self) -> list[int]:
-        """Return how many calls of each method began."""
-        started = list(self._ok)
+    def started(self, in_flight: Iterable[int]) -> list[int]:
+        """Return how many calls of each method began, given the methods of those in flight."""
+        started = list(self.ok)
         for (method, _), count in self.failed.items():
             started[method] += count
-        for method in self.unary.values():
-            started[method] += 1
-        for method in self.streams.values():
+        for method in in_flight:
             started[method] += 1
         return started
 
 
-class TimedCallCounts(CallCounts):
-    """Counts, and how long each call took; for `--metrics=extensive`."""
+class CallSeconds:
+    """How long each call took; for `--metrics=extensive`."""
 
-    __slots__ = ("_arrived", "seconds")
+    __slots__ = ("_arrived", "histograms")
 
-    def __init__(self, edge: Edge, methods: int) -> None:
-        super().__init__(edge, methods)
+    def __init__(self, methods: int) -> None:
         self._arrived: dict[int, float] = {}
-        self.seconds = [Histogram(HANDLING_BOUNDS) for _ in range(methods)]
+        self.histograms = [Histogram(HANDLING_BOUNDS) for _ in range(methods)]
 
-    def received(self, requests: Iterable[Request]) -> None:
-        """Note unary calls and when they came."""
+    def begin(self, calls: Iterable[int]) -> None:
+        """Note when calls arrived."""
         now = time.monotonic()
-        self._arrived.update((request[0], now) for request in requests)
-        super().received(requests)
+        self._arrived.update((call, now) for call in calls)
 
-    def happened(self, events: Iterable[Event]) -> None:
-        """Note streams and when they began."""
-        now = time.monotonic()
-        for kind, call, _ in events:
-            if kind == EventKind.OPENED:
-                self._arrived[call] = now
-            elif kind == EventKind.ENDED:
-                self._observe(call, now)
-        super().happened(events)
-
-    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """End unary calls."""
-        now = time.monotonic()
-        for call, _ in batch:
-            self._observe(call, now)
-        super().reply(batch)
-
-    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        """End a stream."""
-        self._observe(call, time.monotonic())
-        super().finish(call, status, trailers)
-
-    def _observe(self, call: int, now: float) -> None:
+    def end(self, call: int, method: int) -> None:
+        """Note how long a call took."""
         arrived = self._arrived.pop(call, None)
-        method = self.unary.get(call, self.streams.get(call))
-        if arrived is not None and method is not None:
-            self.seconds[method].observe(now - arrived)
+        if arrived is not None:
+            self.histograms[method].observe(time.monotonic() - arrived)

@@ -9,7 +9,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from kvorum.settings.config import Config
 from kvorum.settings.gates import GATES
 from kvorum.snap import WriteSnap
 from kvorum.telemetry import exposition
-from kvorum.telemetry.counting import UNKNOWN_VERSION, CallCounts, TimedCallCounts
+from kvorum.telemetry.counting import UNKNOWN_VERSION, CallCounts
 from kvorum.telemetry.exposition import Family, Histogram, Sample
 from kvorum.telemetry.figures import JobFigures, ServerFigures
 from kvorum.telemetry.peer_metrics import PeerMetrics
@@ -50,6 +50,8 @@ class Sources(NamedTuple):
     member: Member
     edge: Edge
     counts: CallCounts
+    in_flight: Callable[[], Iterable[int]]
+    """The methods of the calls in flight."""
     jobs: JobFigures
     health: Health
     config: Config
@@ -224,7 +226,7 @@ def _mvcc(sources: Sources) -> Iterator[Family]:
     yield counter(
         "etcd_mvcc_txn_total", store.transactions_of_many, "Transactions of several changes."
     )
-    ranges = sources.counts.succeeded()[_number(sources, "/etcdserverpb.KV/Range")]
+    ranges = sources.counts.ok[_number(sources, "/etcdserverpb.KV/Range")]
     yield counter("etcd_mvcc_range_total", ranges, "Range calls served.")
     yield gauge("etcd_debugging_mvcc_keys_total", store.key_count, "Keys.")
     yield counter(
@@ -294,7 +296,7 @@ def _network(sources: Sources) -> Iterator[Family]:
 def _grpc(sources: Sources) -> Iterator[Family]:
     counts, methods = sources.counts, sources.methods
     labels = [_method_labels(path, is_stream) for path, is_stream in methods]
-    started, handled = counts.started(), counts.handled()
+    started, handled = counts.started(sources.in_flight()), counts.handled()
     # A refusal counts as a message, as of the library that etcd 3.7 counts with.
     ended = [0] * len(methods)
     for (number, _), count in handled.items():
@@ -329,7 +331,7 @@ def _grpc(sources: Sources) -> Iterator[Family]:
             for code in Code
         ],
     )
-    if isinstance(counts, TimedCallCounts):
+    if counts.seconds is not None:
         yield Family(
             "grpc_server_handling_seconds",
             "histogram",
@@ -337,7 +339,7 @@ def _grpc(sources: Sources) -> Iterator[Family]:
             [
                 sample
                 for number in shown
-                for sample in counts.seconds[number].samples(labels[number])
+                for sample in counts.seconds.histograms[number].samples(labels[number])
             ],
         )
     total = {

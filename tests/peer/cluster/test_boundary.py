@@ -108,7 +108,7 @@ class Place:
     def ask(self, call: int, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
         """Make a request of another member; return its answer."""
         now = self.harness.now
-        self.peering.opened(call, method, target, [], now)
+        self.peering.open_request(call, method, target, [], now)
         for event in ((EventKind.MESSAGE, body), (EventKind.HALF_CLOSED, None)):
             if call in self.peering.open:
                 self.peering.handle(event[0], call, event[1], now)
@@ -124,7 +124,7 @@ class Place:
             DialEvent(DialEventKind.PIECE, number, body),
             DialEvent(DialEventKind.COMPLETED, number, None),
         ]
-        self.peering.happened(events, self.harness.now)
+        self.peering.take_dialed(events, self.harness.now)
         return number
 
     def pass_time(self, seconds: float) -> None:
@@ -282,7 +282,7 @@ def test_a_term_without_a_successor_is_refused(place: Place, term: int) -> None:
     said = [("x-etcd-cluster-id", cluster), ("x-server-version", "3.7.1")]
     said.append(("x-min-cluster-version", "3.0.0"))
     now = place.harness.now
-    place.peering.opened(1, "POST", "/raft", said, now)
+    place.peering.open_request(1, "POST", "/raft", said, now)
     place.peering.handle(EventKind.MESSAGE, 1, encode_message(heartbeat), now)
     place.peering.handle(EventKind.HALF_CLOSED, 1, None, now)
     assert place.output.answers[1][0] == 204

@@ -101,7 +101,9 @@ class Peering:
     def __contains__(self, call: object) -> bool:
         return call in self._answers.open or call in self.transport.open
 
-    def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
         """Take a request of another member."""
         self._now = now
         try:
@@ -132,7 +134,7 @@ class Peering:
         else:
             self._output.respond(call, 500, (), b"Internal Server Error\n")
 
-    def happened(self, events: Iterable[DialEvent], now: float) -> None:
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
         """Take what the dialer reports."""
         self._now = now
         transport, exchanges = self.transport, self._exchanges

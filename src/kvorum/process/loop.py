@@ -1,0 +1,145 @@
+"""The loop that runs a server: the edge, the jobs and the clock take turns with it.
+
+One thread runs Python while the server serves. It sleeps until the edge's wake-up descriptor is
+readable, another member has answered, a job has ended, or the moment comes at which the server
+wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Mapping
+
+from kvorum.edge import Edge
+from kvorum.net.interface import Dialer
+from kvorum.process.doorman import Doorman
+from kvorum.process.jobs import JobRunner
+from kvorum.server.ending import Phase
+from kvorum.server.server import Server
+
+clock = time.monotonic
+
+
+class ServerLoop:
+    """Runs one server until it has ended, or raises."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
+        self._loop = loop
+        self._edge = edge
+        self.server: Server
+        self.jobs: JobRunner
+        self.dialer: Dialer
+        self.doorman: Doorman | None = None
+        """Who checks where members come from, if somebody has to."""
+        self.published: asyncio.Future[None] = loop.create_future()
+        """Done when the cluster knows this member, and clients may be let in."""
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when the server has ended; with the error that ended it."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._is_scheduled = False
+
+    def start(self) -> None:
+        """Begin to take turns."""
+        self._loop.add_reader(self._edge.fileno(), self._rung)
+        self.wake()
+
+    def drain(self) -> None:
+        """Let the server end cleanly."""
+        self.server.drain(clock())
+        self.wake()
+
+    def wake(self) -> None:
+        """Take a turn soon."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _rung(self) -> None:
+        """Take a turn here and now, which saves the loop a round; the edge has something."""
+        if not self._is_scheduled:
+            self._turn()
+
+    def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
+        """Take an error of a callback that is not a turn's; it ends the server as any other.
+
+        But one of a connection to another member ends that connection alone.
+        """
+        error = context.get("exception")
+        message = str(context.get("message"))
+        if not isinstance(error, Exception):
+            error = RuntimeError(message)
+        elif "protocol" in context:
+            try:
+                boundary = self.server.member.boundary
+                boundary.take(error, "dial", "a connection to a member", message)
+                return
+            except Exception as again:
+                error = again
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.ended.done():
+            self._loop.remove_reader(self._edge.fileno())
+            self.ended.set_exception(error)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self.ended.done():
+            return
+        try:
+            self._take_turn(clock())
+            server = self.server
+            if server.is_published and not self.published.done():
+                self.published.set_result(None)
+            if server.phase is Phase.ENDED:
+                self._loop.remove_reader(self._edge.fileno())
+                self.ended.set_result(None)
+            elif server.phase is Phase.CLOSING:
+                # Nobody polls the edge any more, so it is not asked to wake anybody.
+                self._sleep_until(server.wake_at(clock()))
+            elif server.is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
+                self.wake()
+            else:
+                self._sleep_until(server.wake_at(clock()))
+        except Exception as error:
+            # Nothing goes on after an error that nobody foresaw.
+            self._fail(error)
+
+    def _take_turn(self, now: float) -> None:
+        edge, server, jobs = self._edge, self.server, self.jobs
+        edge.awake()
+        calls_max, bytes_max = server.room
+        if calls_max > 0 and bytes_max > 0:
+            requests, events = edge.poll(calls_max, bytes_max)
+            if self.doorman is not None:
+                events = self.doorman.admit(events)
+        else:
+            requests, events = [], []
+        server.turn(now, requests, events, self.dialer.poll(), jobs.take_ended())
+        while started := server.take_jobs():
+            jobs.submit(started, server.inline_bytes_max)
+            ended = jobs.take_ended()
+            if not ended:
+                return
+            server.resume_turn(now, ended)
+
+    def _sleep_until(self, moment: float) -> None:
+        """Be woken by then, if nothing happens before."""
+        if self._timer is not None:
+            if moment >= self._timer_at:
+                return
+            self._timer.cancel()
+        self._timer_at = moment
+        self._timer = self._loop.call_at(moment, self._alarm)
+
+    def _alarm(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self.wake()
+
+
+def collect_young(is_idle: bool) -> None:
+    """Collect what is young while clients are idle, and look at what survives no more."""
+    if is_idle:
+        gc.collect(0)
+        gc.freeze()

@@ -1,0 +1,123 @@
+"""The calls in flight: known from their arrival to their end, which passes through here.
+
+This is the edge as the services see it. A clean end waits until nothing is in flight, and whoever
+looks for slow calls finds them here; the counts of the metrics are kept on the way.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import Event, EventKind, Headers, Request
+from kvorum.rpc.calls import Output
+from kvorum.telemetry.counting import CallCounts
+
+
+class CallsInFlight:
+    """Every call of gRPC that has begun and not ended, by its number."""
+
+    __slots__ = ("_edge", "_marks", "_slow", "counts", "streams", "unary")
+
+    def __init__(self, edge: Output, counts: CallCounts) -> None:
+        self._edge = edge
+        self.counts = counts
+        self.unary: dict[int, int] = {}
+        """The method of every unary call in flight."""
+        self.streams: dict[int, int] = {}
+        """The method of every stream that is open."""
+        # Calls in flight at the last ticks, and those that were slow at the last one.
+        self._marks: deque[list[int]] = deque()
+        self._slow: set[int] = set()
+
+    def methods(self) -> Iterator[int]:
+        """Return the method of every call in flight."""
+        yield from self.unary.values()
+        yield from self.streams.values()
+
+    # What arrives.
+
+    def receive(self, requests: Iterable[Request]) -> None:
+        """Note unary calls."""
+        unary, seconds = self.unary, self.counts.seconds
+        for call, method, _, metadata in requests:
+            unary[call] = method
+            if metadata is not None:
+                self.counts.count_version("unary", metadata)
+        if seconds is not None:
+            seconds.begin(request[0] for request in requests)
+
+    def note(self, events: Iterable[Event]) -> None:
+        """Note what happened to streams, and clients that went away."""
+        streams, counts = self.streams, self.counts
+        for kind, call, detail in events:
+            if kind == EventKind.MESSAGE:
+                if call in streams:
+                    counts.messages_received[streams[call]] += 1
+            elif kind == EventKind.OPENED:
+                method, metadata = detail
+                streams[call] = method
+                if metadata is not None:
+                    counts.count_version("stream", metadata)
+                if counts.seconds is not None:
+                    counts.seconds.begin((call,))
+            elif kind == EventKind.ENDED:
+                self._end(call, Code.CANCELLED)
+
+    def _end(self, call: int, code: Code) -> None:
+        method = self.streams.pop(call, None)
+        if method is None:
+            method = self.unary.pop(call, None)
+        if method is not None:
+            self.counts.count_end(method, code)
+            if self.counts.seconds is not None:
+                self.counts.seconds.end(call, method)
+
+    # What is answered.
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls."""
+        pop, counts = self.unary.pop, self.counts
+        ok, seconds = counts.ok, counts.seconds
+        for call, result in batch:
+            method = pop(call, None)
+            if method is not None:
+                if result.__class__ is bytes:
+                    ok[method] += 1
+                else:
+                    counts.count_failure(method, result)  # type: ignore[arg-type]
+                if seconds is not None:
+                    seconds.end(call, method)
+        self._edge.reply(batch)
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages on streams."""
+        streams, sent = self.streams, self.counts.messages_sent
+        for call, _ in batch:
+            if call in streams:
+                sent[streams[call]] += 1
+        self._edge.send(batch)
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a stream."""
+        self._end(call, status.code)
+        self._edge.finish(call, status, trailers)
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes of a stream are on their way."""
+        return self._edge.pending_bytes(call)
+
+    def mark_waiting(self, call: int) -> None:
+        """Ask to be told if a unary call ends before its reply."""
+        self._edge.mark_waiting(call)
+
+    def slow(self, ticks: int) -> list[tuple[int, int]]:
+        """Return unary calls and methods in flight since so many ticks; called once a tick.
+
+        Each call is returned once. Nothing is noted per call for this.
+        """
+        self._marks.append(list(self.unary))
+        if len(self._marks) <= ticks:
+            return []
+        known = self._slow
+        self._slow = {call for call in self._marks.popleft() if call in self.unary}
+        return [(call, self.unary[call]) for call in sorted(self._slow - known)]

@@ -1,0 +1,63 @@
+"""The seams of a server: the edge it answers through, and its way to the other members."""
+
+from collections.abc import Container, Iterable
+from typing import Protocol
+
+from kvorum.edge.interface import Headers
+from kvorum.net.interface import DialEvent
+from kvorum.peer.interface import Output as PeerOutput
+from kvorum.rpc.calls import Output as CallOutput
+
+
+class ServerEdge(CallOutput, PeerOutput, Protocol):
+    """The part of `kvorum.edge.interface.Edge` that a server speaks to; it polls nothing."""
+
+    def has_room(self, call: int, is_long: bool = False) -> bool:
+        """As `Edge.has_room`."""
+
+    def drain(self) -> None:
+        """As `Edge.drain`."""
+
+    def is_quiet(self) -> bool:
+        """As `Edge.is_quiet`."""
+
+    def is_drained(self) -> bool:
+        """As `Edge.is_drained`."""
+
+
+class Peers(Protocol):
+    """Carries what the member says to others, and what they say to it."""
+
+    @property
+    def open(self) -> Container[int]:
+        """The calls of the peer port that are under way."""
+
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
+        """Take a request of another member."""
+
+    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
+        """Take an event of a request that is under way."""
+
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
+        """Take what the dialer reports of requests to other members."""
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when there is more, if nothing happens before."""
+
+    def deliver(self, now: float) -> None:
+        """Send what the member has to say; called after each of its turns."""
+
+    def stop(self) -> None:
+        """End every stream and request; what the member says from now on is lost."""
+
+
+class Logger(Protocol):
+    """Takes lines with named fields, as `kvorum.telemetry.logs.Logger` does."""
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """Take a line about a change of state."""
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Take a line about something that needs attention."""

@@ -1,0 +1,385 @@
+"""The server as a plain object: a member, its services, its peers, its HTTP front, its life.
+
+It is given what arrived and the time, takes a turn, and says which jobs are to be run and when it
+wants to be woken; what it has to say goes to the edge and the dialer that it was made with. It
+has no clock but the member's, which only decides where long work is interrupted.
+
+A turn takes what arrived, lets the member work for `turn_seconds`, and gives out what it has to
+say. What other members say and the ticks come first, so that long work never silences a leader.
+Clients are served for as long as the member is; what a turn has no time for stays in its order
+for the next ones, and nothing more is taken meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from kvorum.edge.interface import Event, EventKind, Request
+from kvorum.gateway.http import HttpFront
+from kvorum.member.errors import StartRefused
+from kvorum.member.jobs import Job
+from kvorum.member.member import Member
+from kvorum.net.interface import DialEvent
+from kvorum.raft.entries import Entry
+from kvorum.rpc.services import Services
+from kvorum.server.ending import Ending, Phase
+from kvorum.server.inflight import CallsInFlight
+from kvorum.server.interface import Logger, Peers, ServerEdge
+from kvorum.telemetry.counting import CallCounts
+from kvorum.telemetry.figures import ServerFigures
+
+TURN_SECONDS: Final = 0.005
+CALLS_PER_TURN: Final = 1000
+BYTES_PER_TURN: Final = 4 * 1024 * 1024
+NOTHING: Final = (0, 0)
+
+INLINE_CALLS_MAX: Final = 4
+"""With more requests at once, the log is written beside the loop, which gathers the next batch."""
+INLINE_BYTES_MAX_ALONE: Final = 64 * 1024
+INLINE_BYTES_MAX: Final = 4 * 1024
+"""So much the loop writes itself, which saves two wake-ups; less where other members wait."""
+
+REMOVED_SECONDS: Final = 1.0
+"""How long a removed member stays, so that others still hear from it that it is removed."""
+ADVANCE_SECONDS_MAX: Final = 5.0
+"""How long a start waits for other members to be reached, to be ready for an election at once."""
+WAITING_CALLS: Final = frozenset({"/v3lockpb.Lock/Lock", "/v3electionpb.Election/Campaign"})
+"""Calls that wait for others by their nature."""
+
+Ended = tuple[Job, object, Exception | None]
+"""A job that has ended, its result, and its error if it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What a server is told beside what its member is."""
+
+    operations_max: int = 128
+    slow_apply_seconds: float = 0.1
+    slow_request_seconds: float = 0.3
+    advance_ticks: bool = True
+    cors: tuple[str, ...] = ("*",)
+    host_whitelist: tuple[str, ...] = ("*",)
+
+
+class Server:
+    """Serves one member until it is told to drain, was removed, or raises what stopped it."""
+
+    def __init__(
+        self,
+        member: Member,
+        edge: ServerEdge,
+        peers: Peers,
+        logger: Logger,
+        settings: ServerSettings,
+        on_tick: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Make a server of a member that was opened; `on_tick` hears whether clients were idle."""
+        self.member = member
+        self.peers = peers
+        self.calls = CallsInFlight(edge, CallCounts(len(Services.METHODS)))
+        self.services = Services(member, self.calls, operations_max=settings.operations_max)
+        self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
+        self.figures = ServerFigures()
+        self.ending = Ending(self, edge, logger)
+        self.peer_listeners: set[int] = set()
+        """Numbers of the listeners at which other members ask."""
+        self.turn_seconds = TURN_SECONDS
+        self.is_busy = True
+        """Whether there is more to do at once, whatever arrives."""
+        self.is_published = False
+        """Whether the cluster knows this member, so that clients may be let in."""
+        self.is_alone = False
+        """Whether no other member votes."""
+        self.inline_bytes_max = 0
+        """An append to the log of so many bytes may be written where the turn is taken."""
+        self.jobs_under_way = 0
+        # What arrived and is not served yet, in its order.
+        self._requests: Sequence[Request] = ()
+        self._events: list[Event] = []
+        self._edge = edge
+        self._logger = logger
+        self._on_tick = on_tick
+        self._clock = member.clock
+        self._leader = 0
+        # The entry that is being applied in several turns, and since when.
+        self._long_entry: Entry | None = None
+        self._long_since = 0.0
+        self._slow_apply_seconds = settings.slow_apply_seconds
+        self._tick_seconds = member.config.heartbeat_seconds
+        self._slow_request_ticks = ceil(settings.slow_request_seconds / self._tick_seconds)
+        self._next_tick = member.now
+        self._peers_at = 0.0
+        self._advance_until = member.now + ADVANCE_SECONDS_MAX if settings.advance_ticks else 0.0
+        self._removed_at = 0.0
+        self._is_idle = True
+        member.long_reads.has_room = edge.has_room
+
+    # What it wants of whoever runs it.
+
+    @property
+    def phase(self) -> Phase:
+        """How far it is on its way to its end."""
+        return self.ending.phase
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many calls, and how many bytes of them, may be handed to the next turn.
+
+        Nothing, if either is not above 0.
+        """
+        if self._requests or self._events or self.ending.phase in (Phase.CLOSING, Phase.ENDED):
+            return NOTHING
+        calls_max, bytes_max = self.services.room
+        return min(calls_max, CALLS_PER_TURN), min(bytes_max, BYTES_PER_TURN)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests and events arrived and are not served yet."""
+        return len(self._requests) + len(self._events)
+
+    def take_jobs(self) -> list[Job]:
+        """Return the jobs that are to be run, in order for each place.
+
+        The end of each is handed to `turn` or `resume_turn`, in the same order.
+        """
+        jobs = self.member.out.take_jobs()
+        self.jobs_under_way += len(jobs)
+        return jobs
+
+    def wake_at(self, now: float) -> float:
+        """Return when a turn has something to do although nothing arrives until then."""
+        if self.ending.phase is Phase.CLOSING:
+            return self.ending.look_at
+        return min(self._next_tick, self._peers_at, self.member.wake_at(now))
+
+    def drain(self, now: float) -> None:
+        """Take no new calls, finish those in flight, then end."""
+        self.ending.begin(now)
+
+    # Turns.
+
+    def turn(
+        self,
+        now: float,
+        requests: Sequence[Request],
+        events: list[Event],
+        dialed: Sequence[DialEvent],
+        ended: Sequence[Ended],
+    ) -> None:
+        """Take what arrived, do what there is to do, and say what there is to say.
+
+        Requests and events are what `room` left room for. Raises what stopped the member.
+        """
+        member, peers = self.member, self.peers
+        if self.ending.phase is Phase.CLOSING:
+            self._take_ended(ended)
+            self.ending.advance(now)
+            return
+        member.note_time(now)
+        if dialed:
+            peers.take_dialed(dialed, now)
+        if requests:
+            self.calls.receive(requests)
+            self._requests = requests
+        deadline = now + self.turn_seconds
+        if events:
+            self.calls.note(events)
+            self._events += events
+        if self._events:
+            self._serve_peers(now, deadline)
+        if now >= self._next_tick:
+            self._tick(now)
+        self._peers_at = peers.pass_time(now)
+        self._take_ended(ended)
+        if self._requests or self._events:
+            self._is_idle = False
+            self._serve_clients(deadline)
+            if self._requests or self._events:
+                # They had all the time there was; the member has its own.
+                deadline = self._clock() + self.turn_seconds
+        is_busy = member.turn(now, deadline)
+        if member.out.jobs:
+            # Others write what they are sent while this member writes it, too, and no client
+            # waits for a disk that has nothing to do with its answer.
+            peers.deliver(now)
+            self._answer(now)
+            self.inline_bytes_max = INLINE_BYTES_MAX_ALONE if self.is_alone else INLINE_BYTES_MAX
+            if len(requests) > INLINE_CALLS_MAX:
+                self.inline_bytes_max = 0
+        else:
+            # Clients first: others wake up at what they are sent, and take the processor.
+            self._answer(now)
+            peers.deliver(now)
+        self._end_turn(now, is_busy)
+
+    def resume_turn(self, now: float, ended: Sequence[Ended]) -> None:
+        """Go on with the turn after jobs that ended as soon as they were begun."""
+        if self.ending.phase is Phase.CLOSING:
+            self._take_ended(ended)
+            return
+        self._take_ended(ended)
+        is_busy = self.member.turn(now, self._clock() + self.turn_seconds)
+        self.peers.deliver(now)
+        self._answer(now)
+        self._end_turn(now, is_busy)
+
+    def _end_turn(self, now: float, is_busy: bool) -> None:
+        member = self.member
+        if member.is_published and not self.is_published:
+            self._logger.info(
+                "published local member to cluster through raft",
+                local_member_id=f"{member.id:x}",
+                cluster_id=f"{member.cluster.cluster_id:x}",
+            )
+            self.is_published = True
+        if member.apply_queue.entry is not self._long_entry:
+            self._watch_long_entry(now)
+        self.is_busy = is_busy or bool(self._requests or self._events)
+        if self.ending.phase is not Phase.SERVING:
+            self.ending.advance(now)
+
+    def _answer(self, now: float) -> None:
+        """Give clients their answers, unless they were told that there are no more."""
+        if self.ending.phase in (Phase.SERVING, Phase.DRAINING):
+            self.services.deliver(now)
+
+    def _take_ended(self, ended: Sequence[Ended]) -> None:
+        member = self.member
+        self.jobs_under_way -= len(ended)
+        for job, result, error in ended:
+            if error is None:
+                member.completed(job, result)
+            else:
+                member.failed(job, error)
+
+    def _serve_peers(self, now: float, deadline: float) -> None:
+        """Serve what other members sent, until the deadline; the rest stays in its order."""
+        peers, listeners, clock = self.peers, self.peer_listeners, self._clock
+        rest: list[Event] = []
+        for position, event in enumerate(self._events):
+            kind, call, detail = event
+            if call in peers.open:
+                peers.handle(kind, call, detail, now)
+            elif kind == EventKind.HTTP_OPENED and detail[0] in listeners:
+                _, method, target, headers = detail
+                peers.open_request(call, method, target, headers, now)
+            else:
+                rest.append(event)
+                continue
+            if clock() >= deadline:
+                rest += self._events[position + 1 :]
+                break
+        self._events = rest
+
+    def _serve_clients(self, deadline: float) -> None:
+        """Serve requests, then events, until the deadline; the rest stays in its order."""
+        services, front, clock = self.services, self.front, self._clock
+        if self._requests:
+            served = services.serve(self._requests, deadline)
+            self._requests = self._requests[served:] if served < len(self._requests) else ()
+            if self._requests:
+                return
+        if not self._events:
+            return
+        served = 0
+        for kind, call, detail in self._events:
+            served += 1
+            if call in self.peers.open or (
+                kind == EventKind.HTTP_OPENED and detail[0] in self.peer_listeners
+            ):
+                # What `_serve_peers` had no time for: it comes first in the next turn.
+                served -= 1
+                break
+            if kind == EventKind.HTTP_OPENED or call in front.open:
+                front.handle(kind, call, detail)
+            else:
+                services.take_event(kind, call, detail)
+            if clock() >= deadline:
+                break
+        self._events = self._events[served:]
+        services.end_batch()
+
+    # Ticks.
+
+    def _tick(self, now: float) -> None:
+        late = now - self._next_tick
+        if late > self._tick_seconds:
+            self.figures.heartbeats_late += 1
+            # Ticks that were missed are not made up for: the peers' clocks did not stand still.
+            self._next_tick = now
+        self._next_tick += self._tick_seconds
+        member = self.member
+        member.tick(now)
+        self.is_alone = list(member.conf_state.voters) == [member.id]
+        if not member.leader and self.is_alone:
+            # Nobody else could lead, so there is nothing to wait for.
+            member.node.campaign()
+        if member.leader != self._leader:
+            self._log_leader()
+        if self._advance_until:
+            self._advance_ticks(now)
+        if member.was_removed:
+            self._leave(now)
+        for call, method in self.calls.slow(self._slow_request_ticks):
+            path, _ = self.services.METHODS[method]
+            if path not in WAITING_CALLS:
+                self._logger.warning(
+                    "slow request is still in flight", method=path, remote=self._edge.peer(call)
+                )
+        if self._on_tick is not None:
+            self._on_tick(self._is_idle)
+        self._is_idle = True
+
+    def _log_leader(self) -> None:
+        """Log who leads; several changes between two ticks are one."""
+        member, before = self.member, self._leader
+        self._leader = member.leader
+        self.figures.leader_changes += bool(member.leader)
+        fields = {"local_member_id": f"{member.id:x}", "term": member.term}
+        if not member.leader:
+            self._logger.warning("lost leader", leader=f"{before:x}", **fields)
+        else:
+            self._logger.info("elected leader", leader=f"{member.leader:x}", **fields)
+
+    def _advance_ticks(self, now: float) -> None:
+        """Let most of the first election timeout pass as soon as other members are reached.
+
+        Without them no election can be won; one that leads already is heard within two ticks.
+        """
+        member = self.member
+        if member.leader or self.is_alone or now > self._advance_until:
+            self._advance_until = 0.0
+        elif len(member.connections) > 1:
+            self._advance_until = 0.0
+            for _ in range(member.config.election_ticks - 2):
+                member.tick(now)
+
+    def _leave(self, now: float) -> None:
+        """End after a while: this member was removed. One that never served is refused."""
+        reason = (
+            f"the member has been permanently removed from the cluster: {self.member.id:x} is no "
+            "part of it any more, and its data directory is of no use to another member"
+        )
+        if not self.is_published:
+            raise StartRefused(f"{reason}. Remove the directory, and add the member anew")
+        if not self._removed_at:
+            self._removed_at = now
+            self._logger.warning(reason)
+        elif now - self._removed_at >= REMOVED_SECONDS:
+            self.drain(now)
+
+    def _watch_long_entry(self, now: float) -> None:
+        """Warn of entries that took long to apply; only those go on over several turns."""
+        entry, took = self._long_entry, now - self._long_since
+        if entry is not None and took > self._slow_apply_seconds:
+            self.figures.slow_applies += 1
+            self._logger.warning(
+                "apply request took too long",
+                took=f"{took * 1000:.3f}ms",
+                expected_duration=f"{self._slow_apply_seconds * 1000:g}ms",
+                index=entry.index,
+                size=len(entry.data),
+            )
+        self._long_entry, self._long_since = self.member.apply_queue.entry, now
