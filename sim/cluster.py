@@ -18,7 +18,7 @@ from kvorum.mvcc.hashes import HashRows
 from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.rpc.services import Services
-from sim.edge import CLIENT_DELAY, SimulatedEdge
+from sim.edge import CLIENT_DELAY
 from sim.entering import Entrance
 from sim.faults import Faults, without_faults
 from sim.history import History
@@ -28,7 +28,6 @@ from sim.nemesis import DATABASE_FLIPS, Nemesis
 from sim.network import Network
 from sim.operators import Operator
 from sim.peers import FramedPeers, PlainPeers, receive
-from sim.surroundings import Front
 from sim.trace import describe
 from sim.violation import Violation
 from sim.world import World
@@ -37,11 +36,6 @@ DIFFERS = "found data inconsistency with peers"
 """What a member says that stops because its hash is not that of others."""
 ONE_CONFIGURATION = "one configuration"
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
-
-
-def services(member: Member, edge: SimulatedEdge) -> Front:
-    """Return what stands between a member and its clients in production."""
-    return Services(member, edge)
 
 
 class Cluster:
@@ -56,7 +50,6 @@ class Cluster:
         "_founders",
         "_hashes",
         "_is_strict",
-        "_make_front",
         "_numbers",
         "_options",
         "_quota_bytes",
@@ -80,7 +73,6 @@ class Cluster:
         faults: Faults,
         directory: str,
         options: dict[str, object],
-        make_front: Callable[[Member, SimulatedEdge], Front] = services,
     ) -> None:
         self._world = world
         self._random: Random = world.stream("cluster")
@@ -106,7 +98,6 @@ class Cluster:
         self._numbers: dict[int, int] = {}
         self._directory = directory
         self._options = options
-        self._make_front = make_front
         self.machines: dict[int, Machine] = {}
         initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         for number in self.members:
@@ -131,7 +122,7 @@ class Cluster:
         )
         databases = Path(self._directory, f"m{number}")
         databases.mkdir()
-        machine = Machine(world, self, number, config, faults, str(databases), self._make_front)
+        machine = Machine(world, self, number, config, faults, str(databases))
         if self.links is not None:
             machine.peers = FramedPeers(world, machine, self.links)
         else:

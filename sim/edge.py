@@ -1,17 +1,21 @@
 """A member's network front as the simulator has it: calls of clients, delayed and broken off.
 
-It keeps the part of `kvorum.edge.interface.Edge` that services use. Bytes go in and out; a
+It keeps the part of `kvorum.edge.interface.Edge` that a server speaks to. Bytes go in and out; a
 connection may break before a request arrives or before its answer does, and breaks when the
 member crashes. The client then knows nothing of what became of its request.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import Headers
+from kvorum.server.ending import Phase
+from kvorum.server.server import Server
 from sim.faults import Faults
+from sim.violation import Violation
 from sim.world import World
 
 CLIENT_DELAY = (0.0001, 0.002)
@@ -23,6 +27,19 @@ Lost = None
 """What a client is told in place of an answer when its connection broke."""
 
 Answered = Callable[[bytes | Status | None], None]
+
+
+class Host(Protocol):
+    """The machine whose process answers."""
+
+    name: str
+    server: Server | None
+
+    def look(self) -> None:
+        """Look at the member, before it says anything."""
+
+    def output(self) -> None:
+        """Let one more output leave the process, unless it ends here."""
 
 
 class _Call(NamedTuple):
@@ -38,7 +55,9 @@ class SimulatedEdge:
     __slots__ = (
         "_broken",
         "_calls",
+        "_host",
         "_last",
+        "_quiet_at",
         "_random",
         "_stalled",
         "_waiting",
@@ -47,9 +66,10 @@ class SimulatedEdge:
         "pending",
     )
 
-    def __init__(self, world: World, name: str, faults: Faults) -> None:
+    def __init__(self, world: World, host: Host, faults: Faults) -> None:
         self._world = world
-        self._random: Random = world.stream(f"{name}/edge")
+        self._host = host
+        self._random: Random = world.stream(f"{host.name}/edge")
         self.faults = faults
         self._calls: dict[int, _Call] = {}
         # When the last message of a stream arrives: its order is kept.
@@ -60,6 +80,21 @@ class SimulatedEdge:
         self._broken = 0
         # Unary calls whose end is to be told.
         self._waiting: set[int] = set()
+        # When the last client has heard that no more calls are served; None: they are.
+        self._quiet_at: float | None = None
+
+    def open(self) -> None:
+        """Take calls: a process serves."""
+        self._quiet_at = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether clients know that no more calls are served."""
+        return self._quiet_at is not None and self._quiet_at <= self._world.now
+
+    def unary_calls(self) -> list[int]:
+        """Return the unary calls that are open."""
+        return [number for number, call in self._calls.items() if call.message is None]
 
     def register(self, call: int, answered: Answered) -> None:
         """Note a unary call whose request has arrived."""
@@ -117,10 +152,22 @@ class SimulatedEdge:
                 self._carry(call, self._calls[call], data)
         return was_full and call in self._calls
 
-    # What services call.
+    # What the server calls.
+
+    def _say(self) -> None:
+        """Let the process say something; after the drain it has nothing to say to clients."""
+        host = self._host
+        host.look()
+        if host.server is not None and host.server.phase not in (Phase.SERVING, Phase.DRAINING):
+            raise Violation(
+                "nothing is answered after the drain",
+                f"{host.name} speaks to clients when it {host.server.phase.value}",
+            )
+        host.output()
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """End unary calls."""
+        self._say()
         for call, result in batch:
             known = self._calls.pop(call, None)
             self._waiting.discard(call)
@@ -135,6 +182,7 @@ class SimulatedEdge:
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Send messages on streams, in order."""
+        self._say()
         for call, data in batch:
             known = self._calls.get(call)
             if known is None:
@@ -157,6 +205,7 @@ class SimulatedEdge:
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
         """End a stream after what was sent."""
+        self._say()
         known = self._calls.get(call)
         if known is not None:
             world = self._world
@@ -172,3 +221,31 @@ class SimulatedEdge:
         """Ask to be told if a unary call ends before its reply."""
         if call in self._calls:
             self._waiting.add(call)
+
+    def has_room(self, call: int, is_long: bool = False) -> bool:  # noqa: ARG002
+        """Take every answer."""
+        return True
+
+    def peer(self, call: int) -> str:
+        """Return who made a call."""
+        return f"call {call}" if call in self._calls else ""
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        """Refuse to answer a plain HTTP request: no client makes one."""
+        raise AssertionError(f"{call} is answered with {status}, {headers!r} and {body!r}")
+
+    def drain(self) -> None:
+        """Ask clients for no more calls; some hear it at once, some late or never."""
+        random, now = self._random, self._world.now
+        if random.random() < self.faults.deaf_chance:
+            self._quiet_at = now + random.choice([0.5, 3.0, inf])
+        else:
+            self._quiet_at = now + random.uniform(*CLIENT_DELAY)
+
+    def is_quiet(self) -> bool:
+        """Return whether no call comes any more."""
+        return self.is_closed
+
+    def is_drained(self) -> bool:
+        """Return whether the last call is over, and nobody makes another one."""
+        return self.is_closed and not self._calls

@@ -46,6 +46,10 @@ class Faults:
     """That a partition goes over into another one, with nothing healed in between."""
     crash_gap: float
     """About the time between two crashes; 0: there is none."""
+    terminate_gap: float
+    """About the time between two signals that end a process cleanly; 0: there is none."""
+    deaf_chance: float
+    """That a client does not hear at once that a member ends."""
     down_time: Span
     """How long a crashed member stays down."""
     power_cut_chance: float
@@ -155,6 +159,7 @@ class Faults:
 _INTERRUPTING = (
     "partition_gap",
     "crash_gap",
+    "terminate_gap",
     "vote_crash_chance",
     "leader_crash_chance",
     "pause_gap",
@@ -227,6 +232,8 @@ def draw(random: Random, members: int) -> Faults:
         moving_chance=0.0,
         wipe_gap=0.0,
         stale_flags_chance=0.0,
+        terminate_gap=0.0,
+        deaf_chance=0.0,
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         return _left_alone(faults)
@@ -252,6 +259,8 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
         moving_chance=sometimes(0.4, 0.3, 0.9),
         wipe_gap=sometimes(wipes, 0.5, 3.0),
         stale_flags_chance=sometimes(0.5, 0.1, 0.6),
+        terminate_gap=sometimes(0.4, 0.5, 4.0),
+        deaf_chance=random.choice([0.0, 0.3]),
     )
     is_free = members > 2 and not (faults.frames or faults.fall_gap or faults.replace_gap)
     rivals_gap = sometimes(0.4 if is_free else 0.0, 0.3, 2.0)
@@ -289,6 +298,8 @@ def without_faults() -> Faults:
         one_way_chance=0.0,
         moving_chance=0.0,
         crash_gap=0.0,
+        terminate_gap=0.0,
+        deaf_chance=0.0,
         down_time=(0.01, 0.02),
         power_cut_chance=1.0,
         amid_chance=0.0,

@@ -19,6 +19,7 @@ from sim.world import World
 
 FIRST_CALL = 1 << 40
 """Calls of members are numbered from here on; those of clients stay below."""
+PEER_LISTENER = 1
 CONNECT_SECONDS_MAX = 1.5
 FULL_BYTES = 1 << 30
 """What a queue that counts as full is said to hold."""
@@ -27,7 +28,7 @@ _POWER_CUT_SECONDS = (0.2, 4.0)
 """When others notice that a machine without power does not answer."""
 
 PeerEvent = tuple[int, int, Any]
-"""Kind, call and detail; that of HTTP_OPENED is method, target and headers."""
+"""Kind, call and detail; that of HTTP_OPENED is listener, method, target and headers."""
 
 
 class Host(Protocol):
@@ -231,7 +232,7 @@ class Links:
             return connection.number
         connection = Connection(self, client, server, self._numbers)
         client.requests[connection.number] = connection
-        connection.request.push(EventKind.HTTP_OPENED, head)
+        connection.request.push(EventKind.HTTP_OPENED, (PEER_LISTENER, *head))
         if body is not None:
             joined = self.is_joined()
             if body:

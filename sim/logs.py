@@ -12,26 +12,27 @@ class CollectedLogs:
         self._world = world
         self._name = name
 
-    def debug(self, message: str) -> None:
+    def debug(self, message: str, /, **fields: object) -> None:
         """Leave it out: it says what the messages in the trace say."""
 
-    def info(self, message: str) -> None:
+    def info(self, message: str, /, **fields: object) -> None:
         """Take a message."""
-        self._line("I", message)
+        self._line("I", message, fields)
 
-    def warning(self, message: str) -> None:
+    def warning(self, message: str, /, **fields: object) -> None:
         """Take a message."""
-        self._line("W", message)
+        self._line("W", message, fields)
 
-    def error(self, message: str) -> None:
+    def error(self, message: str, /, **fields: object) -> None:
         """Take a message."""
-        self._line("E", message)
+        self._line("E", message, fields)
 
-    def critical(self, message: str) -> None:
+    def critical(self, message: str, /, **fields: object) -> None:
         """Take a message."""
-        self._line("C", message)
+        self._line("C", message, fields)
 
-    def _line(self, level: str, message: str) -> None:
+    def _line(self, level: str, message: str, fields: dict[str, object]) -> None:
         trace = self._world.trace
         if trace is not None:
-            trace.line(self._world.now, self._name, f"{level} {message}")
+            named = "".join(f" {name}={value}" for name, value in fields.items())
+            trace.line(self._world.now, self._name, f"{level} {message}{named}")

@@ -1,41 +1,42 @@
 """One machine of the cluster: its disk, its databases, and the process that runs there.
 
-The production member runs here as in the server: what arrives is handed in, turns are run, and
-what it has to say is taken out. The only difference is who decides when. Jobs are the production
-functions, run at a moment of the seed's choice. A crash takes the process at any point: before
-a turn, between two outputs of a turn, before, after or between two calls of a job to the disk,
-or during the start. Whether a process dies or the power goes decides what is left of the disk.
+The production server runs here as in a process: what arrives is handed to its turns, and what it
+has to say is carried. The only difference is who decides when. A crash takes the process at any
+point: before a turn, between two outputs of a turn, before, after or between two calls of a job to
+the disk, or during the start. Whether a process dies or the power goes decides what is left of the
+disk. A signal lets it end cleanly, and it leaves by itself when its member was removed.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import permutations
-from math import inf
+from math import ceil, inf
 from random import Random
 from typing import Any
 
 from kvorum.api.errors import Code, Status
-from kvorum.backend.errors import BackendError
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
-from kvorum.member.errors import MemberStopped
-from kvorum.member.jobs import Job, Place
+from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.membership.bootstrap import BootstrapError
 from kvorum.membership.documents import Member as Peer
 from kvorum.mvcc.hashes import HashKV, HashRows
 from kvorum.peer.cluster.joining import Start
+from kvorum.raft.messages import Message
 from kvorum.raft.tracker import Configuration
+from kvorum.server.ending import Phase
+from kvorum.server.server import Server, ServerSettings
 from kvorum.wal import exists as log_exists
 from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
 from sim.entering import Entrance
 from sim.faults import Faults
+from sim.jobs import SimulatedJobs
+from sim.links import PEER_LISTENER
 from sim.logs import CollectedLogs
-from sim.surroundings import Cluster, Front, Peers
+from sim.surroundings import Cluster, MachinePeers
 from sim.violation import Violation
 from sim.world import World
 
@@ -44,13 +45,15 @@ CLOCK_JUMP = (-7200.0, 7200.0)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _SLACK_TICKS = 0.25
-"""How much earlier or later than it is due a turn may be, if one turn does instead of two."""
+"""How much later than it is due a turn may be, if one turn does instead of two."""
 _SLACK_ELECTIONS = 0.05
 """The same as a part of an election timeout, lest a leader with slow ticks is taken for lost."""
+ANSWERED = "every call is answered or ended"
 _NOWHERE = Start(None, ())
 """The log tells."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
+_SETTINGS = ServerSettings()
 
 
 class Machine:
@@ -65,21 +68,19 @@ class Machine:
         "_due_at",
         "_entrance",
         "_events",
-        "_has_ticked",
         "_in_turn",
         "_incarnation",
         "_is_woken",
         "_jobs",
         "_last_turn",
-        "_make_front",
         "_outputs_left",
         "_pace",
+        "_phase_seconds",
         "_random",
         "_requests",
         "_slack_seconds",
         "_stalled_until",
         "_started_at",
-        "_tick_at",
         "_turn_at",
         "_turns_now",
         "_world",
@@ -89,13 +90,15 @@ class Machine:
         "disk",
         "edge",
         "faults",
-        "front",
+        "has_left",
         "initial_start",
         "is_dead",
+        "is_ending",
         "is_existing",
         "is_retired",
         "is_wiped",
         "known",
+        "led_at_the_end",
         "logs",
         "member",
         "name",
@@ -107,10 +110,10 @@ class Machine:
         "seen_configuration",
         "seen_revision",
         "seen_term",
+        "server",
         "snapshots_sent",
         "starts",
         "stops",
-        "tick_seconds",
     )
 
     def __init__(
@@ -121,20 +124,19 @@ class Machine:
         config: MemberConfig,
         faults: Faults,
         directory: str,
-        make_front: Callable[[Member, SimulatedEdge], Front],
     ) -> None:
         self.number = number
         self.name = f"m{number}"
         self.config = config
         self.faults = faults
-        self.edge = SimulatedEdge(world, self.name, faults)
+        self.edge = SimulatedEdge(world, self, faults)
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
-        self.front: Front | None = None
+        self.server: Server | None = None
         # What arrived since the last turn: a batch, which the turn may have no time for.
         self._requests: list[Request] = []
         self._events: list[Event] = []
-        self.peers: Peers
+        self.peers: MachinePeers
         # Where a process without a log starts, and whether it is told that its cluster exists.
         self.initial_start = _NOWHERE
         self.is_existing = False
@@ -144,6 +146,12 @@ class Machine:
         self.is_dead = True
         # Given up for good.
         self.is_retired = False
+        # Was told to end cleanly.
+        self.is_ending = False
+        # Its member was removed, and its process ended because of that.
+        self.has_left = False
+        # Whether its member led when its process last ended cleanly.
+        self.led_at_the_end = False
         self.paused_until = 0.0
         self.deaf_until = 0.0
         self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
@@ -154,24 +162,22 @@ class Machine:
         self.snapshots_sent = 0
         self._world = world
         self._cluster = cluster
-        self._make_front = make_front
         # Asks while the process looks for its place.
         self._entrance: Entrance | None = None
         self._random: Random = world.stream(self.name)
         self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
         self._stalled_until = 0.0
-        self.tick_seconds = config.heartbeat_seconds
         self._slack_seconds = 0.0
         self._incarnation = 0
-        self._jobs: dict[Place, deque[Job]] = {}
+        self._jobs: SimulatedJobs
+        # Where in a grid of slacks its turns are.
+        self._phase_seconds = 0.0
         # Whether it is woken, and when the turn begins; None: at no moment.
         self._is_woken = False
         self._turn_at: float | None = None
         # When a turn has something to do although nothing happens, and when to look for that.
         self._due_at = inf
         self._alarm_at = inf
-        self._tick_at = 0.0
-        self._has_ticked = False
         self._last_turn = 0.0
         self._turns_now = 0
         self._clock_now = 0.0
@@ -203,17 +209,17 @@ class Machine:
         self.is_dead = False
         self._incarnation += 1
         self.starts += 1
-        self._jobs = {place: deque() for place in Place}
-        self._is_woken = False
+        self._jobs = SimulatedJobs(self._world, self, self._random)
+        self._is_woken = self._in_turn = False
         self._turn_at = None
         self._due_at = self._alarm_at = inf
         self.disk.power_on()
         self.line("start")
-        drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
-        self.tick_seconds = self.config.heartbeat_seconds * (1 + drift)
         self._slack_seconds = min(
-            _SLACK_TICKS * self.tick_seconds, _SLACK_ELECTIONS * self.config.election_seconds
+            _SLACK_TICKS * self.config.heartbeat_seconds,
+            _SLACK_ELECTIONS * self.config.election_seconds,
         )
+        self._phase_seconds = self._random.random() * self._slack_seconds
         # Its clock is never faster than that of clients, who judge when leases end.
         self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
         self.guarded(self._enter)
@@ -255,7 +261,7 @@ class Machine:
         """Look at what became of questions."""
         if incarnation != self._incarnation or self._entrance is None:
             return
-        if not self._later(self._enter_on, incarnation):
+        if not self.later(self._enter_on, incarnation):
             self.guarded(self._find_place)
 
     def _open(self, start: Start) -> None:
@@ -270,18 +276,20 @@ class Machine:
         )
         self.known = start.known
         joins = None if start.joined is None else start.joined[:2]
-        member = open_member(replace(self.config, joins=joins), seams)
-        self.member = member
+        drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
+        heartbeat_seconds = self.config.heartbeat_seconds * (1 + drift)
+        config = replace(self.config, joins=joins, heartbeat_seconds=heartbeat_seconds)
+        self.member = member = open_member(config, seams)
         self.peers.begin(member)
-        self.front = self._make_front(member, self.edge)
+        self.server = Server(member, self.edge, self.peers, self.logs, _SETTINGS)
+        self.edge.open()
+        self.server.peer_listeners.add(PEER_LISTENER)
         self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
         self.seen_configuration = None
         self.line(f"up applied {member.applied} revision {member.store.revision}")
-        self._has_ticked = False
-        self._tick_at = self._world.now + self._random.random() * self.tick_seconds
-        self._world.at(self._tick_at, self._tick, self._incarnation)
         self._cluster.turned(self)
-        self.request_turn()
+        # Machines do not tick at the same moments.
+        self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
 
     def _time_of_day(self) -> float:
         """Return what the clock on the wall says at a start; it may have jumped."""
@@ -303,18 +311,8 @@ class Machine:
         """End the process now; jobs on their way are done, not done, or half done."""
         if self.is_dead:
             return
-        random = self._random
-        for jobs in self._jobs.values():
-            if jobs and random.random() < 0.67:
-                # Half of these end somewhere on the way, at a call of the seed's choice.
-                self.disk.cut_off_after(random.randint(0, 3) if random.random() < 0.5 else None)
-                try:
-                    jobs[0].run(self.files, self.disk.environments)
-                except ProcessEnd:
-                    break
-                except (OSError, BackendError):
-                    # The disk fails as well; nobody is left to be told.
-                    continue
+        if self._entrance is None:
+            self._jobs.break_off()
         self._die(power_cut=power_cut)
 
     def crash_amid(self) -> None:
@@ -330,17 +328,40 @@ class Machine:
         """Let the process end before the next thing it has to say."""
         self._outputs_left = 0
 
+    def terminate(self) -> None:
+        """Let the process end cleanly, as a signal does."""
+        if self.server is not None and not self.is_ending:
+            self.is_ending = True
+            self._drain(self._incarnation)
+
+    def _drain(self, incarnation: int) -> None:
+        server = self.server
+        if incarnation != self._incarnation or self.later(self._drain, incarnation):
+            return
+        assert server is not None
+        self.line("terminated")
+        self.guarded(server.drain, self.now)
+        if not self.is_dead:
+            self.request_turn()
+
+    def _exit(self, member: Member) -> None:
+        """Let a process be gone that ended by itself, or was told to."""
+        self.led_at_the_end = member.is_leader
+        self.has_left = member.was_removed
+        self.line("ended")
+        self._die(power_cut=False)
+
     def _die(self, *, power_cut: bool) -> None:
         self.is_dead = True
+        self.is_ending = False
         self.crashes += 1
         self._incarnation += 1
         self._outputs_left = None
         self.line("power cut" if power_cut else "killed")
         self.member = None
-        self.front = None
+        self.server = None
         self._entrance = None
         self._requests, self._events = [], []
-        self._jobs = {}
         self.paused_until = self.deaf_until = 0.0
         self.disk.power_off(power_cut=power_cut)
         self.edge.crash()
@@ -357,6 +378,11 @@ class Machine:
             self._die(power_cut=self._loses_power())
         except Violation:
             raise
+        except StartRefused as error:
+            if self.member is None or not self.member.was_removed:
+                raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+            self.line(f"refused: {error}")
+            self._exit(self.member)
         except Exception as error:
             if self.disk.is_cut_off:
                 self._die(power_cut=self._loses_power())
@@ -385,7 +411,7 @@ class Machine:
         """End the process for good, and give its files back."""
         self.is_dead = self.is_retired = True
         self._incarnation += 1
-        self.member = self.front = self._entrance = None
+        self.member = self.server = self._entrance = None
         self.edge.crash()
         self.disk.close()
 
@@ -422,7 +448,7 @@ class Machine:
             self.line(f"disk stalls for {seconds:.3f}")
         self._stalled_until = self._world.now + seconds
 
-    def _later(self, call: Callable[..., None], *arguments: object) -> bool:
+    def later(self, call: Callable[..., None], *arguments: object) -> bool:
         """Put something off while the process stands still; return whether it was."""
         if self.paused_until <= self._world.now:
             return False
@@ -443,20 +469,6 @@ class Machine:
         """The time by the clock of the process."""
         return self._world.now * self._pace
 
-    def tell(self, call: Callable[..., object], *arguments: Any) -> bool:
-        """Call a function with the member, if it runs, and let a turn follow."""
-        member = self.member
-        if member is None:
-            return False
-        self.guarded(self._hand_in, call, member, *arguments)
-        return True
-
-    def _hand_in(self, call: Callable[..., object], *arguments: Any) -> None:
-        if self.member is not None:
-            self.member.note_time(self.now)
-        call(*arguments)
-        self.request_turn()
-
     def request_turn(self) -> None:
         """Let a turn be run soon; who is woken already is not woken again."""
         if self._is_woken:
@@ -469,10 +481,10 @@ class Machine:
 
     def _wait_until(self, moment: float) -> None:
         """Let a turn be run at a moment, if nothing wakes the process before."""
-        tick_at = self._tick_at
-        if moment < tick_at and (not self._has_ticked or tick_at <= moment + self._slack_seconds):
-            # One turn for the tick and for what is due near to it: the first tick decides when.
-            moment = tick_at
+        # One turn for all that is due at about the same time.
+        slack, phase = self._slack_seconds, self._phase_seconds
+        # Never before it is due, however that is rounded.
+        moment = max(moment, phase + ceil((moment - phase) / slack) * slack)
         self._due_at = moment = max(moment, self._busy_until, self._world.now)
         # An alarm that comes before is left where it is, and set again when it has come.
         if moment < self._alarm_at:
@@ -482,7 +494,7 @@ class Machine:
     def _alarm(self, incarnation: int, moment: float) -> None:
         if incarnation != self._incarnation or moment != self._alarm_at:
             return
-        if self._later(self._alarm, incarnation, moment):
+        if self.later(self._alarm, incarnation, moment):
             return
         self._alarm_at = inf
         if self._due_at > self._world.now:
@@ -493,7 +505,7 @@ class Machine:
     def _turn(self, incarnation: int, moment: float) -> None:
         if incarnation != self._incarnation or moment != self._turn_at:
             return
-        if not self._later(self._turn, incarnation, moment):
+        if not self.later(self._turn, incarnation, moment):
             self._begin_turn(moment)
 
     def _begin_turn(self, moment: float) -> None:
@@ -506,33 +518,58 @@ class Machine:
         self.guarded(self._run_turn)
 
     def _run_turn(self) -> None:
-        member, now, draw = self.member, self.now, self._random.random
-        assert member is not None and self.front is not None
+        server, jobs, now = self.server, self._jobs, self.now
+        assert server is not None
         self._clock_now = max(now, self._clock_now)
-        member.note_time(now)
-        peers_at = self.peers.hear(now)
         least, most = self.faults.turn_budget
-        deadline = now + least + draw() * (most - least)
-        front = self.front
-        requests, self._requests = self._requests, []
-        events, self._events = self._events, []
+        server.turn_seconds = least + self._random.random() * (most - least)
+        requests, events = self._take_arrived(server)
         self._in_turn = True
-        if requests or events or front.is_behind:
-            front.serve(requests, events, deadline)
-        more = member.turn(now, deadline) or front.is_behind
+        server.turn(now, requests, events, self.peers.poll(), jobs.take_ended())
+        while started := server.take_jobs():
+            jobs.submit(started, server.inline_bytes_max)
+            ended = jobs.take_ended()
+            if not ended:
+                break
+            server.resume_turn(now, ended)
         self._in_turn = False
         # What the clock said is what the turn took.
         self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
-        # What the member has to say is taken in an order of the seed's choice.
-        for take in _ORDERS[int(draw() * len(_ORDERS))]:
-            take(self, member, now)
-        if more:
+        self._check_calls(server)
+        if server.phase is Phase.ENDED:
+            self._exit(server.member)
+        elif server.is_busy:
             self.request_turn()
         else:
-            moment = min(member.wake_at(now), peers_at)
+            moment = server.wake_at(now)
             # By the clock of the process; and not before it says so, however it is rounded.
             self._wait_until(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
+
+    def _check_calls(self, server: Server) -> None:
+        """Require that no call is forgotten whose client waits for an answer."""
+        known = server.calls.unary
+        waiting = {request[0] for request in self._requests}
+        for call in self.edge.unary_calls():
+            if call not in known and call not in waiting:
+                raise Violation(ANSWERED, f"{self.name} has forgotten call {call}")
+
+    def _take_arrived(self, server: Server) -> tuple[list[Request], list[Event]]:
+        """Return what arrived, if the server has room for it."""
+        calls_max, bytes_max = server.room
+        if calls_max <= 0 or bytes_max <= 0:
+            return [], []
+        requests, self._requests = self._requests, []
+        events, self._events = self._events + self.peers.take_events(), []
+        return requests, events
+
+    def said(self, message: Message) -> None:
+        """Note a raft message that leaves the process."""
+        self._cluster.said(self.number, message)
+
+    def look(self) -> None:
+        """Look at the member before it says anything, in its turn."""
+        self._cluster.turned(self)
 
     def output(self) -> None:
         """Let one more output leave the process, unless it ends here."""
@@ -558,79 +595,16 @@ class Machine:
         elif not self.is_dead:
             self.request_turn()
 
-    def _take_messages(self, member: Member, now: float) -> None:
-        for message in member.out.messages:
-            self._cluster.said(self.number, message)
-        self.peers.deliver(now)
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the disk does nothing from now on."""
+        return max(0.0, self._stalled_until - self._world.now)
 
-    def _take_answers(self, member: Member, now: float) -> None:
-        assert self.front is not None
-        if member.out.replies or member.out.sends:
-            self.output()
-        self.front.deliver(now)
-
-    def _take_jobs(self, member: Member, _now: float) -> None:
-        for job in member.out.take_jobs():
-            self.output()
-            if job.is_awaited:
-                self._finish_job(job)
-                continue
-            jobs = self._jobs[job.place]
-            jobs.append(job)
-            if len(jobs) == 1:
-                self._begin_job(job.place)
-
-    # Jobs.
-
-    def _begin_job(self, place: Place) -> None:
-        faults = self.faults
-        span = {Place.LOG: faults.log_time, Place.FLUSHER: faults.flush_time}.get(
-            place, faults.helper_time
-        )
-        seconds = self._random.uniform(*span) + max(0.0, self._stalled_until - self._world.now)
-        self._world.after(seconds, self._end_job, self._incarnation, place)
-
-    def _end_job(self, incarnation: int, place: Place) -> None:
-        if incarnation == self._incarnation and not self._later(self._end_job, incarnation, place):
-            self.guarded(self._end_first_job, place)
-
-    def _end_first_job(self, place: Place) -> None:
-        jobs = self._jobs[place]
-        self._finish_job(jobs[0])
-        jobs.popleft()
-        if jobs:
-            self._begin_job(place)
-        self.request_turn()
-
-    def _finish_job(self, job: Job) -> None:
-        member = self.member
-        assert member is not None
-        try:
-            result = job.run(self.files, self.disk.environments)
-        except Exception as error:
-            self.line(f"{type(job.work).__name__} failed: {error}")
-            member.failed(job, error)
-            return
-        if isinstance(job.work, HashRows):
-            self._cluster.hashed(self, job.work, result)  # type: ignore[arg-type]
-        if self._world.trace is not None:
-            self.line(f"did {type(job.work).__name__}")
-        member.completed(job, result)
+    def hashed(self, work: HashRows, result: Any) -> None:
+        """Note a hash that was made of the rows."""
+        self._cluster.hashed(self, work, result)
 
     # What arrives.
-
-    def _tick(self, incarnation: int) -> None:
-        if incarnation != self._incarnation or self._later(self._tick, incarnation):
-            return
-        member, now = self.member, self._world.now
-        assert member is not None
-        self._has_ticked = True
-        self._tick_at = now + self.tick_seconds
-        self._world.at(self._tick_at, self._tick, incarnation)
-        self.guarded(member.tick, self.now)
-        # A turn that is due in a moment takes the tick in.
-        if self._due_at > now + self._slack_seconds and not self.is_dead:
-            self.request_turn()
 
     def serve(
         self,
@@ -640,10 +614,10 @@ class Machine:
         answered: Answered,
     ) -> None:
         """Take a unary request; a machine that is down refuses the connection."""
-        if self.member is None:
+        if self.member is None or self.edge.is_closed:
             answered(REFUSED)
             return
-        if self._later(self.serve, call, method, payload, answered):
+        if self.later(self.serve, call, method, payload, answered):
             return
         if call in self._abandoned:
             return
@@ -655,7 +629,7 @@ class Machine:
         self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
     ) -> None:
         """Open a stream; a machine that is down refuses the connection."""
-        if self.member is None:
+        if self.member is None or self.edge.is_closed:
             answered(REFUSED)
             return
         if call in self._abandoned:
@@ -667,7 +641,7 @@ class Machine:
         """Tell what happened to a stream."""
         if self.is_dead or not self.edge.is_open(call):
             return
-        if self._later(self.stream_event, kind, call, detail):
+        if self.later(self.stream_event, kind, call, detail):
             return
         if kind == EventKind.ENDED:
             self.edge.forget(call)
@@ -692,8 +666,6 @@ class Machine:
         """A number that changes with every start and every end of the process."""
         return self._incarnation
 
-
-_ORDERS = list(permutations((Machine._take_messages, Machine._take_jobs, Machine._take_answers)))
 
 REFUSED = Status(Code.UNAVAILABLE, "connection refused")
 """The request was not even sent."""

@@ -7,6 +7,7 @@ from sim.violation import Violation
 
 GUARANTEE = "memory is bounded"
 PROPOSALS = "proposals that wait"
+CALLS = "calls neither answered nor ended"
 
 # A stream is noticed to be full at the end of a turn, which sends at most this.
 _TURN_BYTES_MAX = 256 << 10
@@ -31,8 +32,10 @@ def kept(machine: Machine) -> dict[str, int]:
     """Return how much a member keeps for clients and peers, by kind."""
     member = machine.member
     assert member is not None
-    procedures, reads = member.procedures, member.reads
+    assert machine.server is not None
+    procedures, reads, calls = member.procedures, member.reads, machine.server.calls
     return {
+        CALLS: len(calls.unary) + len(calls.streams),
         PROPOSALS: len(member.proposals.pending),
         "procedures": len(procedures._calls) + len(procedures._asked) + len(procedures._held),
         "watches of procedures": len(procedures._watches),
@@ -47,12 +50,12 @@ def kept(machine: Machine) -> dict[str, int]:
 def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
     """Return what a member still keeps; once all clients are gone it must come to nothing.
 
-    Proposals that were lost are kept for seconds; they can be left out.
+    Proposals that were lost, and their calls, are kept for seconds; they can be left out.
     """
     if machine.member is None:
         return {"processes that run": 0}
     return {
         name: size
         for name, size in kept(machine).items()
-        if size and (proposals or name != PROPOSALS)
+        if size and (proposals or name not in (PROPOSALS, CALLS))
     }

@@ -77,6 +77,7 @@ class Nemesis:
             self._partition,
             self._reset,
             self._crash,
+            self._terminate,
             self._fall,
             self._call_rivals,
             self._pause,
@@ -93,6 +94,7 @@ class Nemesis:
             self._partition: faults.partition_gap if len(self._machines) > 1 else 0.0,
             self._reset: faults.reset_gap if self._links is not None else 0.0,
             self._crash: faults.crash_gap,
+            self._terminate: faults.terminate_gap,
             self._fall: faults.fall_gap if len(self._machines) > 2 else 0.0,
             self._call_rivals: faults.rivals_gap if len(self._machines) > 2 else 0.0,
             self._pause: faults.pause_gap,
@@ -159,6 +161,14 @@ class Nemesis:
                 machine.crash(power_cut=random.random() < faults.power_cut_chance)
             self.restart_later(machine)
         self._again(self._crash)
+
+    def _terminate(self) -> None:
+        """Let a process end cleanly, and be started again."""
+        self.counts["processes terminated"] += 1
+        machine = self._victim()
+        machine.terminate()
+        self.restart_later(machine)
+        self._again(self._terminate)
 
     def crash_voter(self, machine: Machine) -> None:
         """Let a member lose its power right after it voted, and be back at once."""
@@ -257,11 +267,12 @@ class Nemesis:
         self._world.after(self._random.uniform(*self.faults.down_time), self._restart, machine)
 
     def _restart(self, machine: Machine) -> None:
-        if machine.is_retired:
+        faults = self.faults
+        if machine.is_retired or machine.has_left:
             return
         if machine.is_dead:
             machine.start()
-        elif self.faults.crash_gap or self.faults.leader_crash_chance:
+        elif machine.is_ending or faults.crash_gap or faults.leader_crash_chance:
             # It has not come to the point where it is to crash.
             self.restart_later(machine)
 
@@ -309,7 +320,7 @@ class Nemesis:
         self._world.after(self._random.uniform(*self.faults.down_time), self._repair, machine)
 
     def _repair(self, machine: Machine) -> None:
-        if machine.is_dead and not machine.is_retired:
+        if machine.is_dead and not (machine.is_retired or machine.has_left):
             machine.disk.restore()
             machine.start()
 
@@ -324,5 +335,5 @@ class Nemesis:
             if machine.disk.is_damaged:
                 machine.crash(power_cut=False)
                 machine.disk.restore()
-            if machine.is_dead:
+            if machine.is_dead and not machine.has_left:
                 machine.start()

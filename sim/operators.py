@@ -400,7 +400,7 @@ class Operator:
             self._world.after(seconds, self._start_again, machine)
 
     def _start_again(self, machine: Machine) -> None:
-        if machine.is_retired or not machine.is_dead:
+        if machine.is_retired or machine.has_left or not machine.is_dead:
             return
         member = self._newest()
         if member is not None and machine.is_existing:
@@ -465,7 +465,7 @@ class Operator:
             self._leaving[member_id] = now + self._random.uniform(*span)
         if is_absent and self._has_replacement(member_id) and not self._is_peace:
             self._divide(machine)
-        has_left = machine.member is not None and machine.member.was_removed
+        has_left = machine.has_left
         is_given_up = now >= self._leaving[member_id] and not self._must_leave(machine)
         if (has_left or is_given_up) and self._is_known(member_id):
             self._line(f"{machine.name} {'has left' if has_left else 'is given up'}")
@@ -485,8 +485,10 @@ class Operator:
         )
 
     def _must_leave(self, machine: Machine) -> bool:
-        """Return whether a removed member must find out by itself: others tell it, in peace."""
+        """Return whether a removed member must leave by itself: it knows, or is told in peace."""
         member = machine.member
+        if member is not None and member.was_removed:
+            return True
         if self._is_peace and self._is_framed and member is not None:
             return any(each.id in self._ids for each in member.cluster.members)
         return False
@@ -560,7 +562,8 @@ class Operator:
             if machine.disk.is_damaged:
                 machine.crash(power_cut=False)
                 machine.disk.restore()
-                machine.start()
+                if not machine.has_left:
+                    machine.start()
         self._world.after(LOOK_SECONDS, self._go_on)
         yield
 

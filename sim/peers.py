@@ -5,16 +5,17 @@ and questions go beside them, whole or not at all. The protocol is production's 
 transport, over connections of `sim.links`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from math import inf
 from random import Random
 
-from kvorum.edge.interface import EventKind
+from kvorum.edge.interface import Event, Headers
 from kvorum.files.interface import read_file
 from kvorum.member import questions
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
-from kvorum.member.waits import Steps
+from kvorum.member.waits import Answer, Steps
+from kvorum.net.interface import DialEvent
 from kvorum.peer.cluster.joining import find_start
 from kvorum.peer.cluster.peering import Peering, Settings
 from kvorum.raft.wire import decode_message, encode_message
@@ -37,7 +38,7 @@ Find = Callable[[int], Machine | None]
 class PlainPeers:
     """Carries messages, snapshots and questions of one machine through the network."""
 
-    __slots__ = ("_find", "_generation", "_machine", "_network", "_random", "_world")
+    __slots__ = ("_arrived", "_find", "_generation", "_machine", "_network", "_random", "_world")
 
     def __init__(self, world: World, machine: Machine, network: Network, find: Find) -> None:
         self._world = world
@@ -45,6 +46,8 @@ class PlainPeers:
         self._network = network
         self._find = find
         self._generation = 0
+        # What others said since the last turn, as calls of the member.
+        self._arrived: list[Callable[[Member], None]] = []
         self._random: Random = world.stream(f"{machine.name}/peers")
 
     def begin(self, member: Member) -> None:
@@ -56,11 +59,55 @@ class PlainPeers:
     def enter(self) -> None:
         """Ask nobody: whoever sets a machine up knows its place."""
 
-    def crash(self, *, power_cut: bool) -> None:
-        """Forget nothing: there are no connections."""
+    def crash(self, *, power_cut: bool) -> None:  # noqa: ARG002 (nothing is noticed late)
+        """Forget what was not taken."""
+        self._arrived = []
 
-    def hear(self, _now: float) -> float:
-        """Messages are given to the member as they come."""
+    def hand_in(self, call: Callable[[Member], None]) -> bool:
+        """Let something reach the member in its next turn; return whether it runs."""
+        if self._machine.member is None:
+            return False
+        self._arrived.append(call)
+        self._machine.request_turn()
+        return True
+
+    def poll(self) -> list[DialEvent]:
+        """Dial nobody."""
+        return []
+
+    def take_events(self) -> list[Event]:
+        """Listen at no port."""
+        return []
+
+    @property
+    def open(self) -> Container[int]:
+        """Serve no requests."""
+        return ()
+
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
+        """Serve no requests."""
+        raise AssertionError(f"request {call} at {now}: {method} {target} {headers!r}")
+
+    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
+        """Serve no requests."""
+        raise AssertionError(f"event {kind} of request {call} at {now}: {detail!r}")
+
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
+        """Dial nobody."""
+        raise AssertionError(f"nobody was dialed, but at {now}: {events!r}")
+
+    def stop(self) -> None:
+        """Say nothing more."""
+
+    def pass_time(self, _now: float) -> float:
+        """Give the member what others said."""
+        member = self._machine.member
+        assert member is not None
+        arrived, self._arrived = self._arrived, []
+        for call in arrived:
+            call(member)
         return inf
 
     def deliver(self, _now: float) -> None:
@@ -68,9 +115,11 @@ class PlainPeers:
         machine = self._machine
         member = machine.member
         assert member is not None
+        machine.look()
         if member.cluster.generation != self._generation:
             self.begin(member)
         for message in member.out.take_messages():
+            machine.said(message)
             machine.output()
             to = self._find(message.to)
             if to is not None:
@@ -101,7 +150,7 @@ class PlainPeers:
                 and receive_snapshot(to, machine.number, frame, image)
             )
             if incarnation == machine.incarnation:
-                machine.tell(lambda member: member.snapshot_sent(transfer, failed=not has_arrived))
+                self.hand_in(lambda member: member.snapshot_sent(transfer, failed=not has_arrived))
 
         self._world.after(seconds, arrive, machine.incarnation)
 
@@ -110,9 +159,9 @@ class PlainPeers:
     def _ask(self, incarnation: int, question: Question) -> None:
         machine, network = self._machine, self._network
 
-        def told(answer: object) -> None:
+        def told(answer: Answer) -> None:
             if incarnation == machine.incarnation:
-                machine.tell(lambda member: member.told(question.number, answer))
+                self.hand_in(lambda member: member.told(question.number, answer))
 
         to = self._find(question.peer)
         is_lost = self._random.random() < machine.faults.drop_chance
@@ -122,7 +171,9 @@ class PlainPeers:
             or network.is_cut(machine.number, to.number)
             or network.is_cut(to.number, machine.number)
             or to.paused_until > self._world.now
-            or not to.tell(lambda member: member.start(None, _answer(member, question, told)))
+            or not _plain(to).hand_in(
+                lambda member: member.start(None, _answer(member, question, told))
+            )
         ):
             told(None)
         else:
@@ -130,7 +181,7 @@ class PlainPeers:
             self._world.after(machine.config.request_seconds_max, told, None)
 
 
-def _answer(member: Member, question: Question, told: Callable[[object], None]) -> Steps:
+def _answer(member: Member, question: Question, told: Callable[[Answer], None]) -> Steps:
     answered = yield from questions.answer(member, question.path, question.body)
     told(questions.meaning(question.path, answered.status, answered.body))
     return None
@@ -146,7 +197,7 @@ def receive(machine: Machine, sender: int, frame: bytes, world: World) -> None:
     message = decode_message(frame)
     if world.trace is not None:
         machine.line(f"< m{sender} {describe(message)}")
-    machine.tell(Member.receive, message)
+    _plain(machine).hand_in(lambda member: member.receive(message))
 
 
 def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) -> bool:
@@ -159,21 +210,26 @@ def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) 
     machine.line(f"< m{sender} {describe(message)} with {len(image)} bytes")
     is_received = True
 
-    def take(member: Member) -> None:
+    directory = f"{machine.config.directory}/snap"
+
+    def keep() -> None:
         nonlocal is_received
         try:
-            received = ReceivedDatabase(machine.files, member.snap_directory, snapshot.index)
+            received = ReceivedDatabase(machine.files, directory, snapshot.index)
             received.write(image)
             received.finish()
         except OSError as error:
             # The sender is told; this member goes on with what it has.
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False
-            return
-        member.receive(message)
 
-    machine.tell(take)
-    return is_received and not machine.is_dead
+    machine.guarded(keep)
+    return is_received and _plain(machine).hand_in(lambda member: member.receive(message))
+
+
+def _plain(machine: Machine) -> PlainPeers:
+    assert isinstance(machine.peers, PlainPeers)
+    return machine.peers
 
 
 class FramedPeers:
@@ -211,27 +267,55 @@ class FramedPeers:
         self._peering = None
         self._port.crash(self._random, power_cut=power_cut)
 
-    def hear(self, now: float) -> float:
-        """Give the member what others said; return when there is more to do."""
-        peering, port = self._peering, self._port
-        assert peering is not None
-        told = port.dialer.poll()
-        if told:
-            peering.happened(told, now)
-        for kind, call, detail in port.take_events():
-            if kind == EventKind.HTTP_OPENED:
-                method, target, headers = detail
-                peering.opened(call, method, target, headers, now)
-            elif call in peering.open:
-                peering.handle(kind, call, detail, now)
-        return peering.pass_time(now)
+    def poll(self) -> list[DialEvent]:
+        """Take what became of requests to others."""
+        return self._port.dialer.poll()
+
+    def take_events(self) -> list[Event]:
+        """Take what others asked."""
+        return self._port.take_events()
+
+    @property
+    def _running(self) -> Peering:
+        assert self._peering is not None, f"{self._machine.name} has no process"
+        return self._peering
+
+    @property
+    def open(self) -> Container[int]:
+        """As `Peering.open`."""
+        return self._running.open
+
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
+        """As `Peering.open_request`."""
+        self._running.open_request(call, method, target, headers, now)
+
+    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
+        """As `Peering.handle`."""
+        self._running.handle(kind, call, detail, now)
+
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
+        """As `Peering.take_dialed`."""
+        self._running.take_dialed(events, now)
+
+    def pass_time(self, now: float) -> float:
+        """As `Peering.pass_time`."""
+        return self._running.pass_time(now)
+
+    def stop(self) -> None:
+        """As `Peering.stop`."""
+        self._running.stop()
 
     def deliver(self, now: float) -> None:
         """Send what the member has to say."""
-        machine, peering = self._machine, self._peering
-        assert peering is not None and machine.member is not None
+        machine = self._machine
+        assert machine.member is not None
         out = machine.member.out
+        machine.look()
+        for message in out.messages:
+            machine.said(message)
         if out.messages:
             machine.output()
         machine.snapshots_sent += len(out.snapshots)
-        peering.deliver(now)
+        self._running.deliver(now)

@@ -40,6 +40,8 @@ LEASE_ROUNDS_MAX = 3
 """Nothing is on its way for longer than two of these waits."""
 LEAVE_SECONDS_MAX = 30.0
 """And nothing is kept for clients this long after they left."""
+END_SECONDS_MAX = 15.0
+"""And a process that is told to end has ended within this time, and leads no more."""
 PEACE_SECONDS = 1.0
 """So long clients go on when faults have ended."""
 LOOK_SECONDS = 0.05
@@ -49,6 +51,7 @@ EVENTS_MAX = 20_000
 STORMS_MAX = 3
 """In a row; a member that joins may be sent its log as small messages out of order, and each that
 it refuses lets the leader send all that follow once more."""
+ENDS = "leadership is handed over by whoever ends cleanly"
 MEMORY_DIRECTORY = "/dev/shm"  # noqa: S108 (a directory of its own is made in it)
 
 
@@ -169,6 +172,8 @@ class Run:
         if self.plan.waits_for_leases:
             self._expect_leases_to_end()
         self._expect_nothing_left()
+        if len(cluster.machines) > 1:
+            self._expect_hand_over()
         for machine in cluster.machines.values():
             machine.crash(power_cut=True)
         for machine in cluster.machines.values():
@@ -323,6 +328,20 @@ class Run:
             found += [(machine.name, lease) for lease in machine.member.lessor.leases()]
         return found
 
+    def _expect_hand_over(self) -> None:
+        """Require that a leader which is told to end lets another lead, and is back in time."""
+        world, machines = self.world, self.cluster.machines
+        leader = max(machines.values(), key=_leads_in)
+        term = _leads_in(leader)
+        leader.terminate()
+        if not world.run_while(lambda: not leader.is_dead, world.now + END_SECONDS_MAX):
+            phase = leader.server.phase.value if leader.server is not None else ""
+            raise Violation(ENDS, f"{leader.name} {phase} {END_SECONDS_MAX:.0f} s later")
+        if term and (leader.led_at_the_end or max(map(_leads_in, machines.values())) <= term):
+            raise Violation(ENDS, f"{leader.name} led term {term}, and nobody took over")
+        leader.start()
+        self._expect_service("after its leader had ended")
+
     def _expect_nothing_left(self) -> None:
         """Require that members keep nothing for clients that are gone."""
         world, machines = self.world, self.cluster.machines.values()
@@ -380,3 +399,9 @@ class Run:
             **cluster.nemesis.counts,
             **cluster.operator.counts,
         }
+
+
+def _leads_in(machine: Machine) -> int:
+    """Return the term that a member leads; 0 if it follows."""
+    member = machine.member
+    return member.term if member is not None and member.is_leader else 0

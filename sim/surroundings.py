@@ -1,40 +1,25 @@
-"""What a machine finds around it: its front, its way to the others, and those who look at it."""
+"""What a machine finds around it: its way to the others, and those who look at it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kvorum.server.interface import Peers
 
-    from kvorum.edge.interface import Event, Request
+if TYPE_CHECKING:
+    from kvorum.edge.interface import Event
     from kvorum.member.member import Member
     from kvorum.membership.bootstrap import BootstrapError
     from kvorum.mvcc.hashes import HashRows
+    from kvorum.net.interface import DialEvent
     from kvorum.peer.cluster.joining import Start
     from kvorum.raft.messages import Message
     from sim.entering import Entrance
     from sim.machine import Machine
 
 
-class Front(Protocol):
-    """What stands between the edge and the member."""
-
-    def serve(
-        self, requests: Sequence[Request], events: Sequence[Event], deadline: float = ...
-    ) -> None:
-        """Take what arrived, near to the deadline; what is left is served first the next time."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether something is left."""
-
-    def deliver(self, now: float) -> None:
-        """Give the edge what there is to say, after a turn."""
-
-
-class Peers(Protocol):
-    """How the member of a machine speaks to the others."""
+class MachinePeers(Peers, Protocol):
+    """How the server of a machine speaks to the others."""
 
     def enter(self) -> Entrance | None:
         """Let a process without a log ask others for its place; None if it need not."""
@@ -45,11 +30,11 @@ class Peers(Protocol):
     def crash(self, *, power_cut: bool) -> None:
         """Note that the process has ended."""
 
-    def hear(self, now: float) -> float:
-        """Give the member what others said, before a turn; return when there is more to do."""
+    def poll(self) -> list[DialEvent]:
+        """Take what became of requests to others."""
 
-    def deliver(self, now: float) -> None:
-        """Send what the member has to say, after a turn."""
+    def take_events(self) -> list[Event]:
+        """Take what others asked."""
 
 
 class Cluster(Protocol):

@@ -11,6 +11,12 @@ from sim.planted.consensus import (
     match_a_late_read_index_answer,
     skip_the_read_index_quorum,
 )
+from sim.planted.ending import (
+    answer_after_the_drain,
+    end_without_handing_over,
+    forget_to_answer,
+    stay_when_removed,
+)
 from sim.planted.search import Planted
 from sim.planted.serving import (
     end_leases_early_after_an_election,
@@ -55,6 +61,10 @@ PLANTED: dict[str, Planted] = {
         skip_the_queue_of_a_lock,
         end_leases_early_after_an_election,
         keep_procedures_of_clients_that_left,
+        answer_after_the_drain,
+        end_without_handing_over,
+        forget_to_answer,
+        stay_when_removed,
     )
 }
 """By name; the first fifteen are those the simulator is measured by."""

@@ -216,8 +216,6 @@ class Process:
     def _check(self, member: Member) -> None:
         """Refuse what flags and data together do not allow."""
         config = self._config
-        if member.cluster.is_removed(member.id):
-            member.removed()
         if not config.force_new_cluster:
             # A forced cluster has no other members: whoever takes over a copy may call it his.
             check_own_directory(

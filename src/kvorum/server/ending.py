@@ -39,7 +39,7 @@ class Ending:
     __slots__ = (
         "_drained_by",
         "_edge",
-        "_has_handed_over",
+        "_handed_over_term",
         "_logger",
         "_quiet_by",
         "_server",
@@ -52,7 +52,8 @@ class Ending:
         self._server = server
         self._edge = edge
         self._logger = logger
-        self._has_handed_over = False
+        # The last term whose leadership was offered to others.
+        self._handed_over_term = 0
         self._until = self._quiet_by = self._drained_by = 0.0
         self.phase = Phase.SERVING
         self.look_at = 0.0
@@ -96,16 +97,18 @@ class Ending:
     def _hand_over(self) -> bool:
         """Let another member lead before this one ends; return whether that is settled.
 
-        A leader on its way out takes no proposals.
+        A leader on its way out takes no proposals. It may be elected anew while calls are finished.
         """
         member = self._server.member
-        if not self._has_handed_over:
-            if not member.is_leader or self._server.is_alone:
-                return True
-            self._has_handed_over = True
-            hand_over(member)
-            self._server.is_busy = True
-        return not member.is_handing_over
+        if member.is_handing_over:
+            return False
+        leads = member.is_leader and not self._server.is_alone
+        if not leads or member.term == self._handed_over_term:
+            return True
+        self._handed_over_term = member.term
+        hand_over(member)
+        self._server.is_busy = True
+        return False
 
     def _flush(self, now: float) -> None:
         server = self._server

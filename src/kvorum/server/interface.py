@@ -4,13 +4,16 @@ from collections.abc import Container, Iterable
 from typing import Protocol
 
 from kvorum.edge.interface import Headers
+from kvorum.gateway.http import Output as HttpOutput
 from kvorum.net.interface import DialEvent
-from kvorum.peer.interface import Output as PeerOutput
 from kvorum.rpc.calls import Output as CallOutput
 
 
-class ServerEdge(CallOutput, PeerOutput, Protocol):
+class ServerEdge(CallOutput, HttpOutput, Protocol):
     """The part of `kvorum.edge.interface.Edge` that a server speaks to; it polls nothing."""
+
+    def peer(self, call: int) -> str:
+        """As `Edge.peer`."""
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """As `Edge.has_room`."""

@@ -115,6 +115,8 @@ class Server:
         self._removed_at = 0.0
         self._is_idle = True
         member.long_reads.has_room = edge.has_room
+        if member.cluster.is_removed(member.id):
+            member.removed()
 
     # What it wants of whoever runs it.
 

@@ -1,0 +1,55 @@
+"""Bugs of a clean end, and of calls that come to none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from kvorum.member.member import Member
+from kvorum.rpc.services import Services
+from kvorum.server import server
+from kvorum.server.ending import Ending
+from kvorum.server.server import Server
+
+
+@contextmanager
+def answer_after_the_drain() -> Iterator[None]:
+    """Give clients their answers in every phase."""
+
+    def answer(self: Server, now: float) -> None:
+        self.services.deliver(now)
+
+    with patch.object(Server, "_answer", answer):
+        yield
+
+
+@contextmanager
+def end_without_handing_over() -> Iterator[None]:
+    """Let a leader end as a follower does."""
+
+    def hand_over(_ending: Ending) -> bool:
+        return True
+
+    with patch.object(Ending, "_hand_over", hand_over):
+        yield
+
+
+@contextmanager
+def forget_to_answer() -> Iterator[None]:
+    """Lose the last answer of every batch of more than three."""
+    original = Services.deliver
+
+    def deliver(self: Services, now: float) -> None:
+        member: Member = self._member
+        if len(member.out.replies) > 3:
+            member.out.replies.pop()
+        original(self, now)
+
+    with patch.object(Services, "deliver", deliver):
+        yield
+
+
+@contextmanager
+def stay_when_removed() -> Iterator[None]:
+    """Let a removed member wait for hours before it leaves."""
+    with patch.object(server, "REMOVED_SECONDS", 3600.0):
+        yield
