@@ -305,7 +305,7 @@ class Member:
         """Propose a request; the waiter gets the encoded response or a Status.
 
         `kind` is its field in InternalRaftRequest, `body` its canonical bytes, checked by the
-        caller. `decoded` is what the caller parsed already: the tuple of `kvorum.api.requests`,
+        caller. `decoded` is what the caller parsed already: the object of `kvorum.api.requests`,
         or the message.
         """
         if self.is_behind:

@@ -73,7 +73,7 @@ class KeyValues:
         request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
         if (status := checks.check_range(request)) is not None:
             return status
-        self._member.read(call, range_response, request, linearizable=not request[6])
+        self._member.read(call, range_response, request, linearizable=not request.serializable)
         return None
 
     def put(self, call: int, payload: bytes) -> Result | None:
@@ -82,7 +82,7 @@ class KeyValues:
         if put is None:
             message = PutRequest.FromString(payload)
             payload, put = canonical(message), put_of(message)
-        cost = PUT_BYTES + len(put[0]) + len(put[1])
+        cost = PUT_BYTES + len(put.key) + len(put.value)
         if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
             return status
         self._member.propose(call, PUT, payload, put)
@@ -179,7 +179,7 @@ class RangeStreams:
 
 
 def _range_stream(member: Member, request: Range) -> Steps:
-    refusal: Status | None = None if request[6] else (yield ReadIndex())
+    refusal: Status | None = None if request.serializable else (yield ReadIndex())
     if refusal is not None:
         return refusal
     # An order is no matter here; keys come in theirs.
