@@ -7,10 +7,10 @@ is long.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from kvorum.api.codec import varint
 from kvorum.api.errors import StatusError
+from kvorum.api.responses import range_body_of_one
 from kvorum.mvcc.ranges import RangeOptions, reply_parts
 from kvorum.mvcc.slices import begun
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.results import Sliced, Slices
 
-_COUNT_ONE: Final = b"\x20\x01"
-
 
 def range_response(member: Member, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
@@ -28,7 +26,7 @@ def range_response(member: Member, request: Range) -> Sliced:
         store = member.store
         kv = store.get(request.key)
         header = member.header.field(store.revision)
-        return header if kv is None else header + found_one(kv)
+        return header if kv is None else header + range_body_of_one(kv)
     return begun(_range(member, range_options(request)))
 
 
@@ -47,11 +45,6 @@ def is_plain(request: Range) -> bool:
         or request.min_create_revision
         or request.max_create_revision
     )
-
-
-def found_one(kv: bytes) -> bytes:
-    """Encode a RangeResponse with one key-value, but for its header."""
-    return b"\x12" + varint(len(kv)) + kv + _COUNT_ONE
 
 
 def range_options(request: Range) -> RangeOptions:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api import requests as api
-from kvorum.api.codec import length_delimited, varint
 from kvorum.api.errors import (
     COMPACTED,
     FUTURE_REV,
@@ -23,8 +22,24 @@ from kvorum.api.errors import (
     StatusError,
 )
 from kvorum.api.requests import DeleteRange, Put, Range, Txn
+from kvorum.api.responses import (
+    DELETE_RANGE_RESPONSE,
+    DELETED_KVS,
+    NESTED_TXN_HEADER,
+    PUT_RESPONSE,
+    RANGE_RESPONSE,
+    TXN_RESPONSE,
+    deleted_body_of_one,
+    deleted_field,
+    operation_field,
+    operation_header,
+    put_body,
+    range_body_of_one,
+    succeeded_field,
+    txn_body_of_one_put,
+)
 from kvorum.backend.quota import PUT_BYTES
-from kvorum.member.ranges import found_one, is_plain, range_options
+from kvorum.member.ranges import is_plain, range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
 from kvorum.mvcc.ranges import RangeOptions, field_parts, reply_parts, rows_in_slices
 from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
@@ -41,8 +56,6 @@ if TYPE_CHECKING:
     from kvorum.mvcc.transaction import WriteTransaction
 
     Work = Generator[None, None, list[bytes]]
-
-_NESTED_HEADER: Final = b"\x0a\x00"
 
 # A plain variable, which tests make large.
 OPERATION_BYTES = BYTES_PER_SLICE // KEYS_PER_SLICE
@@ -71,7 +84,7 @@ class Path:
 def put(member: Member, request: Put, wanted: bool) -> Sliced:
     """Apply a put of any kind; return its encoded response."""
     revision, previous = _put_alone(member, request)
-    return member.header.field(revision) + _prev_kv(previous) if wanted else b""
+    return member.header.field(revision) + put_body(previous) if wanted else b""
 
 
 def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
@@ -142,11 +155,7 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
     """Run what most transactions amount to, without making a transaction of it."""
     revision, previous = _put_alone(member, request)
-    body = _header(revision) + _prev_kv(previous)
-    # A ResponseOp around a PutResponse.
-    response = b"\x12" + varint(len(body)) + body
-    start = b"\x10\x01\x1a" if succeeded else b"\x1a"
-    return member.header.field(revision) + start + varint(len(response)) + response
+    return member.header.field(revision) + txn_body_of_one_put(succeeded, revision, previous)
 
 
 def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
@@ -175,8 +184,8 @@ def _read_txn(member: Member, request: Txn) -> Slices:
         revision = store.revision
         path = yield from choose(store, request, meter, revision)
         yield from check_path(store, member.lessor, path, meter)
-        header = _header(revision)
-        parts = [b"\x10\x01" if path.succeeded else b""]
+        header = operation_header(revision)
+        parts = [succeeded_field(path.succeeded)]
         for each in path.operations:
             assert isinstance(each, Range), f"{each} in a transaction that only reads"
             options = range_options(each)
@@ -185,7 +194,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
                 options = options._replace(revision=revision)
             result = yield from store.range_slices(options)
             body = yield from reply_parts(result)
-            parts += _response(b"\x0a", header, body)
+            parts += operation_field(RANGE_RESPONSE, header, body)
             meter.spent += OPERATION_BYTES + sum(map(len, body))
             if meter.spent >= BYTES_PER_SLICE:
                 meter.spent = 0
@@ -352,47 +361,40 @@ def _execute(
     backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool, meter: Meter
 ) -> Work:
     """Run the operations; return the encoded response but for its header, in parts."""
-    parts = [b"\x10\x01" if path.succeeded else b""]
+    parts = [succeeded_field(path.succeeded)]
     body: list[bytes]
     for each, nested in zip(path.operations, path.nested, strict=True):
         if isinstance(each, Put):
             body = [_put(transaction, each)]
-            response = b"\x12"
+            response = PUT_RESPONSE
         elif isinstance(each, Range):
             if not wanted:
                 continue
             if is_plain(each):
                 kv = transaction.get(each.key)
-                body = [] if kv is None else [found_one(kv)]
+                body = [] if kv is None else [range_body_of_one(kv)]
             else:
                 result = yield from transaction.range_slices(range_options(each))
                 body = yield from reply_parts(result)
-            response = b"\x0a"
+            response = RANGE_RESPONSE
         elif isinstance(each, DeleteRange):
             if each.range_end:
                 body = yield from _delete(backend, transaction, each, wanted)
             else:
                 body = _delete_one(backend, transaction, each, wanted)
-            response = b"\x1a"
+            response = DELETE_RANGE_RESPONSE
         else:
             assert nested is not None, "an empty operation was not refused"
             body = yield from _execute(backend, transaction, nested, wanted, meter)
-            response = b"\x22"
-        header = _header(transaction.revision) if nested is None else _NESTED_HEADER
+            response = TXN_RESPONSE
+        header = NESTED_TXN_HEADER if nested else operation_header(transaction.revision)
         # What is nested has been counted.
         meter.spent += OPERATION_BYTES + (sum(map(len, body)) if nested is None else 0)
-        parts += _response(response, header, body)
+        parts += operation_field(response, header, body)
         if meter.spent >= BYTES_PER_SLICE:
             meter.spent = 0
             yield
     return parts
-
-
-def _response(kind: bytes, header: bytes, body: list[bytes]) -> list[bytes]:
-    """Encode a ResponseOp around a response, whose parts may be large and are not copied."""
-    size = len(header) + sum(map(len, body))
-    head = kind + varint(size) + header
-    return [b"\x1a" + varint(len(head) - len(header) + size) + head, *body]
 
 
 def _put(transaction: WriteTransaction, request: Put) -> bytes:
@@ -403,7 +405,7 @@ def _put(transaction: WriteTransaction, request: Put) -> bytes:
         return b""
     value, lease = _kept(previous, request)
     transaction.put(key, value, lease)
-    return _prev_kv(previous if request.prev_kv else None)
+    return put_body(previous if request.prev_kv else None)
 
 
 def _delete_one(
@@ -412,24 +414,20 @@ def _delete_one(
     previous = transaction.delete_one(request.key)
     if not previous or not wanted:
         return []
-    return [b"\x10\x01" + (_deleted_kv(backend.row(previous)) if request.prev_kv else b"")]
+    return [deleted_body_of_one(backend.row(previous) if request.prev_kv else None)]
 
 
 def _delete(
     backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> Work:
     deleted = yield from transaction.delete_range_slices(request.key, request.range_end)
-    parts = [b"\x10" + varint(len(deleted))] if deleted and wanted else []
+    parts = [deleted_field(len(deleted))] if deleted and wanted else []
     if request.prev_kv and wanted:
         kvs = yield from rows_in_slices(backend, [revision for _, revision in deleted])
-        fields = yield from field_parts(b"\x1a", kvs)
+        fields = yield from field_parts(DELETED_KVS, kvs)
         parts += fields
     yield from freed(deleted)
     return parts
-
-
-def _deleted_kv(kv: bytes) -> bytes:
-    return b"\x1a" + varint(len(kv)) + kv
 
 
 def _needs_previous(request: Put) -> bool:
@@ -442,14 +440,6 @@ def _kept(previous: bytes, request: Put) -> tuple[bytes, int]:
         value_of(previous) if request.ignore_value else request.value,
         lease_of(previous) if request.ignore_lease else request.lease,
     )
-
-
-def _header(revision: int) -> bytes:
-    return length_delimited(b"\x0a", b"\x18" + varint(revision))
-
-
-def _prev_kv(kv: bytes | None) -> bytes:
-    return b"" if kv is None else b"\x12" + varint(len(kv)) + kv
 
 
 def put_cost(request: Txn) -> int:
