@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from kvorum.api.requests import Txn
 from kvorum.lease.lessor import Lessor
 from kvorum.member import leases, transactions
 from kvorum.member.member import Member
@@ -19,9 +20,9 @@ def miss_the_last_compare() -> Iterator[None]:
     """Look at all compares of a transaction but the last, if there are several."""
     original = transactions.txn
 
-    def txn(member: Member, request: Any, wanted: bool) -> Any:
-        compares, success, failure = request
-        return original(member, (compares[:-1] or compares, success, failure), wanted)
+    def txn(member: Member, request: Txn, wanted: bool) -> Any:
+        compares = request.compares[:-1] or request.compares
+        return original(member, Txn(compares, request.success, request.failure), wanted)
 
     with patch.object(transactions, "txn", txn):
         yield

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from kvorum.api.responses import NO_WATCHER
 from kvorum.mvcc.watch.catchup import CatchUp
-from kvorum.mvcc.watch.encoding import NO_WATCHER_FIELD
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.mvcc.watch.stream import WatchStream
 from kvorum.mvcc.watch.watcher import Standing, Watcher
@@ -48,7 +48,7 @@ def tell_progress_too_soon() -> Iterator[None]:
     def request_progress(stream: WatchStream) -> None:
         hub = stream._hub
         if stream._watchers and not stream._awaits_future():
-            hub.send(stream, hub.header.field(hub.history.revision) + NO_WATCHER_FIELD)
+            hub.send(stream, hub.header.field(hub.history.revision) + NO_WATCHER)
 
     with patch.object(WatchStream, "request_progress", request_progress):
         yield

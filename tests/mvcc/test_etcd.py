@@ -126,7 +126,8 @@ class Twins:
         if revision <= max(0, self.store.compacted_revision):
             return
         before = self.ask("Maintenance/HashKV", pb.HashKVRequest(revision=revision))
-        is_any_alive = self.store.count(b"\0", b"\0", revision) > 0
+        everything = RangeOptions(b"\0", b"\0", revision=revision)
+        is_any_alive = self.store.range(everything).count > 0
         self.ask("KV/Compact", pb.CompactionRequest(revision=revision, physical=True))
         self.store.compact(revision)
         while self.store.compaction.is_pending:

@@ -71,7 +71,7 @@ def test_a_mark_that_raises_the_revision_is_no_key() -> None:
     database.backend.put_row(1000 << 32, b"")
     store = restore_store(database.backend, Lessor(database.backend), Recorder())
     assert store.revision == 1000
-    assert store.count(b"\0", b"\0") == 0
+    assert store.range(RangeOptions(b"\0", b"\0")).count == 0
     assert store.put(b"k", b"", 0) == 1001
     database.close()
 

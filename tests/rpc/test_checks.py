@@ -171,9 +171,9 @@ def test_nested_operations_share_the_limit(oracle: Oracle, outer: int, inner: in
 @pytest.mark.parametrize(("order", "target"), [(3, 0), (-1, 0), (0, 5), (0, -1), (3, 9)])
 def test_sort_options_outside_the_enums(order: int, target: int) -> None:
     # Not asked of etcd 3.5.1: it takes the order, and ends with the target.
-    request = (b"a", b"", 0, 0, order, target, False, False, False, 0, 0, 0, 0)
+    request = requests.Range(b"a", sort_order=order, sort_target=target)
     assert checks.check_range(request) == errors.INVALID_SORT_OPTION
-    txn: requests.Txn = ([], [], [(requests.RANGE, request)])
+    txn = requests.Txn([], [], [request])
     assert checks.check_txn(txn, OPERATIONS_MAX) == errors.INVALID_SORT_OPTION
 
 
@@ -182,7 +182,7 @@ def ranged(**fields: Any) -> requests.Range:
 
 
 @pytest.mark.parametrize(
-    ("request_tuple", "status"),
+    ("streamed", "status"),
     [
         (ranged(), None),
         (ranged(sort_target=4), None),
@@ -193,8 +193,8 @@ def ranged(**fields: Any) -> requests.Range:
         (ranged(sort_order=3), errors.INVALID_SORT_OPTION),
     ],
 )
-def test_streamed_ranges(request_tuple: requests.Range, status: Status | None) -> None:
-    assert checks.check_range_stream(request_tuple) == status
+def test_streamed_ranges(streamed: requests.Range, status: Status | None) -> None:
+    assert checks.check_range_stream(streamed) == status
 
 
 class Naive:
@@ -204,40 +204,35 @@ class Naive:
 
     def changes(self, operations: Iterable[requests.Operation]) -> tuple[set[bytes], set[bytes]]:
         deleted: set[bytes] = set()
-        for kind, request in operations:
-            if kind == requests.DELETE_RANGE:
+        for request in operations:
+            if isinstance(request, requests.DeleteRange):
                 deleted |= self.covered(request)
         put: set[bytes] = set()
-        for kind, request in operations:
-            if kind == requests.TXN:
+        for request in operations:
+            if isinstance(request, requests.Txn):
                 self.add_nested(request, put, deleted)
-        for kind, request in operations:
-            if kind == requests.PUT:
-                key = self.key_of(request)
-                if key in put | deleted:
-                    raise ValueError(key)
-                put.add(key)
+        for request in operations:
+            if isinstance(request, requests.Put):
+                if request.key in put | deleted:
+                    raise ValueError(request.key)
+                put.add(request.key)
         return put, deleted
 
-    def add_nested(self, request: Any, put: set[bytes], deleted: set[bytes]) -> None:
-        branches = [self.changes(branch) for branch in request[1:]]
+    def add_nested(self, request: requests.Txn, put: set[bytes], deleted: set[bytes]) -> None:
+        branches = [self.changes(branch) for branch in (request.success, request.failure)]
         inner = branches[0][0] | branches[1][0]
         if inner & (put | deleted):
             raise ValueError(inner)
         put |= inner
         deleted |= branches[0][1] | branches[1][1]
 
-    def covered(self, request: Any) -> set[bytes]:
-        key, range_end, _ = request
+    def covered(self, request: requests.DeleteRange) -> set[bytes]:
+        key, range_end = request.key, request.range_end
         return {
             name
             for name in self.UNIVERSE
             if (key <= name < range_end if range_end else name == key)
         }
-
-    def key_of(self, request: Any) -> bytes:
-        key: bytes = request[0]
-        return key
 
 
 @given(message=changing_txns(2))
@@ -245,7 +240,7 @@ class Naive:
 def test_collisions_against_explicit_sets(message: TxnRequest) -> None:
     txn = requests.txn_of(message)
     collides = False
-    for operations in txn[1:]:
+    for operations in (txn.success, txn.failure):
         try:
             Naive().changes(operations)
         except ValueError:

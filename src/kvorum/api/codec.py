@@ -1,7 +1,11 @@
-"""Protobuf by concatenation, for the few messages the hot path writes.
+"""Protobuf by concatenation: numbers, fields, and the messages that are written often.
 
 Building a message object only to serialise it costs more than the rest of a put. Every
 function here gives exactly the bytes protobuf gives; property tests hold it to that.
+
+Bytes of the API's messages (etcdserverpb, mvccpb, membershippb, v3electionpb) are written here and
+in `responses` alone. Formats of files, of entries and of what members send each other belong to the
+rooms that own them: wal, snap, lease, member.requests, raft.wire, peer.
 """
 
 from typing import Final
@@ -62,6 +66,16 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
     raise ValueError(f"varint longer than ten bytes, up to offset {offset}")
 
 
+def scalar(tag: bytes, value: int) -> bytes:
+    """Encode a field that is a number, a flag or an enum; nothing for zero."""
+    return tag + varint(value) if value else b""
+
+
+def field_head(tag: bytes, length: int) -> bytes:
+    """Encode what precedes the payload of a bytes, string or message field."""
+    return tag + varint(length)
+
+
 def length_delimited(tag: bytes, payload: bytes) -> bytes:
     """Encode a bytes, string or message field, present even if its payload is empty."""
     return tag + varint(len(payload)) + payload
@@ -77,12 +91,12 @@ class HeaderEncoder:
     __slots__ = ("_field", "_first", "_high", "_identity", "_last", "_revision", "_start", "_term")
 
     def __init__(self, cluster_id: int, member_id: int, raft_term: int) -> None:
-        self._identity = _scalar(b"\x08", cluster_id) + _scalar(b"\x10", member_id)
+        self._identity = scalar(b"\x08", cluster_id) + scalar(b"\x10", member_id)
         self.set_raft_term(raft_term)
 
     def set_raft_term(self, raft_term: int) -> None:
         """Use this term from now on."""
-        self._term = _scalar(b"\x20", raft_term)
+        self._term = scalar(b"\x20", raft_term)
         self._revision = -1
         self._field = b""
         # Revisions from first to last share the bytes before and after their low 14 bits.
@@ -100,7 +114,7 @@ class HeaderEncoder:
         return self._field
 
     def _encode(self, revision: int) -> bytes:
-        body = self._identity + _scalar(b"\x18", revision) + self._term
+        body = self._identity + scalar(b"\x18", revision) + self._term
         if revision >= 0x4000:
             self._first = revision & ~0x3FFF
             self._last = self._first | 0x3FFF
@@ -150,9 +164,14 @@ def key_value(
     return encoded + b"\x30" + varint(lease) if lease else encoded
 
 
+def key_field(key: bytes) -> bytes:
+    """Encode the key of a `KeyValue`, with which every one begins."""
+    return b"\x0a" + varint(len(key)) + key
+
+
 def tombstone(key: bytes, mod_revision: int = 0) -> bytes:
     """Encode the `KeyValue` of a deletion: stored without a revision, sent in events with it."""
-    return b"\x0a" + varint(len(key)) + key + _scalar(b"\x18", mod_revision)
+    return key_field(key) + scalar(b"\x18", mod_revision)
 
 
 def put_event(kv: bytes, prev_kv: bytes | None = None) -> bytes:
@@ -166,17 +185,29 @@ def delete_event(kv: bytes, prev_kv: bytes | None = None) -> bytes:
     return b"\x08\x01" + put_event(kv, prev_kv)
 
 
-def entry(entry_type: int, term: int, index: int, data: bytes) -> bytes:
-    """Encode a Raft `Entry` as etcd 3.7 writes it: a zero type and empty data are left out."""
-    return (
-        (b"\x08" + varint(entry_type) if entry_type else b"")
-        + b"\x10"
-        + varint(term)
-        + b"\x18"
-        + varint(index)
-        + (b"\x22" + varint(len(data)) + data if data else b"")
-    )
+# Requests that a member makes by itself.
 
 
-def _scalar(tag: bytes, value: int) -> bytes:
-    return tag + varint(value) if value else b""
+def compaction_request(revision: int) -> bytes:
+    """Encode a CompactionRequest that does not wait for the disk."""
+    return scalar(b"\x08", revision)
+
+
+def lease_revoke_request(lease_id: int) -> bytes:
+    """Encode a LeaseRevokeRequest."""
+    return scalar(b"\x08", lease_id)
+
+
+def lease_keep_alive_request(lease_id: int) -> bytes:
+    """Encode a LeaseKeepAliveRequest."""
+    return scalar(b"\x08", lease_id)
+
+
+def alarm_request(action: int, member_id: int, alarm: int) -> bytes:
+    """Encode an AlarmRequest."""
+    return scalar(b"\x08", action) + scalar(b"\x10", member_id) + scalar(b"\x18", alarm)
+
+
+def cluster_version_request(version: str) -> bytes:
+    """Encode a ClusterVersionSetRequest."""
+    return length_delimited(b"\x0a", version.encode())

@@ -21,6 +21,7 @@ from types import ModuleType
 MODULES = (
     "kvorum.api.codec",
     "kvorum.api.requests",
+    "kvorum.api.responses",
     "kvorum.backend.backend",
     "kvorum.backend.batch",
     "kvorum.backend.bbolt.reading",

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum.api.errors import StatusError
-from kvorum.api.requests import LONG_BYTES, parse_put
+from kvorum.api.requests import LONG_BYTES, Put, parse_put
 from kvorum.auth.enabled import is_change
 from kvorum.member import changes, leases, requests
 from kvorum.member.errors import MemberStopped
@@ -35,7 +35,6 @@ ENTRIES_PER_LOOK: Final = 64
 """How many entries are applied between two looks at the clock."""
 
 _PUT: Final = requests.PUT
-_NO_OPTIONS: Final = (0, False, False, False)
 _NOBODY: Final[Pending] = (None, 0, None)
 
 
@@ -121,17 +120,21 @@ def _apply_run(
                 # Another member's, or from before the start: nobody waits here.
                 body = put_body(data)
                 request = None if body is None else parse_put(body)
-                if request is not None and request[2:] == _NO_OPTIONS:
-                    put(request[0], request[1], 0)
+                if request is not None and not (
+                    request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
+                ):
+                    put(request.key, request.value, 0)
                     applied += 1
                     if hub.is_watched and hub.is_publishing:
                         break
                     continue
         if waiting is not None and waiting[1] == _PUT and is_plain:
             # The short way: no decoding, no generator, no call but the store's.
-            key, value, lease, prev_kv, ignore_value, ignore_lease = waiting[2]
-            if not (lease or prev_kv or ignore_value or ignore_lease):
-                field = header_field(put(key, value, 0))
+            request = cast("Put", waiting[2])
+            if not (
+                request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
+            ):
+                field = header_field(put(request.key, request.value, 0))
                 waiter = waiting[0]
                 if waiter.__class__ is int:
                     reply((waiter, field))

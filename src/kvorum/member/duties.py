@@ -11,6 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvorum.api.codec import cluster_version_request
 from kvorum.files import Purge
 from kvorum.member import leases, requests, timeouts
 from kvorum.member.jobs import Job, Place
@@ -106,7 +107,7 @@ def agree_on_version(member: Member, _now: float) -> None:
     versions = [member.version_of(each.id) for each in cluster.members]
     decided = decide_cluster_version(cluster.version, versions, cluster.downgrade_target)
     if decided is not None and decided != cluster.version:
-        body = b"\x0a" + bytes((len(str(decided)),)) + str(decided).encode()
+        body = cluster_version_request(str(decided))
         member.propose(None, requests.CLUSTER_VERSION_SET, body)
 
 

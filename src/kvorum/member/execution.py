@@ -51,7 +51,7 @@ def _put(member: Member, request: api.Put, wanted: bool) -> Sliced:
     refusal = member.alarms.refusal(requests.PUT)
     if refusal is not None:
         return refusal
-    fits = member.fits_quota(PUT_BYTES + len(request[0]) + len(request[1]))
+    fits = member.fits_quota(PUT_BYTES + len(request.key) + len(request.value))
     result = transactions.put(member, request, wanted)
     return result if fits else _exceeded(member)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.api.codec import varint
+from kvorum.api.codec import lease_keep_alive_request, lease_revoke_request
 from kvorum.api.errors import (
     LEASE_NOT_FOUND,
     NO_LEADER,
@@ -93,7 +93,7 @@ def _revoke_expired(member: Member) -> Steps:
         if (yield ReadIndex()) is not None or not member.is_leader or member.is_behind:
             return None
         asked = [
-            (requests.LEASE_REVOKE, b"\x08" + varint(lease_id))
+            (requests.LEASE_REVOKE, lease_revoke_request(lease_id))
             for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
         ]
         due = member.lessor.checkpoints_due(member.now)
@@ -150,7 +150,8 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
             if not leader:
                 return NO_LEADER
             if leader != member.id:
-                answer: Result | None = yield AskLeader(LEASES_PATH, b"\x08" + varint(lease_id))
+                question = lease_keep_alive_request(lease_id)
+                answer: Result | None = yield AskLeader(LEASES_PATH, question)
                 if answer == LEASE_NOT_FOUND:
                     return 0
                 if isinstance(answer, bytes):

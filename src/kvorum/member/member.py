@@ -16,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kvorum.api.codec import HeaderEncoder, varint
+from kvorum.api.codec import HeaderEncoder, alarm_request
 from kvorum.api.errors import (
     NO_SPACE,
     PROPOSAL_DROPPED,
@@ -34,7 +34,7 @@ from kvorum.member.boundary import Boundary
 from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
-from kvorum.member.execution import DECODERS
+from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
 from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.longreads import LongReads
@@ -305,7 +305,7 @@ class Member:
         """Propose a request; the waiter gets the encoded response or a Status.
 
         `kind` is its field in InternalRaftRequest, `body` its canonical bytes, checked by the
-        caller. `decoded` is what the caller parsed already: the tuple of `kvorum.api.requests`,
+        caller. `decoded` is what the caller parsed already: the object of `kvorum.api.requests`,
         or the message.
         """
         if self.is_behind:
@@ -416,7 +416,7 @@ class Member:
         """Propose the alarm of this member, once in a while."""
         if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
             self._alarm_proposed_at = self.now
-            body = b"\x08\x01\x10" + varint(self.id) + b"\x18" + varint(AlarmType.NO_SPACE)
+            body = alarm_request(ALARM_ACTIVATE, self.id, AlarmType.NO_SPACE)
             self.propose(None, requests.ALARM, body)
 
     # The turn.

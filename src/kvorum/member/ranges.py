@@ -7,10 +7,10 @@ is long.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from kvorum.api.codec import varint
 from kvorum.api.errors import StatusError
+from kvorum.api.responses import range_body_of_one
 from kvorum.mvcc.ranges import RangeOptions, reply_parts
 from kvorum.mvcc.slices import begun
 
@@ -19,37 +19,50 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.results import Sliced, Slices
 
-# Everything but the key: one key at the current revision, with its value.
-_PLAIN: Final = (
-    (b"", 0, 0, 0, 0, False, False, False, 0, 0, 0, 0),
-    (b"", 0, 0, 0, 0, True, False, False, 0, 0, 0, 0),
-)
-_COUNT_ONE: Final = b"\x20\x01"
-
 
 def range_response(member: Member, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
     if is_plain(request):
         store = member.store
-        kv = store.get(request[0])
+        kv = store.get(request.key)
         header = member.header.field(store.revision)
-        return header if kv is None else header + found_one(kv)
+        return header if kv is None else header + range_body_of_one(kv)
     return begun(_range(member, range_options(request)))
 
 
 def is_plain(request: Range) -> bool:
     """Tell whether a request asks for one key at the current revision, with its value."""
-    return request[1:] in _PLAIN
-
-
-def found_one(kv: bytes) -> bytes:
-    """Encode a RangeResponse with one key-value, but for its header."""
-    return b"\x12" + varint(len(kv)) + kv + _COUNT_ONE
+    return not (
+        request.range_end
+        or request.revision
+        or request.limit
+        or request.keys_only
+        or request.count_only
+        or request.sort_order
+        or request.sort_target
+        or request.min_mod_revision
+        or request.max_mod_revision
+        or request.min_create_revision
+        or request.max_create_revision
+    )
 
 
 def range_options(request: Range) -> RangeOptions:
     """Return what the store takes."""
-    return RangeOptions(*request[:6], *request[7:])
+    return RangeOptions(
+        request.key,
+        request.range_end,
+        request.limit,
+        request.revision,
+        request.sort_order,
+        request.sort_target,
+        request.keys_only,
+        request.count_only,
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    )
 
 
 def _range(member: Member, options: RangeOptions) -> Slices:

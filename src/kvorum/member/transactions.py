@@ -11,10 +11,9 @@ megabytes. A pass is done in slices, which one meter measures through all levels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api import requests as api
-from kvorum.api.codec import length_delimited, varint
 from kvorum.api.errors import (
     COMPACTED,
     FUTURE_REV,
@@ -22,8 +21,25 @@ from kvorum.api.errors import (
     LEASE_NOT_FOUND,
     StatusError,
 )
+from kvorum.api.requests import DeleteRange, Put, Range, Txn
+from kvorum.api.responses import (
+    DELETE_RANGE_RESPONSE,
+    DELETED_KVS,
+    NESTED_TXN_HEADER,
+    PUT_RESPONSE,
+    RANGE_RESPONSE,
+    TXN_RESPONSE,
+    deleted_body_of_one,
+    deleted_field,
+    operation_field,
+    operation_header,
+    put_body,
+    range_body_of_one,
+    succeeded_field,
+    txn_body_of_one_put,
+)
 from kvorum.backend.quota import PUT_BYTES
-from kvorum.member.ranges import found_one, is_plain, range_options
+from kvorum.member.ranges import is_plain, range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
 from kvorum.mvcc.ranges import RangeOptions, field_parts, reply_parts, rows_in_slices
 from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
@@ -31,7 +47,7 @@ from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, fr
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from kvorum.api.requests import Compare, DeleteRange, Operation, Put, Range, Txn
+    from kvorum.api.requests import Compare, Operation
     from kvorum.backend import Backend
     from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
@@ -40,8 +56,6 @@ if TYPE_CHECKING:
     from kvorum.mvcc.transaction import WriteTransaction
 
     Work = Generator[None, None, list[bytes]]
-
-_NESTED_HEADER: Final = b"\x0a\x00"
 
 # A plain variable, which tests make large.
 OPERATION_BYTES = BYTES_PER_SLICE // KEYS_PER_SLICE
@@ -70,18 +84,19 @@ class Path:
 def put(member: Member, request: Put, wanted: bool) -> Sliced:
     """Apply a put of any kind; return its encoded response."""
     revision, previous = _put_alone(member, request)
-    return member.header.field(revision) + _prev_kv(previous) if wanted else b""
+    return member.header.field(revision) + put_body(previous) if wanted else b""
 
 
 def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
     """Put a key in a transaction of its own; return the revision and what was asked for before."""
     store = member.store
     check_put(store, member.lessor, request)
-    key, value, lease, prev_kv, ignore_value, ignore_lease = request
-    previous = store.get(key) if prev_kv or ignore_value or ignore_lease else None
-    if previous is not None:
-        value, lease = _kept(previous, request)
-    return store.put(key, value, lease), previous if prev_kv else None
+    key = request.key
+    previous = store.get(key) if _needs_previous(request) else None
+    if previous is None:
+        return store.put(key, request.value, request.lease), None
+    value, lease = _kept(previous, request)
+    return store.put(key, value, lease), previous if request.prev_kv else None
 
 
 def delete_range(member: Member, request: DeleteRange, wanted: bool) -> Sliced:
@@ -121,17 +136,18 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
     if not _is_plain(request):
         return begun(_txn(member, request, wanted))
     store = member.store
-    compares, success, failure = request
     succeeded = True
-    for compare in compares:
+    for compare in request.compares:
         if not _key_holds(store, compare):
             succeeded = False
             break
-    operations = success if succeeded else failure
-    if len(operations) == 1 and operations[0][0] == api.PUT:
-        return _single_put(member, cast("Put", operations[0][1]), succeeded)
-    for kind, each in operations:
-        _check(store, member.lessor, kind, each)
+    operations = request.success if succeeded else request.failure
+    if len(operations) == 1:
+        only = operations[0]
+        if isinstance(only, Put):
+            return _single_put(member, only, succeeded)
+    for each in operations:
+        _check(store, member.lessor, each)
     path = Path(succeeded, operations, [None] * len(operations))
     return begun(_run(member, path, wanted, Meter()))
 
@@ -139,11 +155,7 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
     """Run what most transactions amount to, without making a transaction of it."""
     revision, previous = _put_alone(member, request)
-    body = _header(revision) + _prev_kv(previous)
-    # A ResponseOp around a PutResponse.
-    response = b"\x12" + varint(len(body)) + body
-    start = b"\x10\x01\x1a" if succeeded else b"\x1a"
-    return member.header.field(revision) + start + varint(len(response)) + response
+    return member.header.field(revision) + txn_body_of_one_put(succeeded, revision, previous)
 
 
 def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
@@ -172,17 +184,17 @@ def _read_txn(member: Member, request: Txn) -> Slices:
         revision = store.revision
         path = yield from choose(store, request, meter, revision)
         yield from check_path(store, member.lessor, path, meter)
-        header = _header(revision)
-        parts = [b"\x10\x01" if path.succeeded else b""]
-        for kind, each in path.operations:
-            assert kind == api.RANGE, f"operation {kind} in a transaction that only reads"
-            options = range_options(cast("Range", each))
+        header = operation_header(revision)
+        parts = [succeeded_field(path.succeeded)]
+        for each in path.operations:
+            assert isinstance(each, Range), f"{each} in a transaction that only reads"
+            options = range_options(each)
             if options.revision <= 0:
                 # All of it is one state, though others may write between two slices.
                 options = options._replace(revision=revision)
             result = yield from store.range_slices(options)
             body = yield from reply_parts(result)
-            parts += _response(b"\x0a", header, body)
+            parts += operation_field(RANGE_RESPONSE, header, body)
             meter.spent += OPERATION_BYTES + sum(map(len, body))
             if meter.spent >= BYTES_PER_SLICE:
                 meter.spent = 0
@@ -194,10 +206,16 @@ def _read_txn(member: Member, request: Txn) -> Slices:
 
 def _is_plain(request: Txn) -> bool:
     """Tell whether there is little to look at and nothing nested; many operations may run."""
-    compares, success, failure = request
-    if len(compares) > _PLAIN_COMPARES_MAX or any(compare[3] for compare in compares):
+    if len(request.compares) > _PLAIN_COMPARES_MAX:
         return False
-    return all(kind != api.TXN for operations in (success, failure) for kind, _ in operations)
+    for compare in request.compares:
+        if compare.range_end:
+            return False
+    for operations in (request.success, request.failure):
+        for each in operations:
+            if isinstance(each, Txn):
+                return False
+    return True
 
 
 # The path.
@@ -207,9 +225,8 @@ def choose(
     store: Store, request: Txn, meter: Meter, revision: int = 0
 ) -> Generator[None, None, Path]:
     """Evaluate the compares; return what is to run."""
-    compares, success, failure = request
     succeeded = True
-    for compare in compares:
+    for compare in request.compares:
         meter.spent += OPERATION_BYTES
         if meter.spent >= BYTES_PER_SLICE:
             meter.spent = 0
@@ -217,15 +234,15 @@ def choose(
         if not (yield from _holds(store, compare, meter, revision)):
             succeeded = False
             break
-    operations = success if succeeded else failure
+    operations = request.success if succeeded else request.failure
     nested: list[Path | None] = []
-    for kind, each in operations:
-        if kind == api.TXN:
+    for each in operations:
+        if isinstance(each, Txn):
             meter.spent += OPERATION_BYTES
             if meter.spent >= BYTES_PER_SLICE:
                 meter.spent = 0
                 yield
-            nested.append((yield from choose(store, cast("Txn", each), meter, revision)))
+            nested.append((yield from choose(store, each, meter, revision)))
         else:
             nested.append(None)
     return Path(succeeded, operations, nested)
@@ -234,14 +251,14 @@ def choose(
 def _holds(
     store: Store, compare: Compare, meter: Meter, revision: int
 ) -> Generator[None, None, bool]:
-    result, target, key, range_end, operand = compare
-    if not range_end:
+    result, target, operand = compare.result, compare.target, compare.operand
+    if not compare.range_end:
         if target not in (api.VALUE, api.LEASE) and not revision:
             return _key_holds(store, compare)
-        kv = store.get(key, revision)
+        kv = store.get(compare.key, revision)
         meter.spent += 0 if kv is None else len(kv)
         return _compared(result, target, kv, operand)
-    options = RangeOptions(key, range_end, revision=revision)
+    options = RangeOptions(compare.key, compare.range_end, revision=revision)
     found = yield from store.range_slices(options)
     kvs = found.kvs
     if not kvs:
@@ -260,7 +277,8 @@ def _holds(
 
 def _key_holds(store: Store, compare: Compare) -> bool:
     """Compare one key at the current revision; the row is read only if it has to be."""
-    result, target, key, _, operand = compare
+    result, target, operand = compare.result, compare.target, compare.operand
+    key = compare.key
     revision = store.revision_of(key)
     if not revision:
         return _compared(result, target, None, operand)
@@ -306,22 +324,22 @@ def check_path(
     store: Store, lessor: Lessor, path: Path, meter: Meter
 ) -> Generator[None, None, None]:
     """Raise StatusError for the first operation that cannot run."""
-    for (kind, each), nested in zip(path.operations, path.nested, strict=True):
+    for each, nested in zip(path.operations, path.nested, strict=True):
         meter.spent += OPERATION_BYTES
         if meter.spent >= BYTES_PER_SLICE:
             meter.spent = 0
             yield
         if nested is None:
-            _check(store, lessor, kind, each)
+            _check(store, lessor, each)
         else:
             yield from check_path(store, lessor, nested, meter)
 
 
-def _check(store: Store, lessor: Lessor, kind: int, each: Any) -> None:
-    if kind == api.PUT:
+def _check(store: Store, lessor: Lessor, each: Operation) -> None:
+    if isinstance(each, Put):
         check_put(store, lessor, each)
-    elif kind == api.RANGE:
-        revision = each[3]
+    elif isinstance(each, Range):
+        revision = each.revision
         if revision > store.revision:
             raise StatusError(FUTURE_REV)
         if revision and revision < store.compacted_revision:
@@ -330,10 +348,9 @@ def _check(store: Store, lessor: Lessor, kind: int, each: Any) -> None:
 
 def check_put(store: Store, lessor: Lessor, request: Put) -> None:
     """Raise StatusError if a put cannot run."""
-    key, _, lease, _, ignore_value, ignore_lease = request
-    if lease and lease not in lessor:
+    if request.lease and request.lease not in lessor:
         raise StatusError(LEASE_NOT_FOUND)
-    if (ignore_value or ignore_lease) and not store.revision_of(key):
+    if (request.ignore_value or request.ignore_lease) and not store.revision_of(request.key):
         raise StatusError(KEY_NOT_FOUND)
 
 
@@ -344,117 +361,98 @@ def _execute(
     backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool, meter: Meter
 ) -> Work:
     """Run the operations; return the encoded response but for its header, in parts."""
-    parts = [b"\x10\x01" if path.succeeded else b""]
+    parts = [succeeded_field(path.succeeded)]
     body: list[bytes]
-    for (kind, each), nested in zip(path.operations, path.nested, strict=True):
-        if kind == api.PUT:
-            body = [_put(transaction, cast("Put", each))]
-            response = b"\x12"
-        elif kind == api.RANGE:
+    for each, nested in zip(path.operations, path.nested, strict=True):
+        if isinstance(each, Put):
+            body = [_put(transaction, each)]
+            response = PUT_RESPONSE
+        elif isinstance(each, Range):
             if not wanted:
                 continue
-            request = cast("Range", each)
-            if is_plain(request):
-                kv = transaction.get(request[0])
-                body = [] if kv is None else [found_one(kv)]
+            if is_plain(each):
+                kv = transaction.get(each.key)
+                body = [] if kv is None else [range_body_of_one(kv)]
             else:
-                result = yield from transaction.range_slices(range_options(request))
+                result = yield from transaction.range_slices(range_options(each))
                 body = yield from reply_parts(result)
-            response = b"\x0a"
-        elif kind == api.DELETE_RANGE:
-            deletion = cast("DeleteRange", each)
-            if deletion[1]:
-                body = yield from _delete(backend, transaction, deletion, wanted)
+            response = RANGE_RESPONSE
+        elif isinstance(each, DeleteRange):
+            if each.range_end:
+                body = yield from _delete(backend, transaction, each, wanted)
             else:
-                body = _delete_one(backend, transaction, deletion, wanted)
-            response = b"\x1a"
+                body = _delete_one(backend, transaction, each, wanted)
+            response = DELETE_RANGE_RESPONSE
         else:
-            assert nested is not None, f"operation of kind {kind} was not refused"
+            assert nested is not None, "an empty operation was not refused"
             body = yield from _execute(backend, transaction, nested, wanted, meter)
-            response = b"\x22"
-        header = _header(transaction.revision) if nested is None else _NESTED_HEADER
+            response = TXN_RESPONSE
+        header = NESTED_TXN_HEADER if nested else operation_header(transaction.revision)
         # What is nested has been counted.
         meter.spent += OPERATION_BYTES + (sum(map(len, body)) if nested is None else 0)
-        parts += _response(response, header, body)
+        parts += operation_field(response, header, body)
         if meter.spent >= BYTES_PER_SLICE:
             meter.spent = 0
             yield
     return parts
 
 
-def _response(kind: bytes, header: bytes, body: list[bytes]) -> list[bytes]:
-    """Encode a ResponseOp around a response, whose parts may be large and are not copied."""
-    size = len(header) + sum(map(len, body))
-    head = kind + varint(size) + header
-    return [b"\x1a" + varint(len(head) - len(header) + size) + head, *body]
-
-
 def _put(transaction: WriteTransaction, request: Put) -> bytes:
-    key, value, lease, prev_kv, ignore_value, ignore_lease = request
-    previous = transaction.get(key) if prev_kv or ignore_value or ignore_lease else None
-    if previous is not None:
-        value, lease = _kept(previous, request)
+    key = request.key
+    previous = transaction.get(key) if _needs_previous(request) else None
+    if previous is None:
+        transaction.put(key, request.value, request.lease)
+        return b""
+    value, lease = _kept(previous, request)
     transaction.put(key, value, lease)
-    return _prev_kv(previous if prev_kv else None)
+    return put_body(previous if request.prev_kv else None)
 
 
 def _delete_one(
     backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> list[bytes]:
-    key, _, prev_kv = request
-    previous = transaction.delete_one(key)
+    previous = transaction.delete_one(request.key)
     if not previous or not wanted:
         return []
-    return [b"\x10\x01" + (_deleted_kv(backend.row(previous)) if prev_kv else b"")]
+    return [deleted_body_of_one(backend.row(previous) if request.prev_kv else None)]
 
 
 def _delete(
     backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> Work:
-    key, range_end, prev_kv = request
-    deleted = yield from transaction.delete_range_slices(key, range_end)
-    parts = [b"\x10" + varint(len(deleted))] if deleted and wanted else []
-    if prev_kv and wanted:
+    deleted = yield from transaction.delete_range_slices(request.key, request.range_end)
+    parts = [deleted_field(len(deleted))] if deleted and wanted else []
+    if request.prev_kv and wanted:
         kvs = yield from rows_in_slices(backend, [revision for _, revision in deleted])
-        fields = yield from field_parts(b"\x1a", kvs)
+        fields = yield from field_parts(DELETED_KVS, kvs)
         parts += fields
     yield from freed(deleted)
     return parts
 
 
-def _deleted_kv(kv: bytes) -> bytes:
-    return b"\x1a" + varint(len(kv)) + kv
+def _needs_previous(request: Put) -> bool:
+    return request.prev_kv or request.ignore_value or request.ignore_lease
 
 
 def _kept(previous: bytes, request: Put) -> tuple[bytes, int]:
     """Return value and lease of a put over what was there before."""
-    _, value, lease, _, ignore_value, ignore_lease = request
     return (
-        value_of(previous) if ignore_value else value,
-        lease_of(previous) if ignore_lease else lease,
+        value_of(previous) if request.ignore_value else request.value,
+        lease_of(previous) if request.ignore_lease else request.lease,
     )
-
-
-def _header(revision: int) -> bytes:
-    return length_delimited(b"\x0a", b"\x18" + varint(revision))
-
-
-def _prev_kv(kv: bytes | None) -> bytes:
-    return b"" if kv is None else b"\x12" + varint(len(kv)) + kv
 
 
 def put_cost(request: Txn) -> int:
     """Return what a transaction costs against the quota."""
-    _, success, failure = request
-    return max(_cost(success), _cost(failure)) if failure else _cost(success)
+    cost = _cost(request.success)
+    return max(cost, _cost(request.failure)) if request.failure else cost
 
 
 def _cost(operations: Sequence[Operation]) -> int:
     cost = 0
-    for kind, each in operations:
-        if kind == api.PUT:
-            request = cast("Put", each)
-            cost += PUT_BYTES + len(request[0]) + len(request[1])
-        elif kind == api.TXN:
-            cost += put_cost(cast("Txn", each))
+    for each in operations:
+        if isinstance(each, Put):
+            cost += PUT_BYTES + len(each.key) + len(each.value)
+        elif isinstance(each, Txn):
+            cost += put_cost(each)
     return cost

@@ -17,7 +17,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kvorum.api.codec import key_value, varint
+from kvorum.api.codec import field_head, key_value
+from kvorum.api.responses import RANGE_KVS, range_totals, repeated
 from kvorum.backend import Backend
 from kvorum.mvcc.history import Facts, bound
 from kvorum.mvcc.index import Index, range_end
@@ -102,13 +103,13 @@ class RangeResult:
 
 def reply_body(result: RangeResult) -> bytes:
     """Encode a RangeResponse but for its header."""
-    return _fields(b"\x12", result.kvs) + _reply_end(result)
+    return repeated(RANGE_KVS, result.kvs) + range_totals(result.more, result.count)
 
 
 def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
     """Return what `reply_body` does, in parts, in slices; the key-values are taken out."""
-    parts = yield from field_parts(b"\x12", result.kvs)
-    parts.append(_reply_end(result))
+    parts = yield from field_parts(RANGE_KVS, result.kvs)
+    parts.append(range_totals(result.more, result.count))
     return parts
 
 
@@ -117,25 +118,14 @@ def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
     parts: list[bytes] = []
     for some in _parts(kvs):
         if sum(map(len, some)) <= BYTES_PER_SLICE:
-            parts.append(_fields(tag, some))
+            parts.append(repeated(tag, some))
         else:
             # Large ones are not copied: that would take long, and gain nothing.
             for kv in some:
-                parts += (tag + varint(len(kv)), kv)
+                parts += (field_head(tag, len(kv)), kv)
         if kvs:
             yield
     return parts
-
-
-def _fields(tag: bytes, kvs: list[bytes]) -> bytes:
-    # Many are of the same length: what precedes them is made once.
-    heads = {length: tag + varint(length) for length in set(map(len, kvs))}
-    return b"".join([part for kv in kvs for part in (heads[len(kv)], kv)])
-
-
-def _reply_end(result: RangeResult) -> bytes:
-    more = b"\x18\x01" if result.more else b""
-    return more + b"\x20" + varint(result.count) if result.count else more
 
 
 def read_range(

@@ -144,10 +144,6 @@ class Store:
             self._pins.release(main)
         return RangeResult(kvs, count, more, revision)
 
-    def count(self, key: bytes, end: bytes, revision: int = 0) -> int:
-        """Return how many keys a range has; in O(log n) at the current revision."""
-        return self.range(RangeOptions(key, end, revision=revision, count_only=True)).count
-
     def readable(self, revision: int) -> int:
         """Return the main revision to read at, 0 and below meaning the current one.
 

@@ -8,17 +8,12 @@ unpacked repeats, unknown fields. Raises ValueError for bytes that are no such m
 
 from collections.abc import Iterator, Sequence
 
-from kvorum.api.codec import entry as encode_entry_fields
-from kvorum.api.codec import length_delimited, read_varint, varint
+from kvorum.api.codec import length_delimited, read_varint, scalar, varint
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2, Transition
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import MESSAGE_TYPES, ConfState, HardState, Message, Snapshot
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-def _scalar(tag: bytes, value: int) -> bytes:
-    return tag + varint(value) if value else b""
 
 
 def _payload(tag: bytes, value: bytes) -> bytes:
@@ -27,7 +22,14 @@ def _payload(tag: bytes, value: bytes) -> bytes:
 
 def encode_entry(entry: Entry) -> bytes:
     """Return an entry as raftpb.Entry; its `size` is the length of this."""
-    return encode_entry_fields(entry.type, entry.term, entry.index, entry.data)
+    return (
+        scalar(b"\x08", entry.type)
+        + b"\x10"
+        + varint(entry.term)
+        + b"\x18"
+        + varint(entry.index)
+        + _payload(b"\x22", entry.data)
+    )
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
@@ -41,18 +43,18 @@ def encode_message(message: Message) -> bytes:
     return b"".join(
         [
             b"\x08" + varint(message.type),
-            _scalar(b"\x10", message.to),
-            _scalar(b"\x18", message.sender),
-            _scalar(b"\x20", message.term),
-            _scalar(b"\x28", message.log_term),
-            _scalar(b"\x30", message.index),
+            scalar(b"\x10", message.to),
+            scalar(b"\x18", message.sender),
+            scalar(b"\x20", message.term),
+            scalar(b"\x28", message.log_term),
+            scalar(b"\x30", message.index),
             encode_entries(message.entries) if message.entries else b"",
-            _scalar(b"\x40", message.commit),
+            scalar(b"\x40", message.commit),
             b"" if snapshot is None else length_delimited(b"\x4a", encode_snapshot(snapshot)),
             b"\x50\x01" if message.reject else b"",
-            _scalar(b"\x58", message.reject_hint),
+            scalar(b"\x58", message.reject_hint),
             _payload(b"\x62", message.context),
-            _scalar(b"\x68", message.vote),
+            scalar(b"\x68", message.vote),
             *[length_delimited(b"\x72", encode_message(each)) for each in message.responses],
         ]
     )
@@ -87,7 +89,7 @@ def encode_conf_change(change: ConfChange | ConfChangeV2) -> tuple[int, bytes]:
     """Return the type and the data of an entry that carries the change."""
     if isinstance(change, ConfChange):
         return EntryType.CONF_CHANGE, (
-            _scalar(b"\x08", change.id)
+            scalar(b"\x08", change.id)
             + b"\x10%b\x18%b" % (varint(change.type), varint(change.node_id))
             + _payload(b"\x22", change.context)
         )
@@ -96,7 +98,7 @@ def encode_conf_change(change: ConfChange | ConfChangeV2) -> tuple[int, bytes]:
         for kind, node in change.changes
     ]
     return EntryType.CONF_CHANGE_V2, (
-        _scalar(b"\x08", change.transition) + b"".join(changes) + _payload(b"\x1a", change.context)
+        scalar(b"\x08", change.transition) + b"".join(changes) + _payload(b"\x1a", change.context)
     )
 
 

@@ -1,6 +1,6 @@
 """What is refused by its words alone, before anything is proposed or read.
 
-Every function returns the status that refuses the request, or None; requests are the tuples
+Every function returns the status that refuses the request, or None; requests are those
 of `kvorum.api.requests`. The order of the checks is part of the contract: a client that makes
 two mistakes is told of the same one by every server.
 """
@@ -11,17 +11,8 @@ from typing import Final
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
-from kvorum.api.requests import (
-    DELETE_RANGE,
-    PUT,
-    RANGE,
-    TXN,
-    DeleteRange,
-    Operation,
-    Put,
-    Range,
-    Txn,
-)
+from kvorum.api.requests import DeleteRange, Operation, Put, Range, Txn
+from kvorum.mvcc.ranges import SortOrder, SortTarget
 from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
 
 SORT_ORDER_MAX: Final = 2
@@ -30,36 +21,42 @@ SORT_TARGET_MAX: Final = 4
 
 def check_put(put: Put) -> Status | None:
     """Check a put, alone or in a transaction."""
-    key, value, lease, _, ignore_value, ignore_lease = put
-    if not key:
+    if not put.key:
         return errors.EMPTY_KEY
-    if ignore_value and value:
+    if put.ignore_value and put.value:
         return errors.VALUE_PROVIDED
-    return errors.LEASE_PROVIDED if ignore_lease and lease else None
+    return errors.LEASE_PROVIDED if put.ignore_lease and put.lease else None
 
 
 def check_range(request: Range) -> Status | None:
     """Check a read, alone or in a transaction."""
-    if not request[0]:
+    if not request.key:
         return errors.EMPTY_KEY
-    if not (0 <= request[4] <= SORT_ORDER_MAX and 0 <= request[5] <= SORT_TARGET_MAX):
+    order, target = request.sort_order, request.sort_target
+    if not (0 <= order <= SORT_ORDER_MAX and 0 <= target <= SORT_TARGET_MAX):
         return errors.INVALID_SORT_OPTION
     return None
 
 
 def check_range_stream(request: Range) -> Status | None:
     """Check a read that is answered in pieces: in key order, without filters."""
-    _, _, _, _, order, target, _, _, _, *bounds = request
     if (status := check_range(request)) is not None:
         return status
-    if order and (order, target) != (1, 0):
+    order, target = request.sort_order, request.sort_target
+    if order and (order, target) != (SortOrder.ASCEND, SortTarget.KEY):
         return errors.RANGE_STREAM_SORTED
-    return errors.RANGE_STREAM_FILTERED if any(bounds) else None
+    is_filtered = (
+        request.min_mod_revision
+        or request.max_mod_revision
+        or request.min_create_revision
+        or request.max_create_revision
+    )
+    return errors.RANGE_STREAM_FILTERED if is_filtered else None
 
 
 def check_delete_range(request: DeleteRange) -> Status | None:
     """Check a deletion, alone or in a transaction."""
-    return None if request[0] else errors.EMPTY_KEY
+    return None if request.key else errors.EMPTY_KEY
 
 
 def check_txn(txn: Txn, operations_max: int) -> Status | None:
@@ -71,9 +68,9 @@ def check_txn_slices(txn: Txn, operations_max: int) -> Slices[Status | None]:
     """Check a transaction, in slices: there may be a hundred thousand operations in it."""
     if (status := (yield from _check_operations(txn, operations_max))) is not None:
         return status
-    for operations in txn[1:]:
+    for operations in (txn.success, txn.failure):
         # One operation does not collide with itself.
-        if len(operations) > 1 or (len(operations) == 1 and operations[0][0] == TXN):
+        if len(operations) > 1 or (len(operations) == 1 and isinstance(operations[0], Txn)):
             changes = yield from _changes(operations)
             if changes is None:
                 return errors.DUPLICATE_KEY
@@ -81,21 +78,21 @@ def check_txn_slices(txn: Txn, operations_max: int) -> Slices[Status | None]:
 
 
 def _check_operations(txn: Txn, operations_max: int) -> Slices[Status | None]:
-    compares, success, failure = txn
-    count = max(len(compares), len(success), len(failure))
+    success, failure = txn.success, txn.failure
+    count = max(len(txn.compares), len(success), len(failure))
     if count > operations_max:
         return errors.TOO_MANY_OPS
-    for compare in compares:
-        if not compare[2]:
+    for compare in txn.compares:
+        if not compare.key:
             return errors.EMPTY_KEY
-    for kind, request in (*success, *failure) if failure else success:
-        if kind == PUT:
+    for request in (*success, *failure) if failure else success:
+        if isinstance(request, Put):
             status = check_put(request)
-        elif kind == RANGE:
+        elif isinstance(request, Range):
             status = check_range(request)
-        elif kind == DELETE_RANGE:
+        elif isinstance(request, DeleteRange):
             status = check_delete_range(request)
-        elif kind == TXN:
+        elif isinstance(request, Txn):
             yield
             status = yield from _check_operations(request, operations_max - count)
         else:
@@ -160,21 +157,19 @@ def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Delet
     single zero byte is taken by its letters here: such a deletion is empty.
     """
     deletions = _Deletions()
-    for kind, request in operations:
-        if kind == DELETE_RANGE:
-            key, range_end, _ = request
-            deletions.add(key, range_end or key + b"\0")
+    for request in operations:
+        if isinstance(request, DeleteRange):
+            deletions.add(request.key, request.range_end or request.key + b"\0")
     puts: set[bytes] = set()
-    for kind, request in operations:
-        if kind == TXN:
+    for request in operations:
+        if isinstance(request, Txn):
             yield
-            _, success, failure = request
-            then = yield from _changes(success)
+            then = yield from _changes(request.success)
             if then is None:
                 return None
             nested, nested_deletions = then
-            if failure:
-                otherwise = yield from _changes(failure)
+            if request.failure:
+                otherwise = yield from _changes(request.failure)
                 if otherwise is None:
                     return None
                 nested |= otherwise[0]
@@ -186,9 +181,9 @@ def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Delet
                 puts, nested = nested, puts
             puts |= nested
             yield from deletions.add_all(nested_deletions)
-    for kind, request in operations:
-        if kind == PUT:
-            key = request[0]
+    for request in operations:
+        if isinstance(request, Put):
+            key = request.key
             if key in puts or key in deletions:
                 return None
             puts.add(key)
@@ -197,13 +192,18 @@ def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Delet
 
 def is_read_only(txn: Txn) -> bool:
     """Return whether both branches only read; a nested transaction counts as a write."""
-    for branch in txn[1:]:
-        for kind, _ in branch:
-            if kind != RANGE:
+    for branch in (txn.success, txn.failure):
+        for request in branch:
+            if not isinstance(request, Range):
                 return False
     return True
 
 
 def is_serializable(txn: Txn) -> bool:
     """Return whether every read of a read-only transaction allows a stale answer."""
-    return all(request[6] for branch in txn[1:] for _, request in branch)
+    for branch in (txn.success, txn.failure):
+        for request in branch:
+            assert isinstance(request, Range), request
+            if not request.serializable:
+                return False
+    return True

@@ -5,7 +5,7 @@ only while that key still exists.
 """
 
 from kvorum.api import errors
-from kvorum.api.codec import length_delimited
+from kvorum.api.codec import key_field
 from kvorum.api.errors import StatusError
 from kvorum.api.pb.etcdserverpb import RangeRequest, TxnRequest, TxnResponse
 from kvorum.api.pb.v3electionpb import (
@@ -20,6 +20,7 @@ from kvorum.api.pb.v3electionpb import (
     ResignResponse,
 )
 from kvorum.api.requests import txn_of
+from kvorum.api.responses import leader_body
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
 from kvorum.member.requests import TXN
@@ -181,7 +182,7 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
     It counts as gone, too, where a compaction may have taken the deletion.
     """
     start = (revision + 1) << 32
-    row_start = length_delimited(b"\x0a", key)
+    row_start = key_field(key)
     while True:
         # Looked at anew: a snapshot may have taken its place while the client was slow.
         store = member.store
@@ -195,7 +196,7 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
             if row_revision & 1:
                 return 0
             header = member.header.field(row_revision >> 32)
-            yield Send(header + length_delimited(b"\x12", row))
+            yield Send(header + leader_body(row))
         if len(rows) < ROWS_PER_SLICE:
             return last
         start = rows[-1][0] + 1

@@ -7,15 +7,12 @@ protobuf's own StringValue holds.
 from google.protobuf.wrappers_pb2 import StringValue
 
 from kvorum.api import errors
-from kvorum.api.codec import length_delimited
+from kvorum.api.responses import HEALTH_SERVICE_UNKNOWN, HEALTH_SERVING, health_list_response
 from kvorum.member.outbox import Result
 from kvorum.member.waits import Send, Steps, Until
 
 UNARY = {"/grpc.health.v1.Health/Check": "check", "/grpc.health.v1.Health/List": "list"}
 WATCH = "/grpc.health.v1.Health/Watch"
-
-SERVING = b"\x08\x01"
-SERVICE_UNKNOWN = b"\x08\x03"
 
 
 class Health:
@@ -23,13 +20,11 @@ class Health:
 
     def check(self, _call: int, payload: bytes) -> Result:
         """Tell the state of a service."""
-        return errors.UNKNOWN_HEALTH_SERVICE if _name(payload) else SERVING
+        return errors.UNKNOWN_HEALTH_SERVICE if _name(payload) else HEALTH_SERVING
 
     def list(self, _call: int, _payload: bytes) -> Result:
         """Tell the state of every service: of one, with an empty name."""
-        # A map entry: its key, present and empty, and its value.
-        entry = length_delimited(b"\x0a", b"") + length_delimited(b"\x12", SERVING)
-        return length_delimited(b"\x0a", entry)
+        return health_list_response("", HEALTH_SERVING)
 
 
 def _name(payload: bytes) -> str:
@@ -38,7 +33,7 @@ def _name(payload: bytes) -> str:
 
 def begin_watch(payload: bytes) -> Steps:
     """Send the state of a service, and stay: it does not change while the server runs."""
-    return _watch(SERVICE_UNKNOWN if _name(payload) else SERVING)
+    return _watch(HEALTH_SERVICE_UNKNOWN if _name(payload) else HEALTH_SERVING)
 
 
 def _watch(state: bytes) -> Steps:

@@ -9,7 +9,6 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from kvorum.api import errors
-from kvorum.api.codec import length_delimited
 from kvorum.api.errors import Status, StatusError
 from kvorum.api.pb.etcdserverpb import (
     CompactionRequest,
@@ -33,6 +32,7 @@ from kvorum.api.requests import (
     txn_of,
     txn_of_slices,
 )
+from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
@@ -73,7 +73,7 @@ class KeyValues:
         request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
         if (status := checks.check_range(request)) is not None:
             return status
-        self._member.read(call, range_response, request, linearizable=not request[6])
+        self._member.read(call, range_response, request, linearizable=not request.serializable)
         return None
 
     def put(self, call: int, payload: bytes) -> Result | None:
@@ -82,7 +82,7 @@ class KeyValues:
         if put is None:
             message = PutRequest.FromString(payload)
             payload, put = canonical(message), put_of(message)
-        cost = PUT_BYTES + len(put[0]) + len(put[1])
+        cost = PUT_BYTES + len(put.key) + len(put.value)
         if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
             return status
         self._member.propose(call, PUT, payload, put)
@@ -179,7 +179,7 @@ class RangeStreams:
 
 
 def _range_stream(member: Member, request: Range) -> Steps:
-    refusal: Status | None = None if request[6] else (yield ReadIndex())
+    refusal: Status | None = None if request.serializable else (yield ReadIndex())
     if refusal is not None:
         return refusal
     # An order is no matter here; keys come in theirs.
@@ -190,7 +190,7 @@ def _range_stream(member: Member, request: Range) -> Steps:
         options = options._replace(revision=member.store.readable(options.revision))
         if options.count_only:
             counted = yield from _read(options)
-            yield Send(_piece(header + reply_body(counted)))
+            yield Send(range_stream_response(header + reply_body(counted)))
             return OK
         wanted = options.limit if options.limit > 0 else UNLIMITED
         size, sent = PIECE_KEYS_FIRST, 0
@@ -198,13 +198,13 @@ def _range_stream(member: Member, request: Range) -> Steps:
             options = options._replace(limit=min(size, wanted - sent))
             found = yield from _read(options)
             sent += len(found.kvs)
-            body = b"".join([length_delimited(b"\x12", kv) for kv in found.kvs])
+            body = repeated(RANGE_KVS, found.kvs)
             if not found.more or sent == wanted:
                 count = sent - len(found.kvs) + found.count
                 total = RangeResult([], count, found.more, current)
-                yield Send(_piece(header + body + reply_body(total)))
+                yield Send(range_stream_response(header + body + reply_body(total)))
                 return OK
-            yield Send(_piece(body))
+            yield Send(range_stream_response(body))
             options = options._replace(key=key_of(found.kvs[-1]) + b"\0")
             size = _next_size(size, len(body), member.config.request_bytes_max)
     except StatusError as error:
@@ -220,11 +220,6 @@ def _read(options: RangeOptions) -> Part[RangeResult]:
 
 def _ranged(member: Member, options: RangeOptions) -> Slices[RangeResult]:
     return member.store.range_slices(options)
-
-
-def _piece(body: bytes) -> bytes:
-    """Encode a RangeStreamResponse."""
-    return length_delimited(b"\x0a", body)
 
 
 def _next_size(size: int, piece_bytes: int, request_bytes_max: int) -> int:

@@ -7,7 +7,6 @@ that does, again and again as long as a request may take.
 from collections import deque
 
 from kvorum.api import errors
-from kvorum.api.codec import length_delimited, varint
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import (
     LeaseGrantRequest,
@@ -19,6 +18,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseTimeToLiveResponse,
 )
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
+from kvorum.api.responses import lease_keys_field, leases_field
 from kvorum.backend.quota import LEASE_GRANT_BYTES
 from kvorum.member.leases import (
     INTERNAL_PATH,
@@ -102,12 +102,7 @@ def _listed(member: Member, _request: object) -> Slices:
     known = yield from member.lessor.leases_in_slices()
     parts = [header]
     for start in range(0, len(known), LEASES_PER_SLICE):
-        # By hand: field 2 with field 1 in it.
-        some = [
-            length_delimited(b"\x12", b"\x08" + varint(lease))
-            for lease in known[start : start + LEASES_PER_SLICE]
-        ]
-        parts.append(b"".join(some))
+        parts.append(leases_field(known[start : start + LEASES_PER_SLICE]))
         yield
     return b"".join(parts)
 
@@ -135,9 +130,7 @@ def _with_keys(_member: Member, told: Told) -> Slices:
     for start in range(0, len(keys), KEYS_PER_SLICE):
         if start:
             yield
-        # By hand: field 5, which is the last.
-        some = keys[start : start + KEYS_PER_SLICE]
-        parts.append(b"".join([length_delimited(b"\x2a", key) for key in some]))
+        parts.append(lease_keys_field(keys[start : start + KEYS_PER_SLICE]))
     return b"".join(parts)
 
 

@@ -14,6 +14,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, LockResponse, UnlockRequest, UnlockResponse
+from kvorum.api.requests import DeleteRange
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
 from kvorum.member.requests import DELETE_RANGE
@@ -66,7 +67,7 @@ def _lock(member: Member, request: LockRequest) -> Part[bytes]:
         body = DeleteRangeRequest(key=key).SerializeToString()
         found = yield from sessions.cleaned_up(
             _wait(request.name, key, revision),
-            lambda: member.propose(None, DELETE_RANGE, body, (key, b"", False)),
+            lambda: member.propose(None, DELETE_RANGE, body, DeleteRange(key)),
         )
         if not found.kvs:
             raise StatusError(errors.SESSION_EXPIRED)
@@ -80,8 +81,9 @@ def _wait(name: bytes, key: bytes, revision: int) -> Part[RangeResponse]:
 
 
 def _unlock(request: UnlockRequest) -> Part[bytes]:
-    refuse(checks.check_delete_range((request.key, b"", False)))
+    deletion = DeleteRange(request.key)
+    refuse(checks.check_delete_range(deletion))
     body = DeleteRangeRequest(key=request.key).SerializeToString()
-    answer = yield Propose(DELETE_RANGE, body, (request.key, b"", False))
+    answer = yield Propose(DELETE_RANGE, body, deletion)
     deleted = DeleteRangeResponse.FromString(good(answer))
     return UnlockResponse(header=deleted.header).SerializeToString()

@@ -186,8 +186,8 @@ class Services:
                 if method == _PUT:
                     put = parse_put(payload)
                     # A put that keeps value or lease has checks of its own.
-                    if put is not None and not (put[4] or put[5]):
-                        status = check_quota(put_cost + len(put[0]) + len(put[1]))
+                    if put is not None and not (put.ignore_value or put.ignore_lease):
+                        status = check_quota(put_cost + len(put.key) + len(put.value))
                         if status is None:
                             propose(call, put_kind, payload, put)
                         else:
@@ -196,8 +196,9 @@ class Services:
                 elif method == _RANGE:
                     request = parse_range(payload)
                     # Without an order there is none that could be wrong.
-                    if request is not None and not (request[4] or request[5]):
-                        read(call, range_response, request, linearizable=not request[6])
+                    if request is not None and not (request.sort_order or request.sort_target):
+                        is_linearizable = not request.serializable
+                        read(call, range_response, request, linearizable=is_linearizable)
                         continue
                 result = unary[method](call, payload)
             except DecodeError as error:
@@ -345,6 +346,6 @@ class Services:
 def _is_stale_read(method: int, payload: bytes) -> bool:
     """Tell whether a call is a serializable Range, or cannot be told from one."""
     try:
-        return method == _RANGE and decode_range(payload)[6]
+        return method == _RANGE and decode_range(payload).serializable
     except DecodeError:
         return True

@@ -9,9 +9,9 @@ pool, and no piece is read before the client took what came before it.
 from hashlib import sha256
 
 from kvorum.api import errors
-from kvorum.api.codec import length_delimited, varint
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
+from kvorum.api.responses import snapshot_response
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
@@ -71,7 +71,7 @@ class Snapshots:
 def _snapshot(member: Member, path: str) -> Steps:
     yield from flushed(member)
     storage = member.cluster.storage_version
-    version = b"" if storage is None else length_delimited(b"\x22", str(storage).encode())
+    version = "" if storage is None else str(storage)
     try:
         work = BuildImage(member.backend.directory, path)
         facts: ImageFacts = yield from done(Place.HELPER, work)
@@ -88,14 +88,14 @@ def _snapshot(member: Member, path: str) -> Steps:
             for start in range(0, len(piece), BLOB_BYTES):
                 blob = piece[start : start + BLOB_BYTES]
                 sent += len(blob)
-                yield Send(_response(blob, total - sent) + version)
+                yield Send(snapshot_response(total - sent, blob, version))
             if member.now >= tell_at:
                 tell_at = member.now + PROGRESS_SECONDS
                 member.logger.info(
                     f"sending database snapshot to client: {sent} of {total} bytes, "
                     f"{100 * sent // total}%"
                 )
-        yield Send(_response(digest.digest(), 0) + version)
+        yield Send(snapshot_response(0, digest.digest(), version))
         member.logger.info(f"successfully sent database snapshot to client: {total} bytes")
         return OK
     except StatusError as error:
@@ -104,12 +104,6 @@ def _snapshot(member: Member, path: str) -> Steps:
     finally:
         # By the helper, for it may still be writing the file of a client that is gone.
         member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), _nothing, _left))
-
-
-def _response(blob: bytes, remaining: int) -> bytes:
-    """Encode a SnapshotResponse but for its last field, the version."""
-    length = b"\x10" + varint(remaining) if remaining else b""
-    return length + length_delimited(b"\x1a", blob)
 
 
 def _nothing(_result: object) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-from kvorum.api.codec import varint
+from kvorum.api.codec import compaction_request
 from kvorum.api.errors import COMPACTED, Status
 from kvorum.member.member import Member
 from kvorum.member.requests import COMPACTION
@@ -71,7 +71,7 @@ def by_revision(member: Member, retention: int) -> Steps:
 
 def _compact(member: Member, revision: int) -> Generator[Wait | None, Any, bool]:
     """Propose a compaction; return whether history up to there is gone."""
-    answer = yield Propose(COMPACTION, b"\x08" + varint(revision))
+    answer = yield Propose(COMPACTION, compaction_request(revision))
     if isinstance(answer, Status) and answer != COMPACTED:
         member.logger.warning(f"auto compaction of revision {revision} failed: {answer.text}")
         return False

@@ -6,7 +6,6 @@
 | `stream`, `watcher` | one call's watchers; one watcher |
 | `matching`, `intervals` | who wants to know of a key |
 | `batch`, `publication`, `catchup` | changes on their way to watchers, live and from history |
-| `encoding` | responses by concatenation |
 | `history` | what is asked of the store |
 """
 

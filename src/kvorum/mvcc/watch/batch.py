@@ -8,7 +8,7 @@ the same watch id, on however many streams, share the whole response.
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kvorum.mvcc.watch.encoding import event_field, fragments
+from kvorum.api.responses import event_field, watch_fragments
 from kvorum.mvcc.watch.history import MAIN_SHIFT, UNKNOWN, Change, History
 from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Watcher
 
@@ -84,7 +84,11 @@ class Match:
             first = bisect_left(indexes, needed, key=lambda index: changes[index][1])
         if watcher.is_fragmented:
             events = self._body(first, watcher.selection, history)
-            return fragments(header, watcher.id_field, events, fragment_bytes_max) if events else []
+            return (
+                watch_fragments(header, watcher.id_field, events, fragment_bytes_max)
+                if events
+                else []
+            )
         shared = (first, watcher.selection, watcher.id_field)
         response = self._responses.get(shared)
         if response is None:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import COMPACTED, WATCH_ID_DUPLICATE, WATCH_RANGE_EMPTY
 from kvorum.api.marks import mark
-from kvorum.mvcc.watch.encoding import CANCELED, CREATED, NO_WATCHER_FIELD, compaction, refusal
+from kvorum.api.responses import (
+    CANCELED,
+    CREATED,
+    NO_WATCHER,
+    watch_compacted,
+    watch_refused,
+)
 from kvorum.mvcc.watch.matching import key_range
 from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Standing, Watcher
 
@@ -117,7 +123,7 @@ class WatchStream:
     def refuse(self, reason: str) -> None:
         """Answer a create request with a refusal, for a reason of the caller's own too."""
         hub = self._hub
-        hub.send(self, refusal(hub.header.field(hub.history.revision), reason))
+        hub.send(self, watch_refused(hub.header.field(hub.history.revision), reason))
 
     def cancel(self, watch_id: int) -> None:
         """Serve a WatchCancelRequest. An unknown id gets no answer."""
@@ -137,7 +143,7 @@ class WatchStream:
         hub = self._hub
         is_synced = self._watchers and self.synced == len(self._watchers)
         if is_synced and not hub.is_publishing and not self._awaits_future():
-            hub.send(self, hub.header.field(hub.history.revision) + NO_WATCHER_FIELD)
+            hub.send(self, hub.header.field(hub.history.revision) + NO_WATCHER)
 
     def _await(self, watcher: Watcher) -> None:
         """Note a watcher whose start is in the future."""
@@ -197,4 +203,4 @@ class WatchStream:
         watcher.standing = Standing.COMPACTED
         mark("watcher ended by a compaction")
         hub = self._hub
-        hub.send(self, compaction(hub.header.field(0), watcher.id_field, compacted_revision))
+        hub.send(self, watch_compacted(hub.header.field(0), watcher.id_field, compacted_revision))

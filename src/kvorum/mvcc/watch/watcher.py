@@ -7,7 +7,7 @@ nothing else of it is remembered, however long its receiver sleeps.
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kvorum.mvcc.watch.encoding import watch_id_field
+from kvorum.api.responses import watch_id_field
 from kvorum.mvcc.watch.matching import KeyRange
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvorum.api import responses
 from kvorum.api.codec import HeaderEncoder, key_value, tombstone
 from kvorum.api.pb.etcdserverpb import ResponseHeader, WatchResponse
 from kvorum.api.pb.mvccpb import Event, KeyValue
-from kvorum.mvcc.watch import encoding
 
 HEADER = HeaderEncoder(1 << 63, 77, 5)
 
@@ -46,18 +46,18 @@ def test_an_event(
     expected = WatchResponse(header=header(main), watch_id=watch_id, events=[event])
     encoded = (
         HEADER.field(main)
-        + encoding.watch_id_field(watch_id)
-        + encoding.event_field(kv.key, main, row, deleted, before)
+        + responses.watch_id_field(watch_id)
+        + responses.event_field(kv.key, main, row, deleted, before)
     )
     assert encoded == expected.SerializeToString(deterministic=True)
 
 
 @given(st.text(max_size=60), positive, signed)
 def test_control_responses(reason: str, revision: int, watch_id: int) -> None:
-    field = encoding.watch_id_field(watch_id)
+    field = responses.watch_id_field(watch_id)
     made = [
         (
-            encoding.refusal(HEADER.field(revision), f"no: {reason}"),
+            responses.watch_refused(HEADER.field(revision), f"no: {reason}"),
             WatchResponse(
                 header=header(revision),
                 watch_id=-1,
@@ -67,17 +67,17 @@ def test_control_responses(reason: str, revision: int, watch_id: int) -> None:
             ),
         ),
         (
-            encoding.compaction(HEADER.field(0), field, revision),
+            responses.watch_compacted(HEADER.field(0), field, revision),
             WatchResponse(
                 header=header(0), watch_id=watch_id, canceled=True, compact_revision=revision
             ),
         ),
         (
-            HEADER.field(revision) + field + encoding.CREATED,
+            HEADER.field(revision) + field + responses.CREATED,
             WatchResponse(header=header(revision), watch_id=watch_id, created=True),
         ),
         (
-            HEADER.field(revision) + field + encoding.CANCELED,
+            HEADER.field(revision) + field + responses.CANCELED,
             WatchResponse(header=header(revision), watch_id=watch_id, canceled=True),
         ),
     ]
@@ -93,7 +93,9 @@ def test_fragments(sizes: list[int], limit: int, watch_id: int) -> None:
     ]
     whole = WatchResponse(header=header(9), watch_id=watch_id, events=events)
     fields = [WatchResponse(events=[event]).SerializeToString() for event in events]
-    found = encoding.fragments(HEADER.field(9), encoding.watch_id_field(watch_id), fields, limit)
+    found = responses.watch_fragments(
+        HEADER.field(9), responses.watch_id_field(watch_id), fields, limit
+    )
 
     decoded = [WatchResponse.FromString(data) for data in found]
     for data, response in zip(found, decoded, strict=True):
