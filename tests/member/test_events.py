@@ -1,10 +1,13 @@
 """Procedures are resumed by what they wait for, and by nothing before it."""
 
+import errno
 from collections.abc import Callable
 
 import pytest
 
+from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.files.memory import Call
 from kvorum.member.handover import hand_over
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
@@ -76,6 +79,20 @@ def test_who_waits_for_a_job_of_others_is_not_resumed_before(place: Place, begin
     machine.held.clear()
     for call in calls:
         cluster.answer(machine, call)
+
+
+def test_a_defragmentation_that_fails_lets_the_next_one_begin() -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+
+    def refuse(call: Call) -> None:
+        if "backend/backend.2" in call.path:
+            raise OSError(errno.ENOSPC, "No space left on device", call.path)
+
+    machine.files.before = refuse
+    first, second = [machine.start_steps(_defragment(machine.running)) for _ in range(2)]
+    assert isinstance(cluster.answer(machine, first), Status)
+    assert cluster.answer(machine, second) == b""
 
 
 def test_a_flush_is_begun_for_those_who_wait_for_it() -> None:

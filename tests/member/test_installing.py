@@ -369,6 +369,10 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     cluster.wait(lambda: member.is_installing)
     cluster.pass_time(1.0)
     late.jobs_run.clear()
+    flusher = late.jobs[Place.FLUSHER]
+    while flusher:
+        late.run_job(flusher.popleft())
+        late.turn()
     late.held.clear()
     cluster.wait(lambda: equal(cluster))
     works = [job.work for job in late.jobs_run]
@@ -389,8 +393,11 @@ def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:
     cluster.pass_time(1.0)
     assert not member.is_closed
     late.held.clear()
-    while not member.is_closed:
+    turns = 0
+    while not member.is_closed and turns < 1000:
         late.turn()
+        turns += 1
+    assert member.is_closed
     assert member.store is not store
     late.kill()
     late.start()
