@@ -35,6 +35,7 @@ def kept(machine: Machine) -> dict[str, int]:
     return {
         PROPOSALS: len(member.proposals.pending),
         "procedures": len(procedures._calls) + len(procedures._asked) + len(procedures._held),
+        "procedures that wait for a signal": sum(map(len, procedures._signalled.values())),
         "watches of procedures": len(procedures._watches),
         "reads that wait": len(reads.waiting) + len(reads.confirmed),
         "watch streams": member.hub.streams_open,
