@@ -19,8 +19,8 @@ DRIVERS = {
     "backend/transfer.py:next_leaves": "pieces, which hold nothing",
     "lease/lessor.py:leases": "to its end, in one go",
     "member/apply.py:_continue": "to its end, or closed when a snapshot is installed",
+    "member/installing.py:advance": "to its end; nothing gives an installation up",
     "member/longreads.py:run": "to its end, or closed: for a snapshot, a client that is gone",
-    "member/snapshots.py:go_on_installing": "to its end; nothing gives an installation up",
     "member/stepping.py:_step": "to its end, or closed by `Procedures.end`",
     "mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
     "mvcc/slices.py:run_to_end": "to its end, in one go",
@@ -30,7 +30,6 @@ DRIVERS = {
 
 KEEPERS = {
     "member/hashing.py:hash_kv": "looks whether it is another after the job",
-    "member/publishing.py:publish": "looks whether it is another, and nothing else",
     "rpc/election.py:_send_changes": "looks at the store anew for every slice",
     "rpc/maintenance.py:_defragment": "looks whether it is another after every wait",
 }

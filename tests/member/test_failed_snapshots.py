@@ -115,6 +115,7 @@ def test_each_step_of_a_received_snapshot_waits_for_the_one_before() -> None:
         cluster.pass_time(0.5)
         assert [type(job.work) for job in waiting] == [expected]
         machine.run_job(waiting.popleft())
+    machine.turn()
     assert machine.running.is_installing
 
 

@@ -10,21 +10,25 @@ from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.requests import range_of
 from kvorum.backend.cache import RowCache
+from kvorum.backend.flush import CommitFlush
 from kvorum.lease import sorting
-from kvorum.member import requests, transactions
+from kvorum.member import installing, requests, transactions
 from kvorum.member.hashing import hash_kv
-from kvorum.member.images import BuildImage, Nothing
-from kvorum.member.jobs import Job, Place
+from kvorum.member.images import BuildImage, InstallImage, note_image
+from kvorum.member.jobs import Job, Nothing, Place
 from kvorum.member.leases import renew
-from kvorum.member.waits import ReadIndex, RunJob, Steps
+from kvorum.member.waits import FlushedTo, ReadIndex, RunJob, Signal, Signalled, Steps
 from kvorum.mvcc import ranges
 from kvorum.mvcc.ranges import RangeOptions
+from kvorum.mvcc.restore import Noted
+from kvorum.mvcc.slices import Slices
 from kvorum.rpc.election import _leader, _observe
 from kvorum.rpc.kv import _compact_physically, _range_stream
 from kvorum.rpc.lease import _listed
 from kvorum.rpc.maintenance import _defragment, _downgrade, _hash, _hash_kv
 from kvorum.rpc.sessions import answered
 from kvorum.rpc.snapshot import _snapshot
+from kvorum.snap import WriteSnap
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine
 from tests.member.test_three import equal
 
@@ -223,19 +227,35 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         cluster.success(leader, leader.put(b"end"))
 
 
-def test_rows_are_noted_while_the_helper_works() -> None:
+class Noting:
+    """How far the noting of an image's rows is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_under_way = self.has_ended = False
+        monkeypatch.setattr(installing, "note_image", self._note)
+
+    def _note(self, *arguments: Any) -> Slices[Noted | None]:
+        self.is_under_way = True
+        noted = yield from note_image(*arguments)
+        self.is_under_way = False
+        self.has_ended = noted is not None
+        return noted
+
+
+def test_rows_are_noted_while_the_helper_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    noting = Noting(monkeypatch)
     cluster, _, late = lagging()
     late.held.add(Place.HELPER)
-    store, snapshots = late.running.store, late.running.snapshots
+    store = late.running.store
     cluster.heal()
-    cluster.wait(lambda: snapshots.noted)
+    cluster.wait(lambda: noting.has_ended)
     cluster.pass_time(1.0)
     assert late.running.store is store
-    assert snapshots.loaded is None and snapshots.reading is None
+    assert late.running.is_installing
     late.held.clear()
     cluster.wait(lambda: equal(cluster))
     assert late.running.store is not store
-    assert snapshots.noted is None
+    assert late.running.installation is None
 
 
 def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
@@ -280,7 +300,8 @@ def test_a_defragmentation_ends(fails: bool) -> None:
     assert not late.running.backend.is_defragmenting
 
 
-def test_others_are_heard_while_a_snapshot_is_read() -> None:
+def test_others_are_heard_while_a_snapshot_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    noting = Noting(monkeypatch)
     cluster, leader, late = lagging()
     member = late.running
     term = leader.running.term
@@ -291,7 +312,7 @@ def test_others_are_heard_while_a_snapshot_is_read() -> None:
 
     def counted() -> bool:
         nonlocal turns
-        turns += member.snapshots.noting is not None
+        turns += noting.is_under_way
         return turn()
 
     late.turn = counted  # type: ignore[method-assign]
@@ -303,6 +324,84 @@ def test_others_are_heard_while_a_snapshot_is_read() -> None:
     everything = member.store.range(ALL)
     assert everything == leader.running.store.range(ALL)
     cluster.success(late, late.put(b"0001"))
+
+
+def test_whoever_waits_for_the_old_state_is_told() -> None:
+    cluster, _, late = lagging()
+    member = late.running
+    store, index = member.store, member.applied + 10
+
+    def flushed() -> Steps:
+        yield FlushedTo(index)
+        assert member.store is not store and member.backend.durable_index >= index
+        return b"durable"
+
+    def signalled(signal: Signal) -> Steps:
+        yield Signalled(signal)
+        return b"told" if member.store is not store else b"too early"
+
+    waiting = late.start_steps(flushed())
+    signals = [signal for signal in Signal if signal is not Signal.LEADER]
+    calls = [late.start_steps(signalled(signal)) for signal in signals]
+    cluster.settle()
+    cluster.heal()
+    cluster.wait(lambda: member.store is not store)
+    # Nothing was written since that could have been flushed, and no time has passed.
+    assert late.replies[waiting] == b"durable"
+    assert [late.replies[call] for call in calls] == [b"told"] * len(calls)
+
+
+def test_a_batch_on_its_way_is_waited_for() -> None:
+    cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
+    leader, late = cluster.leader(), cluster.follower()
+    member = late.running
+    late.held.add(Place.FLUSHER)
+    for number in range(20):
+        cluster.success(leader, leader.put(b"%02d" % number))
+    cluster.pass_time(1.0)
+    sealed = member.snapshots.sealed
+    assert sealed is not None and sealed.data is not None
+    cluster.isolate(late)
+    for number in range(40):
+        cluster.success(leader, leader.put(b"%02d" % number))
+    cluster.pass_time(1.0)
+    cluster.heal()
+    cluster.wait(lambda: member.is_installing)
+    cluster.pass_time(1.0)
+    late.jobs_run.clear()
+    flusher = late.jobs[Place.FLUSHER]
+    while flusher:
+        late.run_job(flusher.popleft())
+        late.turn()
+    late.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    works = [job.work for job in late.jobs_run]
+    kinds = [type(work) for work in works]
+    assert kinds.index(CommitFlush) < kinds.index(InstallImage)
+    # The snapshot that was to follow the batch is none of the new state's.
+    written = [work.snapshot.index for work in works if isinstance(work, WriteSnap)]
+    assert sealed.index not in written
+
+
+def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:
+    cluster, _, late = lagging()
+    member, store = late.running, late.running.store
+    late.held.add(Place.HELPER)
+    cluster.heal()
+    cluster.wait(lambda: member.is_installing)
+    member.close()
+    cluster.pass_time(1.0)
+    assert not member.is_closed
+    late.held.clear()
+    turns = 0
+    while not member.is_closed and turns < 1000:
+        late.turn()
+        turns += 1
+    assert member.is_closed
+    assert member.store is not store
+    late.kill()
+    late.start()
+    cluster.wait(lambda: equal(cluster))
 
 
 def test_what_was_replaced_is_freed() -> None:

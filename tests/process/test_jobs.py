@@ -18,8 +18,7 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge import open_edge
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
-from kvorum.member.images import Nothing
-from kvorum.member.jobs import Job, JobLostError, Place
+from kvorum.member.jobs import Job, JobLostError, Nothing, Place
 from kvorum.process.helper import LENGTH, PACKAGES, START, Helper, Outcome
 from kvorum.process.jobs import Ended, JobRunner
 from kvorum.telemetry.logs import Logger

@@ -15,6 +15,7 @@ from kvorum.api.codec import cluster_version_request
 from kvorum.files import Purge
 from kvorum.member import leases, requests, timeouts
 from kvorum.member.jobs import Job, Place
+from kvorum.member.waits import Signal
 from kvorum.membership.versions import decide_cluster_version, decide_storage_version
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def _compact(member: Member, now: float) -> None:
         work = compaction.step()
         if work is not None:
             member.out.jobs.append(_hash_job(compaction, work))
+        elif not compaction.is_pending:
+            member.procedures.signal(Signal.COMPACTED)
 
 
 def _hash_job(compaction: Compactor, work: HashRows) -> Job:

@@ -1,8 +1,8 @@
 """The backend's way to the disk, and the member's clean end.
 
 A batch is sealed between two entries, when its time has come, or when someone asked for it. One
-is on its way at most. What follows a finished flush (snapshots, images, an installation that
-waited, the end) follows it here.
+is on its way at most. What follows a finished flush (who waited for it, snapshots, images, the end)
+follows it here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.member import snapshots
 from kvorum.member.jobs import Job, Place
+from kvorum.member.waits import Signal
 
 if TYPE_CHECKING:
     from kvorum.backend import Environment
@@ -31,8 +32,13 @@ def flush(member: Member, now: float) -> None:
     # The effects of one entry are never divided between two batches.
     if backend.is_flushing or member.store.is_writing or member.apply_queue.slices is not None:
         return
-    unnoted = backend.applied_index - backend.durable_index
-    if not (is_due or member.is_flush_wanted or unnoted > UNNOTED_ENTRIES_MAX):
+    applied = backend.applied_index
+    if not (
+        is_due
+        or member.is_flush_wanted
+        or applied - backend.durable_index > UNNOTED_ENTRIES_MAX
+        or member.procedures.awaits_flush(applied)
+    ):
         return
     member.is_flush_wanted = False
     work = backend.seal()
@@ -54,11 +60,10 @@ def _staged(member: Member, staged: Staged) -> None:
 def _committed(member: Member, environment: Environment) -> None:
     removal = member.backend.committed(environment)
     if removal is not None:
-        member.out.jobs.append(Job(Place.FLUSHER, removal, _nothing))
+        member.out.jobs.append(Job(Place.FLUSHER, removal))
+        member.procedures.signal(Signal.DEFRAGMENTED)
     member.measure_room()
-    if member.is_installing:
-        snapshots.install_when_flushed(member)
-        return
+    member.procedures.flushed(member.backend.durable_index)
     snapshots.after_flush(member)
     if member.is_closing:
         close_when_flushed(member)
@@ -78,7 +83,3 @@ def close_when_flushed(member: Member) -> None:
 def _closed(member: Member) -> None:
     member.backend.close()
     member.is_closed = True
-
-
-def _nothing(_result: object) -> None:
-    """Take the result of a job that nobody waits for."""

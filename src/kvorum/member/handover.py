@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.member.waits import Until
+from kvorum.member.waits import Signal, Signalled
 from kvorum.raft.messages import NONE
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _try_voters(member: Member) -> Part[None]:
         member.transfer_leadership(heir)
         until = min(deadline, member.now + member.config.election_seconds)
         while member.leader in (member.id, NONE) and member.now < until:
-            yield Until(min(until, member.now + member.config.heartbeat_seconds))
+            yield Signalled(Signal.LEADER, until)
 
 
 def _heir(member: Member, tried: list[int]) -> int | None:

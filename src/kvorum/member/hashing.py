@@ -9,8 +9,8 @@ from google_crc32c import value as crc32c
 
 from kvorum.backend.buckets import KEY
 from kvorum.member.jobs import Place
-from kvorum.member.parts import POLL_SECONDS, done
-from kvorum.member.waits import Until
+from kvorum.member.parts import done
+from kvorum.member.waits import FlushedTo, Signal, Signalled
 from kvorum.mvcc.hashes import HashKV
 from kvorum.mvcc.history import bound
 
@@ -46,10 +46,11 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     store.readable(revision)
     while True:
         while member.is_hashing:
-            yield Until(member.now + POLL_SECONDS)
-        yield from _flushed(member)
-        if member.is_hashing:
-            continue
+            yield Signalled(Signal.HASHED)
+        if member.backend.has_pending_rows(bound(member.store.revision)):
+            yield FlushedTo(member.applied)
+            if member.is_hashing:
+                continue
         store = member.store
         current = store.revision
         asked = store.hash_kv(revision)
@@ -66,11 +67,4 @@ def _ended(member: Member, store: Store, asked: HashRows) -> None:
     """Let others hash, and compactions go on: the helper has read what it had to, or never will."""
     member.is_hashing = False
     store.hash_ended(asked)
-
-
-def _flushed(member: Member) -> Part[None]:
-    """Wait until the rows that are there now are on the disk."""
-    last = bound(member.store.revision)
-    while member.backend.has_pending_rows(last):
-        member.flush_soon()
-        yield Until(member.now + POLL_SECONDS)
+    member.procedures.signal(Signal.HASHED)

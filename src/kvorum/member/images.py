@@ -65,14 +65,6 @@ class BuildImage:
 
 
 @dataclass(slots=True, frozen=True)
-class Nothing:
-    """A job that is done when its place has come to it."""
-
-    def run(self, files: Files, environments: Environments) -> None:
-        """Do nothing."""
-
-
-@dataclass(slots=True, frozen=True)
 class InstallImage:
     """A job of the helper: make a received image the database that counts.
 

@@ -6,6 +6,7 @@ the same order. A job owns its inputs and touches only the files it is given.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -37,6 +38,18 @@ Done = Callable[[Any], None]
 Failed = Callable[[Exception], None]
 
 
+def ignore(_outcome: object) -> None:
+    """Take the result of a job that nobody waits for, or a failure that does no harm."""
+
+
+@dataclass(slots=True, frozen=True)
+class Nothing:
+    """Work that is done when its place has come to it: what was there before has ended."""
+
+    def run(self, files: Files, environments: Environments | None = None) -> None:
+        """Do nothing."""
+
+
 class Job:
     """A piece of work, where it runs, and who takes its result.
 
@@ -50,7 +63,7 @@ class Job:
         self,
         place: Place,
         work: Work,
-        done: Done,
+        done: Done = ignore,
         on_failure: Failed | None = None,
         *,
         is_awaited: bool = False,

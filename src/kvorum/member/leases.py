@@ -31,6 +31,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.lease.lessor import NotRenewed
 from kvorum.member import requests
 from kvorum.member.waits import (
+    AppliedTo,
     AskLeader,
     LeadConfirmed,
     LeaderKnown,
@@ -216,7 +217,7 @@ def time_to_live_here(
 
 def applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
     """Wait a second at most for what is committed now to be applied; tell whether it is."""
-    wanted, deadline = member.committed, member.now + APPLY_WAIT_SECONDS
-    while member.applied < wanted and member.now < deadline:
-        yield Until(min(deadline, member.now + RETRY_SECONDS))
+    wanted = member.committed
+    if member.applied < wanted:
+        yield AppliedTo(wanted, member.now + APPLY_WAIT_SECONDS)
     return member.applied >= wanted

@@ -5,101 +5,78 @@ promise something leave when the batch that holds it is durable, and so does the
 acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
 write, unless a change of the membership waits for it; its messages follow the batches before them.
 
-A received snapshot is three steps, each begun when the one before is durable: its file, its
-record, and the state with the commit index that makes the record count.
+A write with a snapshot on it stands alone: it is handed out as `received` when everything before it
+is durable, and nothing behind it is written until `finish_received`.
 """
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from kvorum.files import Files
-from kvorum.member.jobs import Done, Failed, Job, Place, Work
+from kvorum.member.jobs import Done, Failed, Job, Nothing, Place, Work, ignore
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
 from kvorum.raft.errors import PeerNotFoundError
-from kvorum.raft.messages import ConfState, HardState, Message, MessageType, Snapshot
+from kvorum.raft.messages import ConfState, HardState, Message, MessageType
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
-from kvorum.snap import WriteSnap
 from kvorum.wal import Log
 
 BATCHES_ON_THEIR_WAY_MAX: Final = 2
 BATCH_BYTES_MAX: Final = 4 << 20
 
 
-class _Barrier:
-    """A job that is done when those before it are."""
-
-    def run(self, files: Files) -> None:
-        """Do nothing."""
-
-
 class LogWriter:
     """Turns raft's storage writes into jobs for the log, in order."""
 
     __slots__ = (
-        "_install",
-        "_installing",
         "_is_closed",
         "_is_preparing",
         "_log",
         "_node",
         "_out",
-        "_snap_directory",
         "_storage",
         "_waiting",
         "_writing",
         "durable_appends",
         "durable_commit",
         "is_keeping_commit",
+        "received",
     )
 
-    def __init__(
-        self,
-        log: Log,
-        storage: MemoryStorage,
-        node: RawNode,
-        out: Outbox,
-        snap_directory: str,
-        install: Callable[[Snapshot], None],
-    ) -> None:
+    def __init__(self, log: Log, storage: MemoryStorage, node: RawNode, out: Outbox) -> None:
         self._log = log
         self._storage = storage
         self._node = node
         self._out = out
-        self._snap_directory = snap_directory
-        # Called when a received snapshot and its record are durable.
-        self._install = install
         self._waiting: deque[Message] = deque()
         # The writes of each batch on its way, oldest first.
         self._writing: deque[list[Message]] = deque()
-        self._installing: Message | None = None
         self._is_preparing = False
         self._is_closed = False
         self.durable_appends = 0
         # The last index of which it was asked, and whether that is still on its way.
         self.durable_commit = 0
         self.is_keeping_commit = False
+        # The write with a snapshot that whoever installs it has to finish.
+        self.received: Message | None = None
 
     def add(self, message: Message) -> None:
         """Take a storage write from raft."""
         self._waiting.append(message)
 
-    def _submit(self, work: Work, done: Done, on_failure: Failed | None = None) -> None:
-        # What ends after the log was given up begins nothing more: its files are closed.
+    def submit(self, work: Work, done: Done = ignore, on_failure: Failed | None = None) -> None:
+        """Have work done at the log's place; not after `close`, for its files are given up."""
         if not self._is_closed:
             self._out.jobs.append(Job(Place.LOG, work, done, on_failure))
 
     def write(self) -> None:
         """Make jobs of what waits, as far as it may go now."""
         waiting = self._waiting
-        while waiting and self._installing is None:
+        while waiting and self.received is None:
             if waiting[0].snapshot is not None:
-                if self._writing:
-                    return
-                self._write_snapshot(waiting.popleft())
+                if not self._writing:
+                    self.received = waiting.popleft()
                 return
             if len(self._writing) >= BATCHES_ON_THEIR_WAY_MAX:
                 return
@@ -125,7 +102,7 @@ class LogWriter:
         job = self._log.save(state, entries)
         if job is not None:
             self._writing.append(messages)
-            self._submit(job, self._appended)
+            self.submit(job, self._appended)
             self._cut_if_full()
         elif self._writing:
             self._writing[-1] += messages
@@ -135,7 +112,7 @@ class LogWriter:
     def _cut_if_full(self) -> None:
         cut = self._log.cut()
         if cut is not None:
-            self._submit(cut, _nothing)
+            self.submit(cut)
             self.prepare_segment()
 
     def prepare_segment(self) -> None:
@@ -143,7 +120,7 @@ class LogWriter:
         job = None if self._is_preparing else self._log.prepare()
         if job is not None:
             self._is_preparing = True
-            self._submit(job, self._prepared, self._not_prepared)
+            self.submit(job, self._prepared, self._not_prepared)
 
     def _prepared(self, result: object) -> None:
         assert isinstance(result, int)
@@ -185,49 +162,29 @@ class LogWriter:
                     self._node.step(response)
         self._out.messages += promises
 
-    # Snapshots: those received, and the records of the own ones.
+    # Snapshots.
 
-    def _write_snapshot(self, message: Message) -> None:
-        snapshot = message.snapshot
-        assert snapshot is not None
-        self._installing = message
-        work = WriteSnap(self._snap_directory, snapshot)
-        self._submit(work, self._snapshot_written)
-
-    def _snapshot_written(self, _result: object) -> None:
-        snapshot = self._received()
-        record = self._log.save_snapshot(snapshot.index, snapshot.term, snapshot.conf_state)
-        self._submit(record, self._snapshot_recorded)
-
-    def _snapshot_recorded(self, _result: object) -> None:
-        message = self._installing
-        assert message is not None
-        state = HardState(message.term, message.vote, message.commit) if message.term else None
-        committed = self._log.save(state, message.entries)
-        assert committed is not None, f"a snapshot came without its commit index: {message}"
-        self._submit(committed, self._snapshot_committed)
-
-    def _snapshot_committed(self, _result: object) -> None:
-        self._install(self._received())
-
-    def _received(self) -> Snapshot:
-        assert self._installing is not None and self._installing.snapshot is not None
-        return self._installing.snapshot
-
-    def installed(self) -> None:
-        """Tell raft that the snapshot it received is written and in use."""
-        self._storage.apply_snapshot(self._received())
-        message, self._installing = self._installing, None
-        assert message is not None
-        self._deliver([message])
-
-    def record_snapshot(
-        self, index: int, term: int, conf_state: ConfState, done: Callable[[object], None]
-    ) -> None:
-        """Write the record of an own snapshot, whose file is durable."""
+    def record_snapshot(self, index: int, term: int, conf_state: ConfState, done: Done) -> None:
+        """Write the record of a snapshot whose file is durable."""
         self._write_gathered()
         record = self._log.save_snapshot(index, term, conf_state)
-        self._submit(record, done)
+        self.submit(record, done)
+
+    def save_received(self, done: Done) -> None:
+        """Write the state of the write with a snapshot, whose record is durable; it counts then."""
+        message = self.received
+        assert message is not None, "no snapshot was received"
+        state = HardState(message.term, message.vote, message.commit) if message.term else None
+        job = self._log.save(state, message.entries)
+        assert job is not None, f"a snapshot came without its commit index: {message}"
+        self.submit(job, done)
+
+    def finish_received(self) -> None:
+        """Tell raft that the write with a snapshot is done; what waits behind it is written."""
+        message, self.received = self.received, None
+        assert message is not None and message.snapshot is not None
+        self._storage.apply_snapshot(message.snapshot)
+        self._deliver([message])
 
     def is_commit_durable(self, index: int) -> bool:
         """Tell whether a start would know that a committed entry is; if not, see to it.
@@ -241,8 +198,8 @@ class LogWriter:
         job = self._log.flush()
         self.is_keeping_commit = True
         # Without a job some batch before this one has it.
-        work = _Barrier() if job is None else job
-        self._submit(work, lambda _: self._commit_kept(index))
+        work = Nothing() if job is None else job
+        self.submit(work, lambda _: self._commit_kept(index))
         return False
 
     def _commit_kept(self, index: int) -> None:
@@ -251,21 +208,21 @@ class LogWriter:
 
     def _write_gathered(self) -> None:
         """Write what waits; the state that commits what is applied may be among it."""
-        while self._waiting and self._waiting[0].snapshot is None and self._installing is None:
+        while self._waiting and self._waiting[0].snapshot is None and self.received is None:
             self._write_batch()
 
     def release_to(self, index: int) -> None:
         """Give up the segments that a start from a snapshot at this index does not read."""
         job = self._log.release_to(index)
         if job is not None:
-            self._submit(job, _nothing)
+            self.submit(job)
 
-    def close(self, done: Callable[[object], None]) -> None:
+    def close(self, done: Done) -> None:
         """End the log cleanly; `done` is called when its files are closed."""
         job = self._log.flush()
         if job is not None:
-            self._submit(job, _nothing)
-        self._submit(self._log.close(), done)
+            self.submit(job)
+        self.submit(self._log.close(), done)
         self._is_closed = True
 
 
@@ -279,7 +236,3 @@ def _covers(later: Message, earlier: Message) -> bool:
         and not earlier.reject
         and later.index >= earlier.index
     )
-
-
-def _nothing(_result: object) -> None:
-    """Take the result of a job that nobody waits for."""

@@ -22,7 +22,6 @@ from kvorum.api.errors import (
     PROPOSAL_DROPPED,
     REQUEST_TOO_LARGE,
     REQUEST_TOO_MANY_REQUESTS,
-    TIMEOUT,
     Status,
 )
 from kvorum.api.marks import mark
@@ -35,6 +34,7 @@ from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
+from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.longreads import LongReads
@@ -45,7 +45,7 @@ from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
 from kvorum.member.snapshots import Snapshots
 from kvorum.member.terms import is_believed
-from kvorum.member.waits import Answer, Steps
+from kvorum.member.waits import Answer, Signal, Steps
 from kvorum.membership.versions import Version, parse_version
 from kvorum.raft.errors import ProposalDroppedError, RaftError
 from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.watch.hub import WatchHub
     from kvorum.raft.changes import ConfChange
-    from kvorum.raft.messages import ConfState, Snapshot
+    from kvorum.raft.messages import ConfState
     from kvorum.raft.rawnode import RawNode
     from kvorum.raft.storage import MemoryStorage
     from kvorum.wal import Log
@@ -121,9 +121,8 @@ class Member:
             seams.clock(), config.corrupt_check_seconds, config.compact_hash_check_seconds
         )
         self.apply_queue = ApplyQueue()
-        self.writer = LogWriter(
-            log, storage, node, self.out, self.snap_directory, self._install_snapshot
-        )
+        self.writer = LogWriter(log, storage, node, self.out)
+        self.installation: Installation | None = None
         # Reads that may run; those that take long go on there.
         self._ready: deque[Read] = deque()
         self.long_reads = LongReads()
@@ -148,6 +147,7 @@ class Member:
         self.is_leader = False
         self.was_removed = False
         self.is_published = False
+        # Another state takes the place of this one, which is not to be looked at any more.
         self.is_installing = False
         self.is_revoking = False
         self.is_hashing = False
@@ -453,8 +453,13 @@ class Member:
             self.reads.ask(self.node, now)
             self._take_ready()
             self.writer.write()
-            if self.is_installing:
-                return snapshots.go_on_installing(self, deadline) or self.node.has_ready()
+            received = self.writer.received
+            if received is not None:
+                if self.installation is None:
+                    self.installation = Installation(self, received)
+                has_more = self.installation.advance(deadline)
+                if self.is_installing:
+                    return has_more or self.node.has_ready()
             # Long entries leave half of the time to those who read.
             has_reads = bool(self._ready or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
@@ -579,6 +584,7 @@ class Member:
             self.reads.ask_again()
             self.procedures.leader_known(lead)
         self.leader = lead
+        self.procedures.signal(Signal.LEADER)
 
     def note_applied(self, index: int, term: int) -> None:
         """Note the last applied entry; its effects are in the backend."""
@@ -618,6 +624,10 @@ class Member:
                 if clock() >= deadline:
                     return
 
+    def begin_reads_anew(self) -> None:
+        """Give up what long reads have got to; they begin again when reads are served next."""
+        self._ready.extend(self.long_reads.stop())
+
     def _watch(self, deadline: float) -> None:
         """Let watchers catch up while there is time, and take what is for them."""
         hub, clock = self.hub, self.clock
@@ -640,36 +650,7 @@ class Member:
         if names:
             self.logger.info(f"purged {names}")
 
-    # Snapshots and the end.
-
-    def _install_snapshot(self, snapshot: Snapshot) -> None:
-        snapshots.install(self, snapshot)
-
-    def begin_install(self) -> None:
-        """Stop using the state: another takes its place."""
-        self.is_installing = True
-        # Begun anew on the state to come.
-        self._ready.extend(self.long_reads.stop())
-        self.lessor.demote()
-        queue = self.apply_queue
-        if queue.slices is not None:
-            # The entry is in the snapshot. Whoever waits for its result cannot be told it.
-            queue.slices.close()
-            self.answer(queue.waiting[0], TIMEOUT)
-            queue.slices = queue.entry = None
-        self.backend.end_turn()
-
-    def end_install(self, state: State) -> None:
-        """Go on with the state that a snapshot brought."""
-        self.is_installing = False
-        # What was committed is in the state; the next turn measures it.
-        self.is_behind = False
-        self.use_state(state)
-        self.hub.resync()
-        # The entry that publishes this member may be in the snapshot, where nobody sees it
-        # applied; clients wait for it, so it is proposed anew.
-        for waiter, _, _ in self.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
-            self.answer(waiter, TIMEOUT)
+    # The end.
 
     def close(self) -> None:
         """End cleanly: flush what is applied, then close the log and the backend.

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.member.jobs import JobLostError, Place, Work
-from kvorum.member.waits import RunJob, Until, Wait
-
-if TYPE_CHECKING:
-    from kvorum.member.member import Member
-
-POLL_SECONDS = 0.01
-"""How often a procedure looks whether work of the storage is done, which nobody announces."""
+from kvorum.member.waits import RunJob, Wait
 
 Value = TypeVar("Value")
 Part = Generator[Wait | None, Any, Value]
-
-
-def flushed(member: Member) -> Part[None]:
-    """Wait until what is applied now is on the disk."""
-    index = member.applied
-    while member.backend.durable_index < index:
-        member.flush_soon()
-        yield Until(member.now + POLL_SECONDS)
 
 
 def done(place: Place, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:

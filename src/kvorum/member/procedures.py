@@ -11,9 +11,10 @@ run in the order in which they were woken.
 
 from collections import deque
 from heapq import heappop, heappush
+from math import inf
 from typing import Protocol
 
-from kvorum.member.waits import Answer, Steps
+from kvorum.member.waits import Answer, Signal, Steps
 
 Woken = tuple["Procedure", object]
 
@@ -41,7 +42,7 @@ class Watch:
 class Procedure:
     """One call of several steps. Without a call nobody is told of its end."""
 
-    __slots__ = ("call", "is_held", "steps", "ticket", "watch")
+    __slots__ = ("call", "is_held", "signal", "steps", "ticket", "watch")
 
     def __init__(self, call: int | None, steps: Steps) -> None:
         self.call = call
@@ -50,6 +51,7 @@ class Procedure:
         self.is_held = False
         self.ticket = 0
         self.watch = 0  # the call of its watch
+        self.signal: Signal | None = None  # the last one that it waited for
 
 
 class Procedures:
@@ -60,9 +62,11 @@ class Procedures:
         "_asked",
         "_calls",
         "_count",
+        "_flushed",
         "_for_leader",
         "_held",
         "_moments",
+        "_signalled",
         "_watches",
         "_watches_opened",
         "runnable",
@@ -75,6 +79,9 @@ class Procedures:
         # Heaps of (what is waited for, count, procedure, ticket).
         self._moments: list[tuple[float, int, Procedure, int]] = []
         self._applied: list[tuple[int, int, Procedure, int]] = []
+        self._flushed: list[tuple[int, int, Procedure, int]] = []
+        # Tickets of those that wait for a signal.
+        self._signalled: dict[Signal, dict[Procedure, int]] = {each: {} for each in Signal}
         self._for_leader: list[tuple[Procedure, int]] = []
         self._asked: dict[int, tuple[Procedure, int]] = {}
         self._held: dict[int, Procedure] = {}
@@ -102,6 +109,7 @@ class Procedures:
             self._calls.pop(procedure.call, None)
             self._held.pop(procedure.call, None)
         self._end_watch(procedure.watch)
+        self._end_signal(procedure)
         if steps is not None:
             steps.close()
 
@@ -133,13 +141,31 @@ class Procedures:
 
     def wait_until(self, procedure: Procedure, moment: float) -> None:
         """Wake it when the moment has come."""
-        self._count += 1
-        heappush(self._moments, (moment, self._count, procedure, procedure.ticket))
+        if moment < inf:
+            self._count += 1
+            heappush(self._moments, (moment, self._count, procedure, procedure.ticket))
 
-    def wait_applied(self, procedure: Procedure, index: int) -> None:
-        """Wake it when the index is applied."""
+    def wait_applied(self, procedure: Procedure, index: int, moment: float) -> None:
+        """Wake it when the index is applied, or at the moment."""
         self._count += 1
         heappush(self._applied, (index, self._count, procedure, procedure.ticket))
+        self.wait_until(procedure, moment)
+
+    def wait_flushed(self, procedure: Procedure, index: int) -> None:
+        """Wake it when the index is durable."""
+        self._count += 1
+        heappush(self._flushed, (index, self._count, procedure, procedure.ticket))
+
+    def wait_signalled(self, procedure: Procedure, signal: Signal, moment: float) -> None:
+        """Wake it at the signal, or at the moment."""
+        self._end_signal(procedure)
+        procedure.signal = signal
+        self._signalled[signal][procedure] = procedure.ticket
+        self.wait_until(procedure, moment)
+
+    def _end_signal(self, procedure: Procedure) -> None:
+        if procedure.signal is not None:
+            self._signalled[procedure.signal].pop(procedure, None)
 
     def wait_for_leader(self, procedure: Procedure, moment: float) -> None:
         """Wake it when a leader is known, or at the moment."""
@@ -199,6 +225,30 @@ class Procedures:
         while applied and applied[0][0] <= index:
             _, _, procedure, ticket = heappop(applied)
             self.resume_at(procedure, ticket, None)
+
+    def flushed(self, index: int) -> None:
+        """Wake those that waited for this index, or an earlier one, to be durable."""
+        flushed = self._flushed
+        while flushed and flushed[0][0] <= index:
+            _, _, procedure, ticket = heappop(flushed)
+            self.resume_at(procedure, ticket, None)
+
+    def awaits_flush(self, index: int) -> bool:
+        """Tell whether a flush up to this index would wake somebody."""
+        return bool(self._flushed) and self._flushed[0][0] <= index
+
+    def signal(self, signal: Signal) -> None:
+        """Wake those that waited for a signal."""
+        waiting = self._signalled[signal]
+        if waiting:
+            self._signalled[signal] = {}
+            for procedure, ticket in waiting.items():
+                self.resume_at(procedure, ticket, None)
+
+    def signal_all(self) -> None:
+        """Wake those that waited for any signal."""
+        for signal in Signal:
+            self.signal(signal)
 
     def leader_known(self, leader: int) -> None:
         """Wake those that waited for a leader."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.api.errors import Status
+from kvorum.api.errors import Code, Status
 from kvorum.api.pb.membershippb import Attributes, ClusterMemberAttrSetRequest
 from kvorum.member import requests
 from kvorum.member.duties import agree_on_version
-from kvorum.member.waits import Propose, Until
+from kvorum.member.waits import AppliedTo, Propose, Until
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
 
 RETRY_SECONDS = 0.1
+
+UNSEEN = Status(Code.UNKNOWN, "a snapshot may have brought the entry")
+"""Told instead of a result when a snapshot is installed: the entry is proposed anew."""
 
 
 def publish(member: Member) -> Steps:
@@ -28,17 +31,15 @@ def publish(member: Member) -> Steps:
     body = request.SerializeToString()
     while True:
         # A member that joins learns of itself before it may speak of itself.
-        if member.cluster.member(member.id) is not None:
-            store = member.store
-            answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
-            if not isinstance(answer, Status):
-                member.is_published = True
-                # Clients ask for the cluster's version first of all; the duty's time is far off.
-                # Members that were not asked yet for theirs may run any, and are asked soon.
-                if all(map(member.version_of, (each.id for each in member.cluster.members))):
-                    agree_on_version(member, member.now)
-                return None
-            if member.store is not store:
-                # Nobody refused: a snapshot was installed, and may have brought it unseen.
-                continue
-        yield Until(member.now + RETRY_SECONDS)
+        while member.cluster.member(member.id) is None:
+            yield AppliedTo(member.applied + 1)
+        answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
+        if not isinstance(answer, Status):
+            member.is_published = True
+            # Clients ask for the cluster's version first of all; the duty's time is far off.
+            # Members that were not asked yet for theirs may run any, and are asked soon.
+            if all(map(member.version_of, (each.id for each in member.cluster.members))):
+                agree_on_version(member, member.now)
+            return None
+        if answer is not UNSEEN:
+            yield Until(member.now + RETRY_SECONDS)

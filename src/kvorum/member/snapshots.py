@@ -1,4 +1,4 @@
-"""Snapshots: taken so that the log can be cut, sent to a peer, received from a leader.
+"""Own snapshots: taken so that the log can be cut, sent to a peer that is too far behind.
 
 What the backend holds durably is the snapshot; the `.snap` file only says up to which entry, and
 who the members are. So everything here follows a finished flush: it knows exactly the index and
@@ -6,6 +6,7 @@ the members that the batch was sealed at. A `.snap` file is written after so man
 then the log's segments before it are given up. The entries in memory are dropped as soon as
 the backend has them, but for those that followers may still catch up with; while a snapshot is on
 its way to a peer, who will need what comes after it, only those that are too much to hold.
+`kvorum.member.installing` is about those that are received.
 """
 
 from __future__ import annotations
@@ -14,32 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.marks import mark
-from kvorum.member.images import (
-    BuildImage,
-    ImageFacts,
-    InstallImage,
-    Nothing,
-    RemoveImage,
-    note_image,
-)
-from kvorum.member.jobs import Job, Place
+from kvorum.member.images import BuildImage, ImageFacts, RemoveImage
+from kvorum.member.jobs import Job, Nothing, Place, ignore
 from kvorum.member.outbox import SnapshotTransfer
-from kvorum.member.state import State, open_database, read_again
 from kvorum.membership.documents import decode_conf_state
 from kvorum.membership.v2_store import snapshot_data, stored_snapshot_data
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
-from kvorum.snap import ReleaseDatabases, WriteSnap, database_path
+from kvorum.snap import ReleaseDatabases, WriteSnap
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from kvorum.backend import Backend
-    from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
-    from kvorum.member.waits import Steps
-    from kvorum.mvcc.restore import Noted
-    from kvorum.mvcc.slices import Slices
-    from kvorum.mvcc.store import Store
 
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
@@ -65,13 +50,8 @@ class Snapshots:
         "building",
         "held_until",
         "index",
-        "installing",
         "is_expected",
         "is_wanted",
-        "loaded",
-        "noted",
-        "noting",
-        "reading",
         "sealed",
         "sending",
         "transfers",
@@ -82,6 +62,7 @@ class Snapshots:
         self.index = index  # of the newest `.snap` whose record is durable
         self.writing = False
         self.is_wanted = False  # whatever the number of entries
+        # Of the batch on its way; None if that is of no interest any more.
         self.sealed: SealedAt | None = None
         # Messages of raft that wait for an image, and the index it must have.
         self.sending: list[tuple[Message, int]] = []
@@ -91,13 +72,6 @@ class Snapshots:
         # How many transfers still read each image.
         self.transfers: dict[str, int] = {}
         self.held_until = 0.0
-        self.installing: Snapshot | None = None
-        # The rest of noting its rows and what came of that; the database that was made of it; the
-        # rest of reading the state from both.
-        self.noting: Slices[Noted | None] | None = None
-        self.noted: Noted | None = None
-        self.loaded: Backend | None = None
-        self.reading: Generator[None, None, State] | None = None
         self._images = 0
 
     def next_image(self) -> int:
@@ -123,7 +97,8 @@ def after_flush(member: Member) -> None:
     """Do what may be done now that a batch of the backend is durable."""
     snapshots = member.snapshots
     sealed, snapshots.sealed = snapshots.sealed, None
-    assert sealed is not None, "a flush ended that did not begin"
+    if sealed is None:
+        return
     if sealed.conf_state.voters:
         _compact_memory(member, sealed)
     if sealed.data is not None:
@@ -162,7 +137,7 @@ def _expect_image(member: Member, index: int) -> None:
     progress = member.node.raft.tracker.progress
     if any(each.match < index for peer, each in progress.items() if peer != member.id):
         member.snapshots.is_expected = True
-        member.out.jobs.append(Job(Place.HELPER, Nothing(), _nothing, _ignore))
+        member.out.jobs.append(Job(Place.HELPER, Nothing(), on_failure=ignore))
 
 
 def _write_snap(member: Member, sealed: SealedAt, data: bytes) -> None:
@@ -184,7 +159,7 @@ def _recorded(member: Member, index: int) -> None:
     member.snapshots.index = index
     member.writer.release_to(index)
     work = ReleaseDatabases(member.snap_directory, index)
-    member.out.jobs.append(Job(Place.LOG, work, _nothing))
+    member.out.jobs.append(Job(Place.LOG, work))
     member.logger.info(f"wrote the snapshot at index {index}")
 
 
@@ -267,127 +242,10 @@ def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
     snapshots.transfers[path] -= 1
     if not snapshots.transfers[path]:
         del snapshots.transfers[path]
-        member.out.jobs.append(Job(Place.POOL, RemoveImage(path), _nothing, _ignore))
+        # A file that is left is removed by the next start.
+        member.out.jobs.append(Job(Place.POOL, RemoveImage(path), on_failure=ignore))
     if failed:
         mark("snapshot not delivered")
     if not failed:
         snapshots.held_until = member.now + HELD_AFTER_SENDING_SECONDS
     member.node.report_snapshot(transfer.message.to, failed=failed)
-
-
-# Receiving.
-
-
-def install(member: Member, snapshot: Snapshot) -> None:
-    """Begin to replace the backend by the image that came with a snapshot.
-
-    The log has a record of the snapshot by now; after a crash the start does the same. Nothing
-    is applied or read until it is done.
-    """
-    member.logger.info(f"installing the snapshot at index {snapshot.index}")
-    member.snapshots.installing = snapshot
-    member.begin_install()
-    install_when_flushed(member)
-
-
-def install_when_flushed(member: Member) -> None:
-    """Go on once no batch of the old backend is on its way."""
-    snapshot = member.snapshots.installing
-    if snapshot is None or member.backend.is_flushing:
-        return
-    member.backend.close()
-    # What the flusher still has to do with the old files comes first.
-    member.out.jobs.append(Job(Place.FLUSHER, Nothing(), lambda _: _load(member, snapshot)))
-
-
-def _load(member: Member, snapshot: Snapshot) -> None:
-    path = database_path(member.snap_directory, snapshot.index)
-    work = InstallImage(path, member.backend_directory, member.config.quota_bytes)
-    member.out.jobs.append(Job(Place.HELPER, work, lambda _: _loaded(member, snapshot)))
-    member.snapshots.noting = note_image(member.seams.files, member.seams.environments, path)
-
-
-def _loaded(member: Member, snapshot: Snapshot) -> None:
-    backend = open_database(member.config, member.seams)
-    assert backend.applied_index == snapshot.index, (
-        f"the image of the snapshot at {snapshot.index} holds what was applied up to "
-        f"{backend.applied_index}"
-    )
-    member.snapshots.loaded = backend
-    if member.snapshots.noting is None:
-        _begin_reading(member)
-
-
-def _begin_reading(member: Member) -> None:
-    """Read the state: the rows are noted, and the database is there."""
-    snapshots, cluster = member.snapshots, member.cluster
-    backend, snapshots.loaded = snapshots.loaded, None
-    noted, snapshots.noted = snapshots.noted, None
-    assert backend is not None
-    snapshots.reading = read_again(
-        member.config,
-        backend,
-        member.header,
-        member.hub,
-        cluster.cluster_id,
-        cluster.local_id,
-        noted,
-    )
-
-
-def go_on_installing(member: Member, deadline: float) -> bool:
-    """Read the state that a snapshot brought, until the deadline; tell whether there is more."""
-    snapshots, clock = member.snapshots, member.clock
-    noting, reading = snapshots.noting, snapshots.reading
-    work: Iterator[None] | None = noting if noting is not None else reading
-    if work is None:
-        return False
-    try:
-        while True:
-            next(work)
-            if clock() >= deadline:
-                return True
-    except StopIteration as end:
-        if noting is None:
-            snapshots.reading = None
-            _installed(member, end.value)
-        else:
-            snapshots.noting, snapshots.noted = None, end.value
-            if snapshots.loaded is not None:
-                _begin_reading(member)
-        return True
-
-
-def _installed(member: Member, state: State) -> None:
-    snapshot = member.snapshots.installing
-    assert snapshot is not None
-    # Whoever follows the membership sees that it changed.
-    state.cluster.generation = member.cluster.generation + 1
-    mark("snapshot installed")
-    member.snapshots.installing = None
-    member.snapshots.index = snapshot.index
-    member.conf_state = snapshot.conf_state
-    member.start(None, _forget(member.store, member.lessor))
-    member.end_install(state)
-    member.writer.installed()
-    member.writer.release_to(snapshot.index)
-    path = database_path(member.snap_directory, snapshot.index)
-    member.out.jobs.append(Job(Place.LOG, RemoveImage(path), _nothing, _ignore))
-    member.logger.info(f"installed the snapshot at index {snapshot.index}")
-
-
-def _forget(store: Store, lessor: Lessor) -> Steps:
-    """Free what a snapshot has replaced: at once, that would hold the loop."""
-    for _ in lessor.emptied():
-        yield None
-    for _ in store.emptied():
-        yield None
-    return None
-
-
-def _nothing(_result: object) -> None:
-    """Take the result of a job that nobody waits for."""
-
-
-def _ignore(_error: Exception) -> None:
-    """Go on: a file that is left is removed by the next start, a helper starts with its work."""

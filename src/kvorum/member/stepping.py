@@ -16,6 +16,7 @@ from kvorum.member.waits import (
     AppliedTo,
     Ask,
     AskLeader,
+    FlushedTo,
     KeyDeleted,
     KeysChanged,
     LeadConfirmed,
@@ -26,6 +27,7 @@ from kvorum.member.waits import (
     ReadIndex,
     RunJob,
     Send,
+    Signalled,
     Until,
 )
 from kvorum.raft.messages import NONE
@@ -99,7 +101,21 @@ def _read(member: Member, procedure: Procedure, wait: Read) -> None:
 
 
 def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
-    member.procedures.wait_applied(procedure, wait.index)
+    if wait.index <= member.applied:
+        member.procedures.resume(procedure, None)
+    else:
+        member.procedures.wait_applied(procedure, wait.index, wait.moment)
+
+
+def _flushed_to(member: Member, procedure: Procedure, wait: FlushedTo) -> None:
+    if wait.index <= member.backend.durable_index:
+        member.procedures.resume(procedure, None)
+    else:
+        member.procedures.wait_flushed(procedure, wait.index)
+
+
+def _signalled(member: Member, procedure: Procedure, wait: Signalled) -> None:
+    member.procedures.wait_signalled(procedure, wait.signal, wait.moment)
 
 
 def _until(member: Member, procedure: Procedure, wait: Until) -> None:
@@ -172,6 +188,8 @@ _WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     LeadConfirmed: _lead_confirmed,
     Read: _read,
     AppliedTo: _applied_to,
+    FlushedTo: _flushed_to,
+    Signalled: _signalled,
     KeyDeleted: _key_deleted,
     KeysChanged: _keys_changed,
     RunJob: _run_job,

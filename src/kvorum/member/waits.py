@@ -7,6 +7,8 @@ most procedures return it as their own.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvorum.member.jobs import Place, Work
@@ -60,9 +62,42 @@ class Read(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class AppliedTo:
-    """That this member has applied an entry; resumed with None."""
+    """That this member has applied an entry, at most up to a moment; resumed with None."""
 
     index: int
+    moment: float = inf
+
+
+@dataclass(slots=True, frozen=True)
+class FlushedTo:
+    """That the effects of an entry, and of all before it, are on the disk; resumed with None.
+
+    Has them flushed as soon as they are applied.
+    """
+
+    index: int
+
+
+class Signal(Enum):
+    """What happens to a member now and then, and is waited for."""
+
+    LEADER = "another leads, or nobody"
+    COMPACTED = "no compaction is left to be done"
+    DEFRAGMENTED = "a defragmentation has ended"
+    HASHED = "a hash of all keys was computed"
+    SENT = "a client's snapshot was sent, or given up"
+
+
+@dataclass(slots=True, frozen=True)
+class Signalled:
+    """That something happens, at most up to a moment; resumed with None.
+
+    Whoever waits looks how things are then: others are resumed by the same signal, and an installed
+    snapshot, with which everything may be different, gives all of them.
+    """
+
+    signal: Signal
+    moment: float = inf
 
 
 class KeyDeleted(NamedTuple):
@@ -139,6 +174,8 @@ Wait = (
     | LeadConfirmed
     | Read
     | AppliedTo
+    | FlushedTo
+    | Signalled
     | KeyDeleted
     | KeysChanged
     | RunJob

@@ -36,11 +36,20 @@ from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.parts import POLL_SECONDS, Part, flushed
+from kvorum.member.parts import Part
 from kvorum.member.ranges import range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
 from kvorum.member.transactions import put_cost, read_txn
-from kvorum.member.waits import Propose, Read, ReadIndex, Send, Steps, Until
+from kvorum.member.waits import (
+    FlushedTo,
+    Propose,
+    Read,
+    ReadIndex,
+    Send,
+    Signal,
+    Signalled,
+    Steps,
+)
 from kvorum.mvcc.keyvalue import key_of
 from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, reply_body
 from kvorum.mvcc.slices import Slices
@@ -161,8 +170,8 @@ def _compact_physically(member: Member, message: CompactionRequest) -> Steps:
     answer: Result = yield Propose(COMPACTION, canonical(message), message)
     if isinstance(answer, bytes) or answer == errors.COMPACTED:
         while member.store.compaction.is_pending:
-            yield Until(member.now + POLL_SECONDS)
-        yield from flushed(member)
+            yield Signalled(Signal.COMPACTED)
+        yield FlushedTo(member.applied)
     return answer
 
 

@@ -26,9 +26,17 @@ from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.parts import POLL_SECONDS, done, flushed
+from kvorum.member.parts import done
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
-from kvorum.member.waits import Propose, ReadIndex, RunJob, Steps, Until
+from kvorum.member.waits import (
+    FlushedTo,
+    Propose,
+    ReadIndex,
+    RunJob,
+    Signal,
+    Signalled,
+    Steps,
+)
 from kvorum.membership.cluster import Cluster
 from kvorum.membership.versions import Version, one_minor_below, parse_version
 from kvorum.mvcc.hashes import HashDatabase
@@ -142,7 +150,7 @@ def _move_leader(member: Member, target: int) -> Steps:
     if member.leader != target:
         member.transfer_leadership(target)
     while member.leader != target:
-        yield Until(member.now + member.config.heartbeat_seconds)
+        yield Signalled(Signal.LEADER)
     return b""
 
 
@@ -195,7 +203,7 @@ def _set_downgrade(target: Version | None) -> Propose:
 
 def _defragment(member: Member) -> Steps:
     while member.backend.is_defragmenting:
-        yield Until(member.now + POLL_SECONDS)
+        yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
     job: CopyDatabase | CatchUp | None = backend.defragment()
     # A snapshot that is installed meanwhile brings a database without anything to free.
@@ -207,18 +215,19 @@ def _defragment(member: Member) -> Steps:
                 return b""
             # The database is as it was; only the copy is of no use.
             yield RunJob(Place.HELPER, backend.abandon_defragmentation())
+            member.procedures.signal(Signal.DEFRAGMENTED)
             return errors.defragmentation_failed(error.status.text)
         if member.backend is not backend:
             return b""
         job = backend.copied()
     while member.backend is backend and backend.is_defragmenting:
-        member.flush_soon()
-        yield Until(member.now + POLL_SECONDS)
+        # The next flush, which is due at once, ends it.
+        yield Signalled(Signal.DEFRAGMENTED)
     return b""
 
 
 def _hash(member: Member) -> Steps:
     header = member.header.field(member.store.revision)
-    yield from flushed(member)
+    yield FlushedTo(member.applied)
     value = yield from done(Place.HELPER, HashDatabase(member.backend.directory))
     return header + HashResponse(hash=value).SerializeToString()

@@ -13,10 +13,10 @@ from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.api.responses import snapshot_response
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import Job, Place, ignore
 from kvorum.member.member import Member
-from kvorum.member.parts import done, flushed
-from kvorum.member.waits import Send, Steps, Until
+from kvorum.member.parts import done
+from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
 from kvorum.rpc.calls import OK
 
 PATH = "/etcdserverpb.Maintenance/Snapshot"
@@ -28,8 +28,6 @@ IMAGES_MAX = 2
 """So many images exist at a time, for each takes as much of the disk as the database."""
 WAITING_MAX = 16
 """So many calls wait for their turn; more are refused."""
-WAIT_SECONDS = 0.1
-"""How often a call looks whether it is its turn."""
 PROGRESS_SECONDS = 5.0
 """How often the log tells how far a snapshot is."""
 
@@ -56,7 +54,7 @@ class Snapshots:
             self._waiting += 1
             try:
                 while self._under_way >= IMAGES_MAX:
-                    yield Until(member.now + WAIT_SECONDS)
+                    yield Signalled(Signal.SENT)
             finally:
                 self._waiting -= 1
         self._under_way += 1
@@ -66,10 +64,11 @@ class Snapshots:
             return (yield from _snapshot(member, path))
         finally:
             self._under_way -= 1
+            member.procedures.signal(Signal.SENT)
 
 
 def _snapshot(member: Member, path: str) -> Steps:
-    yield from flushed(member)
+    yield FlushedTo(member.applied)
     storage = member.cluster.storage_version
     version = "" if storage is None else str(storage)
     try:
@@ -103,12 +102,5 @@ def _snapshot(member: Member, path: str) -> Steps:
         return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error.status.text}")
     finally:
         # By the helper, for it may still be writing the file of a client that is gone.
-        member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), _nothing, _left))
-
-
-def _nothing(_result: object) -> None:
-    """Take the end of a removal."""
-
-
-def _left(_error: Exception) -> None:
-    """Leave the file; the next start removes it."""
+        # What is left, the next start removes.
+        member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), on_failure=ignore))

@@ -1,0 +1,178 @@
+"""Installing a received snapshot: one procedure, by which a member gets another state.
+
+`_install` is the whole way, from raft's storage write with a snapshot on it to the answer that raft
+gets; the image that belongs to it was received before, and is durable. The member's turn drives it.
+A job of it that fails stops the member, as any job of the log and the backend does. It is never
+given up: if the process ends amid it, the next start goes on from what the log says
+(`kvorum.member.recovery`).
+
+Until the log says that the snapshot counts, the member serves what it has and applies nothing. From
+there on it has no state: nothing is applied, read or flushed until the new one is in use. Peers are
+heard all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import TIMEOUT
+from kvorum.api.marks import mark
+from kvorum.member import flushing, requests
+from kvorum.member.images import InstallImage, RemoveImage, note_image
+from kvorum.member.jobs import Job, Nothing, Place, Work, ignore
+from kvorum.member.publishing import UNSEEN
+from kvorum.member.state import State, open_database, read_again
+from kvorum.snap import WriteSnap, database_path
+
+if TYPE_CHECKING:
+    from kvorum.lease.lessor import Lessor
+    from kvorum.member.member import Member
+    from kvorum.member.waits import Steps
+    from kvorum.mvcc.store import Store
+    from kvorum.raft.messages import ConfState, Message
+
+
+class Completion:
+    """The end of a job, which may be waited for."""
+
+    __slots__ = ("has_come",)
+
+    def __init__(self) -> None:
+        self.has_come = False
+
+    def come(self, _result: object) -> None:
+        """Take the result of the job."""
+        self.has_come = True
+
+
+InstallSteps = Generator[Completion | None, None, None]
+"""Yields the completion of a job to wait for it, and None between two slices of work."""
+
+
+class Installation:
+    """An installation that is under way: the rest of the procedure, and what it waits for."""
+
+    __slots__ = ("_awaited", "_member", "_steps")
+
+    def __init__(self, member: Member, received: Message) -> None:
+        self._member = member
+        self._steps = _install(member, received)
+        self._awaited: Completion | None = None
+
+    def advance(self, deadline: float) -> bool:
+        """Continue until the deadline, or until a job has to end; tell whether there is more to do.
+
+        At its end the member forgets it.
+        """
+        clock, awaited = self._member.clock, self._awaited
+        while awaited is None or awaited.has_come:
+            try:
+                awaited = self._awaited = next(self._steps)
+            except StopIteration:
+                self._member.installation = None
+                return True
+            if awaited is None and clock() >= deadline:
+                return True
+        return False
+
+
+def _install(member: Member, received: Message) -> InstallSteps:
+    snapshot = received.snapshot
+    assert snapshot is not None
+    index, writer, config = snapshot.index, member.writer, member.config
+    image = database_path(member.snap_directory, index)
+
+    # Each is durable before the next begins: a record is worth nothing without its file, and
+    # counts by the commit index that comes behind it.
+    written, recorded, committed = Completion(), Completion(), Completion()
+    writer.submit(WriteSnap(member.snap_directory, snapshot), written.come)
+    yield written
+    writer.record_snapshot(index, snapshot.term, snapshot.conf_state, recorded.come)
+    yield recorded
+    writer.save_received(committed.come)
+    yield committed
+
+    member.logger.info(f"installing the snapshot at index {index}")
+    _give_up_state(member)
+
+    while member.backend.is_flushing:
+        yield _begun(member, Place.FLUSHER, Nothing())
+    member.backend.close()
+    # What the flusher still has to do with the old files comes first.
+    yield _begun(member, Place.FLUSHER, Nothing())
+    work = InstallImage(image, member.backend_directory, config.quota_bytes)
+    loaded = _begun(member, Place.HELPER, work)
+    noted = yield from note_image(member.seams.files, member.seams.environments, image)
+    yield loaded
+    loaded_backend = open_database(config, member.seams)
+    assert loaded_backend.applied_index == index, (
+        f"the image of the snapshot at {index} holds what was applied up to "
+        f"{loaded_backend.applied_index}"
+    )
+    cluster_id, member_id = member.cluster.cluster_id, member.cluster.local_id
+    state = yield from read_again(
+        config, loaded_backend, member.header, member.hub, cluster_id, member_id, noted
+    )
+
+    member.start(None, _forget(member.store, member.lessor))
+    _use_state(member, state, snapshot.conf_state)
+    mark("snapshot installed")
+    member.snapshots.index = index
+    writer.finish_received()
+    writer.release_to(index)
+    # A file that is left is removed by the next start.
+    member.out.jobs.append(Job(Place.LOG, RemoveImage(image), on_failure=ignore))
+    member.logger.info(f"installed the snapshot at index {index}")
+    if member.is_closing:
+        flushing.close_when_flushed(member)
+
+
+def _begun(member: Member, place: Place, work: Work) -> Completion:
+    """Have a job begun; return its completion."""
+    completion = Completion()
+    member.out.jobs.append(Job(place, work, completion.come))
+    return completion
+
+
+def _give_up_state(member: Member) -> None:
+    """Stop using the state, and tell whoever is amid it."""
+    member.is_installing = True
+    member.begin_reads_anew()
+    member.lessor.demote()
+    queue = member.apply_queue
+    if queue.slices is not None:
+        # The entry is in the snapshot. Whoever waits for its result cannot be told it.
+        queue.slices.close()
+        member.answer(queue.waiting[0], TIMEOUT)
+        queue.slices = queue.entry = None
+    # Nothing follows from the batch that may be on its way.
+    member.snapshots.sealed = None
+    member.backend.end_turn()
+
+
+def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
+    """Take the state into use, and tell whoever waits for something of the one before."""
+    # Whoever follows the membership sees that it changed.
+    state.cluster.generation = member.cluster.generation + 1
+    member.is_installing = False
+    # What was committed is in the state; the next turn measures it.
+    member.is_behind = False
+    member.conf_state = conf_state
+    member.use_state(state)
+    member.hub.resync()
+    member.procedures.flushed(state.backend.durable_index)
+    member.procedures.signal_all()
+    # The entry that publishes this member may be in the snapshot, where nobody sees it applied;
+    # clients wait for it, so it is proposed anew.
+    for waiter, _, _ in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
+        member.answer(waiter, UNSEEN)
+
+
+def _forget(store: Store, lessor: Lessor) -> Steps:
+    """Free what a snapshot has replaced: at once, that would hold the loop."""
+    for _ in lessor.emptied():
+        yield None
+    for _ in store.emptied():
+        yield None
+    return None

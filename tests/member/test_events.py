@@ -1,0 +1,200 @@
+"""Procedures are resumed by what they wait for, and by nothing before it."""
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from kvorum.api.errors import Status
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.files.memory import Call
+from kvorum.member.handover import hand_over
+from kvorum.member.hashing import hash_kv
+from kvorum.member.jobs import Place
+from kvorum.member.leases import applied_in_time
+from kvorum.member.member import Member
+from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
+from kvorum.rpc.kv import _compact_physically
+from kvorum.rpc.maintenance import _defragment, _hash, _move_leader
+from kvorum.rpc.snapshot import IMAGES_MAX, Snapshots
+from tests.member.harness import Cluster
+
+
+def counted(steps: Steps, resumed: list[object]) -> Steps:
+    """Note every wait that has ended."""
+    answer = None
+    while True:
+        try:
+            wait = steps.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = yield wait
+        resumed.append(wait)
+
+
+def hashed(member: Member) -> Steps:
+    found = yield from hash_kv(member, 0)
+    return b"%d" % found.found.hash
+
+
+def compaction(member: Member) -> list[Steps]:
+    return [_compact_physically(member, pb.CompactionRequest(revision=10, physical=True))]
+
+
+def snapshots(member: Member) -> list[Steps]:
+    served = Snapshots(member)
+    begun = [served.begin(b"") for _ in range(IMAGES_MAX + 1)]
+    return [steps for steps in begun if not isinstance(steps, tuple)]
+
+
+Begin = Callable[[Member], list[Steps]]
+
+
+@pytest.mark.parametrize(
+    ("place", "begin"),
+    [
+        (Place.HELPER, compaction),
+        (Place.HELPER, snapshots),
+        (Place.HELPER, lambda member: [_defragment(member), _defragment(member)]),
+        (Place.HELPER, lambda member: [hashed(member), hashed(member)]),
+        (Place.FLUSHER, compaction),
+        (Place.FLUSHER, lambda member: [hashed(member)]),
+        (Place.FLUSHER, lambda member: [_hash(member)]),
+        (Place.FLUSHER, lambda member: [_defragment(member)]),
+    ],
+)
+def test_who_waits_for_a_job_of_others_is_not_resumed_before(place: Place, begin: Begin) -> None:
+    cluster = Cluster(1, flush_seconds=1000.0)
+    machine = cluster.leader()
+    for number in range(20):
+        cluster.success(machine, machine.put(b"%d" % number))
+    machine.held.add(place)
+    resumed: list[object] = []
+    calls = [machine.start_steps(counted(steps, resumed)) for steps in begin(machine.running)]
+    cluster.pass_time(0.5)
+    before = len(resumed)
+    cluster.pass_time(1.0)
+    assert len(resumed) == before
+    assert not machine.replies.keys() & set(calls)
+    machine.held.clear()
+    for call in calls:
+        cluster.answer(machine, call)
+
+
+def test_a_defragmentation_that_fails_lets_the_next_one_begin() -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+
+    def refuse(call: Call) -> None:
+        if "backend/backend.2" in call.path:
+            raise OSError(errno.ENOSPC, "No space left on device", call.path)
+
+    machine.files.before = refuse
+    first, second = [machine.start_steps(_defragment(machine.running)) for _ in range(2)]
+    assert isinstance(cluster.answer(machine, first), Status)
+    assert cluster.answer(machine, second) == b""
+
+
+def test_a_flush_is_begun_for_those_who_wait_for_it() -> None:
+    cluster = Cluster(1, flush_seconds=1000.0)
+    machine = cluster.leader()
+    member = machine.running
+    cluster.success(machine, machine.put(b"key"))
+
+    def flushed(index: int) -> Steps:
+        yield FlushedTo(index)
+        return b"%d" % (member.backend.durable_index >= index)
+
+    applied = member.applied
+    assert member.backend.durable_index < applied
+    current, later = [machine.start_steps(flushed(applied + more)) for more in (0, 2)]
+    # No time passes.
+    cluster.settle()
+    assert machine.replies[current] == b"1"
+    machine.put(b"key")
+    cluster.settle()
+    assert later not in machine.replies
+    machine.put(b"key")
+    cluster.settle()
+    assert machine.replies[later] == b"1"
+    # What is durable already needs no flush.
+    past = machine.start_steps(flushed(applied))
+    cluster.settle()
+    assert machine.replies[past] == b"1"
+
+
+def test_a_change_of_the_leader_is_heard_at_once() -> None:
+    cluster = Cluster(3)
+    leader, target = cluster.leader(), cluster.follower()
+    moved = leader.start_steps(_move_leader(leader.running, target.running.id))
+    cluster.settle()
+    assert leader.replies[moved] == b""
+    hand_over(target.running)
+    cluster.settle()
+    assert not target.running.is_handing_over
+    assert not target.running.is_leader
+
+
+def test_what_is_applied_is_waited_for_until_it_is_or_until_the_time_is_over() -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+    member = machine.running
+
+    def caught_up() -> Steps:
+        is_so = yield from applied_in_time(member)
+        return b"%d" % is_so
+
+    def begun() -> int:
+        """Begin to wait for an entry that is committed and not applied."""
+        member.writer.is_keeping_commit = True
+        machine.put(b"key")
+        cluster.settle()
+        assert member.applied < member.committed
+        return machine.start_steps(caught_up())
+
+    call = begun()
+    cluster.settle()
+    assert call not in machine.replies
+    member.writer.is_keeping_commit = False
+    cluster.settle()
+    assert machine.replies[call] == b"1"
+    assert cluster.answer(machine, begun(), 2.0) == b"0"
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_a_signal_resumes_those_who_wait_for_it_once(signal: Signal) -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+    ended: list[str] = []
+
+    def waiting(name: str, seconds: float) -> Steps:
+        yield Signalled(signal, machine.now + seconds)
+        ended.append(name)
+        return None
+
+    machine.start_steps(waiting("signalled", 3.0))
+    machine.start_steps(waiting("out of time", 1.0))
+    gone = machine.start_steps(waiting("gone", 2.0))
+    cluster.pass_time(1.5)
+    assert ended == ["out of time"]
+    machine.running.cancel(gone)
+    machine.running.procedures.signal(signal)
+    cluster.settle()
+    assert ended == ["out of time", "signalled"]
+    cluster.pass_time(3.0)
+    assert len(ended) == 2
+
+
+def test_nothing_is_left_of_clients_that_give_up() -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+
+    def waiting() -> Steps:
+        yield Signalled(Signal.LEADER)
+        return None
+
+    for _ in range(10):
+        call = machine.start_steps(waiting())
+        machine.turn()
+        machine.running.cancel(call)
+    assert not machine.running.procedures._signalled[Signal.LEADER]
