@@ -87,42 +87,43 @@ class ServerLoop:
         self._is_scheduled = False
         if self.ended.done():
             return
+        edge, server, jobs = self._edge, self.server, self.jobs
         try:
-            self._take_turn(clock())
-            server = self.server
-            if server.is_published and not self.published.done():
-                self.published.set_result(None)
-            if server.phase is Phase.ENDED:
-                self._loop.remove_reader(self._edge.fileno())
-                self.ended.set_result(None)
-            elif server.phase is Phase.CLOSING:
-                # Nobody polls the edge any more, so it is not asked to wake anybody.
-                self._sleep_until(server.wake_at(clock()))
-            elif server.is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
-                self.wake()
+            now = clock()
+            edge.awake()
+            calls_max, bytes_max = server.room
+            if calls_max > 0 and bytes_max > 0:
+                requests, events = edge.poll(calls_max, bytes_max)
+                if self.doorman is not None:
+                    events = self.doorman.admit(events)
             else:
-                self._sleep_until(server.wake_at(clock()))
+                requests, events = [], []
+            server.turn(now, requests, events, self.dialer.poll(), jobs.take_ended())
+            while started := server.take_jobs():
+                jobs.submit(started, server.inline_bytes_max)
+                ended = jobs.take_ended()
+                if not ended:
+                    break
+                server.resume_turn(now, ended)
+            self._end_turn(server)
         except Exception as error:
             # Nothing goes on after an error that nobody foresaw.
             self._fail(error)
 
-    def _take_turn(self, now: float) -> None:
-        edge, server, jobs = self._edge, self.server, self.jobs
-        edge.awake()
-        calls_max, bytes_max = server.room
-        if calls_max > 0 and bytes_max > 0:
-            requests, events = edge.poll(calls_max, bytes_max)
-            if self.doorman is not None:
-                events = self.doorman.admit(events)
+    def _end_turn(self, server: Server) -> None:
+        """Arrange for the next turn, unless this was the last one."""
+        if server.is_published and not self.published.done():
+            self.published.set_result(None)
+        if server.phase is Phase.ENDED:
+            self._loop.remove_reader(self._edge.fileno())
+            self.ended.set_result(None)
+        elif server.phase is Phase.CLOSING:
+            # Nobody polls the edge any more, so it is not asked to wake anybody.
+            self._sleep_until(server.wake_at(clock()))
+        elif server.is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
+            self.wake()
         else:
-            requests, events = [], []
-        server.turn(now, requests, events, self.dialer.poll(), jobs.take_ended())
-        while started := server.take_jobs():
-            jobs.submit(started, server.inline_bytes_max)
-            ended = jobs.take_ended()
-            if not ended:
-                return
-            server.resume_turn(now, ended)
+            self._sleep_until(server.wake_at(clock()))
 
     def _sleep_until(self, moment: float) -> None:
         """Be woken by then, if nothing happens before."""

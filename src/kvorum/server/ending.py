@@ -45,7 +45,6 @@ class Ending:
         "_server",
         "_until",
         "look_at",
-        "phase",
     )
 
     def __init__(self, server: Server, edge: ServerEdge, logger: Logger) -> None:
@@ -55,13 +54,12 @@ class Ending:
         # The last term whose leadership was offered to others.
         self._handed_over_term = 0
         self._until = self._quiet_by = self._drained_by = 0.0
-        self.phase = Phase.SERVING
         self.look_at = 0.0
         """When to look again, while the files are being closed."""
 
     def begin(self, now: float) -> None:
         """Begin to end, unless that has begun."""
-        if self.phase is Phase.SERVING:
+        if self._server.phase is Phase.SERVING:
             config = self._server.member.config
             self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
             self._enter(Phase.DRAINING, now + config.request_seconds_max)
@@ -69,11 +67,11 @@ class Ending:
 
     def advance(self, now: float) -> None:
         """Go on, as far as that is possible now."""
-        if self.phase is Phase.DRAINING:
+        if self._server.phase is Phase.DRAINING:
             self._drain(now)
-        elif self.phase is Phase.FLUSHING:
+        elif self._server.phase is Phase.FLUSHING:
             self._flush(now)
-        elif self.phase is Phase.CLOSING:
+        elif self._server.phase is Phase.CLOSING:
             self._close(now)
 
     def _drain(self, now: float) -> None:
@@ -128,7 +126,7 @@ class Ending:
         if (server.member.out.jobs or server.jobs_under_way) and now < self._until:
             self.look_at = now + CLOSE_LOOK_SECONDS
         else:
-            self.phase = Phase.ENDED
+            self._server.phase = Phase.ENDED
 
     def _enter(self, phase: Phase, until: float) -> None:
-        self.phase, self._until = phase, until
+        self._server.phase, self._until = phase, until

@@ -82,6 +82,8 @@ class Server:
         self.services = Services(member, self.calls, operations_max=settings.operations_max)
         self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
         self.figures = ServerFigures()
+        self.phase = Phase.SERVING
+        """How far it is on its way to its end; `ending` leads it there."""
         self.ending = Ending(self, edge, logger)
         self.peer_listeners: set[int] = set()
         """Numbers of the listeners at which other members ask."""
@@ -121,17 +123,12 @@ class Server:
     # What it wants of whoever runs it.
 
     @property
-    def phase(self) -> Phase:
-        """How far it is on its way to its end."""
-        return self.ending.phase
-
-    @property
     def room(self) -> tuple[int, int]:
         """How many calls, and how many bytes of them, may be handed to the next turn.
 
         Nothing, if either is not above 0.
         """
-        if self._requests or self._events or self.ending.phase in (Phase.CLOSING, Phase.ENDED):
+        if self._requests or self._events or self.phase in (Phase.CLOSING, Phase.ENDED):
             return NOTHING
         calls_max, bytes_max = self.services.room
         return min(calls_max, CALLS_PER_TURN), min(bytes_max, BYTES_PER_TURN)
@@ -152,7 +149,7 @@ class Server:
 
     def wake_at(self, now: float) -> float:
         """Return when a turn has something to do although nothing arrives until then."""
-        if self.ending.phase is Phase.CLOSING:
+        if self.phase is Phase.CLOSING:
             return self.ending.look_at
         return min(self._next_tick, self._peers_at, self.member.wake_at(now))
 
@@ -175,7 +172,7 @@ class Server:
         Requests and events are what `room` left room for. Raises what stopped the member.
         """
         member, peers = self.member, self.peers
-        if self.ending.phase is Phase.CLOSING:
+        if self.phase is Phase.CLOSING:
             self._take_ended(ended)
             self.ending.advance(now)
             return
@@ -197,7 +194,11 @@ class Server:
         self._take_ended(ended)
         if self._requests or self._events:
             self._is_idle = False
-            self._serve_clients(deadline)
+            if self._requests:
+                served = self.services.serve(self._requests, deadline)
+                self._requests = self._requests[served:]
+            if self._events and not self._requests:
+                self._serve_events(deadline)
             if self._requests or self._events:
                 # They had all the time there was; the member has its own.
                 deadline = self._clock() + self.turn_seconds
@@ -218,7 +219,7 @@ class Server:
 
     def resume_turn(self, now: float, ended: Sequence[Ended]) -> None:
         """Go on with the turn after jobs that ended as soon as they were begun."""
-        if self.ending.phase is Phase.CLOSING:
+        if self.phase is Phase.CLOSING:
             self._take_ended(ended)
             return
         self._take_ended(ended)
@@ -239,12 +240,12 @@ class Server:
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
         self.is_busy = is_busy or bool(self._requests or self._events)
-        if self.ending.phase is not Phase.SERVING:
+        if self.phase is not Phase.SERVING:
             self.ending.advance(now)
 
     def _answer(self, now: float) -> None:
         """Give clients their answers, unless they were told that there are no more."""
-        if self.ending.phase in (Phase.SERVING, Phase.DRAINING):
+        if self.phase in (Phase.SERVING, Phase.DRAINING):
             self.services.deliver(now)
 
     def _take_ended(self, ended: Sequence[Ended]) -> None:
@@ -275,25 +276,17 @@ class Server:
                 break
         self._events = rest
 
-    def _serve_clients(self, deadline: float) -> None:
-        """Serve requests, then events, until the deadline; the rest stays in its order."""
+    def _serve_events(self, deadline: float) -> None:
+        """Serve events of clients, until the deadline; the rest stays in its order."""
         services, front, clock = self.services, self.front, self._clock
-        if self._requests:
-            served = services.serve(self._requests, deadline)
-            self._requests = self._requests[served:] if served < len(self._requests) else ()
-            if self._requests:
-                return
-        if not self._events:
-            return
         served = 0
         for kind, call, detail in self._events:
-            served += 1
             if call in self.peers.open or (
                 kind == EventKind.HTTP_OPENED and detail[0] in self.peer_listeners
             ):
                 # What `_serve_peers` had no time for: it comes first in the next turn.
-                served -= 1
                 break
+            served += 1
             if kind == EventKind.HTTP_OPENED or call in front.open:
                 front.handle(kind, call, detail)
             else:
