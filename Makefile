@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -120,6 +120,9 @@ abuse: setup $(TRY_ORACLE) ## Attack the server and a real etcd beside it, and p
 trace-put: setup ## Show, system call by system call, that an answer follows its fdatasync
 	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq strace; }
 	$(BIN)/python -m bench.trace
+
+put-hops: setup ## Count the functions that a put passes in the server, room by room
+	$(BIN)/python -m bench.hops
 
 bench-edge: setup h2load $(TRY_ORACLE) ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
