@@ -5,19 +5,21 @@ ever show.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind
 from kvorum.member.alarms import AlarmType
-from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
 from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
 from kvorum.mvcc.hashes import HashRows
 from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.rpc.services import Services
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
 from sim.edge import CLIENT_DELAY, SimulatedEdge
 from sim.entering import Entrance
 from sim.faults import Faults, without_faults
@@ -120,11 +122,12 @@ class Cluster:
     def _set_up(self, number: int, initial_cluster: InitialCluster) -> Machine:
         """Make a machine with an empty disk."""
         world, faults = self._world, self.faults
-        config = MemberConfig(
+        defaults = member_config(make_config({}), "/data/member")
+        config = replace(
+            defaults,
             name=f"m{number}",
-            directory="/data/member",
             client_urls=(f"http://m{number}:2379",),
-            quota_bytes=self._quota_bytes,
+            quota_bytes=self._quota_bytes or defaults.quota_bytes,
             strict_reconfig=self._is_strict,
             initial_cluster=initial_cluster,
             **self._options,  # type: ignore[arg-type]
