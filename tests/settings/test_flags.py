@@ -114,10 +114,13 @@ def test_a_member_has_defaults_only_for_what_no_flag_decides() -> None:
         "feature-gates": gates("AllAlpha=true,FastLeaseKeepAlive=false"),
         "auto-compaction-retention": "7",
     }
-    usual, other = member_config(Config(), "here"), member_config(fill(given), "there")
+    usual = member_config(Config(), "here")
+    by_revision = member_config(fill(given | {"auto-compaction-mode": "revision"}), "there")
+    by_age = member_config(fill(given | {"auto-compaction-mode": "periodic"}), "there")
     decided = {
         each.name
         for each in fields(MemberConfig)
+        for other in (by_revision, by_age)
         if getattr(usual, each.name) != getattr(other, each.name)
     }
     assert decided == {each.name for each in fields(MemberConfig) if each.default is NO_DEFAULT}

@@ -87,6 +87,12 @@ class MemberConfig:
     flush_writes_max: int
     compaction_batch: int
     compaction_pause_seconds: float
+    retention_seconds: float
+    """The leader compacts what is older; 0 is never."""
+    retention_revisions: int
+    """The leader compacts all but so many revisions; 0 is never."""
+    retention_check_seconds: float = 300.0
+    """How often it looks for more revisions than that."""
     lease_checkpoints: bool
     fast_keep_alive: bool
     """A lease that is known is renewed without waiting for what is committed to be applied."""

@@ -51,7 +51,6 @@ from kvorum.process.jobs import JobRunner
 from kvorum.process.notify import notify_ready
 from kvorum.process.runtime import Runtime
 from kvorum.rpc.services import Services
-from kvorum.server.compaction import start_auto_compaction
 from kvorum.server.endpoints import Endpoints
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.settings.values import duration_text
@@ -148,7 +147,6 @@ class Server:
         environments = LmdbEnvironments(native_rows())
         member = self._recover(settings, files, environments)
         self._check(member)
-        start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
         runtime = Runtime(

@@ -3,6 +3,7 @@
 from kvorum.member.config import MemberConfig
 from kvorum.membership.bootstrap import parse_initial_cluster
 from kvorum.settings.config import Config
+from kvorum.settings.values import SECOND
 
 
 def member_config(config: Config, directory: str) -> MemberConfig:
@@ -11,6 +12,7 @@ def member_config(config: Config, directory: str) -> MemberConfig:
     Raises BootstrapError if the initial cluster cannot be read.
     """
     gates = config.gates
+    is_by_age = config.compaction_mode == "periodic"
     return MemberConfig(
         name=config.name,
         directory=directory,
@@ -34,6 +36,8 @@ def member_config(config: Config, directory: str) -> MemberConfig:
         flush_writes_max=config.batch_writes_max,
         compaction_batch=config.compaction_batch_revisions,
         compaction_pause_seconds=config.compaction_sleep_seconds,
+        retention_seconds=config.compaction_retention / SECOND if is_by_age else 0.0,
+        retention_revisions=0 if is_by_age else config.compaction_retention,
         lease_checkpoints=gates["LeaseCheckpoint"],
         fast_keep_alive=gates["FastLeaseKeepAlive"],
         initial_corrupt_check=gates["InitialCorruptCheck"],
