@@ -11,10 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvorum.backend.backend import Limits as BackendLimits
+from kvorum.edge import Limits as EdgeLimits
 from kvorum.member.config import MemberConfig
+from kvorum.mvcc.watch.hub import PROGRESS_SECONDS
 from kvorum.net.urls import url
+from kvorum.peer.cluster.peering import Settings as PeeringSettings
+from kvorum.peer.transport.settings import Settings as TransportSettings
 from kvorum.settings.checks import fill, make_config
-from kvorum.settings.config import ROWS, Config, ConfigError
+from kvorum.settings.config import GRPC_OVERHEAD_BYTES, ROWS, Config, ConfigError
 from kvorum.settings.environment import (
     PREFIXES,
     EnvironmentRefusedError,
@@ -124,6 +129,27 @@ def test_a_member_has_defaults_only_for_what_no_flag_decides() -> None:
         if getattr(usual, each.name) != getattr(other, each.name)
     }
     assert decided == {each.name for each in fields(MemberConfig) if each.default is NO_DEFAULT}
+
+
+def test_parts_that_can_stand_alone_have_the_defaults_of_the_flags() -> None:
+    config = make_config({})
+    edge = EdgeLimits()
+    assert edge.request_bytes_max == config.request_bytes_max + GRPC_OVERHEAD_BYTES
+    assert edge.streams_per_connection_max == config.streams_max
+    assert edge.ping_seconds_min == config.client_ping_seconds_min
+    assert edge.keepalive_seconds == config.keepalive_seconds
+    assert edge.keepalive_timeout_seconds == config.keepalive_timeout_seconds
+    backend = BackendLimits()
+    assert (backend.flush_seconds, backend.flush_writes) == (
+        config.batch_seconds,
+        config.batch_writes_max,
+    )
+    transport = TransportSettings(None, 1.0, lambda: 0.0)
+    peering = PeeringSettings(peer_urls=())
+    for part in (transport, peering):
+        assert part.read_seconds_max == config.peer_read_seconds
+        assert part.write_seconds_max == config.peer_write_seconds
+    assert config.progress_notify_seconds == PROGRESS_SECONDS
 
 
 @flags

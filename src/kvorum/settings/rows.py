@@ -49,7 +49,7 @@ DEFAULT: Final = "default"
 def flag(
     name: str, kind: Kind[Value], default: str, section: str, text: str, *, zero: str = ""
 ) -> Value:
-    """Return the field of a data class that a flag fills."""
+    """Return the field of a data class that a flag fills; for a type checker, its value."""
     row = Flag(name, kind, default, section, text, zero=default if zero == DEFAULT else zero)
     value = kind.parse(default)
     if row.zero and not value:
