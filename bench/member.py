@@ -20,10 +20,12 @@ from kvorum.api.requests import parse_put, parse_range, parse_txn
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
 from kvorum.member import requests
-from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.config import Seams
 from kvorum.member.member import Member
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
 from kvorum.wal import AppendLog
 
 ROUNDS = 25
@@ -38,11 +40,7 @@ class Machine:
     def __init__(self, directory: str) -> None:
         self.files = RealFiles()
         self.environments = LmdbEnvironments()
-        config = MemberConfig(
-            directory=f"{directory}/member",
-            initial_cluster={"default": ("http://127.0.0.1:2380",)},
-            snapshot_entries=1_000_000,
-        )
+        config = member_config(make_config({"snapshot-count": 1_000_000}), f"{directory}/member")
         logger = logging.getLogger("bench")
         logger.setLevel(logging.ERROR)
         seams = Seams(

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,12 +36,14 @@ from kvorum.edge.interface import EventKind
 from kvorum.files.interface import read_file
 from kvorum.files.real import RealFiles
 from kvorum.member import requests
-from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.config import Seams
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.raft.messages import Message
 from kvorum.rpc.services import Services
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
 from kvorum.snap import ReceivedDatabase
 from kvorum.wal import AppendLog
 
@@ -102,9 +105,9 @@ class Machine:
         self.cluster = cluster
         self.files = RealFiles()
         self.environments = LmdbEnvironments()
-        config = MemberConfig(
+        config = replace(
+            member_config(make_config({}), f"{directory}/member"),
             name=name,
-            directory=f"{directory}/member",
             initial_cluster=URLS,
             snapshot_entries=20_000,
             catch_up_entries=1_000,

@@ -5,19 +5,23 @@ ever show.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.edge.interface import EventKind
 from kvorum.member.alarms import AlarmType
-from kvorum.member.config import MemberConfig
 from kvorum.member.member import Member
 from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
 from kvorum.mvcc.hashes import HashRows
+from kvorum.mvcc.store import Store
 from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.rpc.services import Services
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
 from sim.edge import CLIENT_DELAY
 from sim.entering import Entrance
 from sim.faults import Faults, without_faults
@@ -34,6 +38,8 @@ from sim.world import World
 
 DIFFERS = "found data inconsistency with peers"
 """What a member says that stops because its hash is not that of others."""
+ROUNDING_SECONDS = 0.01
+"""What the moments of members may lack of what their intervals add up to."""
 ONE_CONFIGURATION = "one configuration"
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
@@ -111,11 +117,12 @@ class Cluster:
     def _set_up(self, number: int, initial_cluster: InitialCluster) -> Machine:
         """Make a machine with an empty disk."""
         world, faults = self._world, self.faults
-        config = MemberConfig(
+        defaults = member_config(make_config({}), "/data/member")
+        config = replace(
+            defaults,
             name=f"m{number}",
-            directory="/data/member",
             client_urls=(f"http://m{number}:2379",),
-            quota_bytes=self._quota_bytes,
+            quota_bytes=self._quota_bytes or defaults.quota_bytes,
             strict_reconfig=self._is_strict,
             initial_cluster=initial_cluster,
             **self._options,  # type: ignore[arg-type]
@@ -299,6 +306,8 @@ class Cluster:
                 "nothing unforeseen happens", f"{machine.name} {member.boundary.counts}"
             )
         store = member.store
+        if store.compacted_revision > self.history.compacted:
+            self._look_at_compaction(machine, store)
         revision = store.revision
         if revision != machine.seen_revision:
             if revision < machine.seen_revision:
@@ -347,6 +356,27 @@ class Cluster:
                 )
             appended = member.node.raft.log.last_index()
             self.nemesis.leads(machine, term, member.committed, appended)
+
+    def _look_at_compaction(self, machine: Machine, store: Store) -> None:
+        """Require that somebody asked for it, or that members need not keep what it forgets."""
+        history, config, now = self.history, machine.config, self._world.now
+        revision = store.compacted_revision
+        history.compacted = revision
+        if any(
+            isinstance(record.request, CompactionRequest) and record.request.revision == revision
+            for record in history.records
+        ):
+            return
+        age = now - history.first_seen.get(revision, 0.0)
+        newer = max(history.revision, store.revision) - revision
+        is_old = config.retention_seconds and age >= config.retention_seconds - ROUNDING_SECONDS
+        is_far = config.retention_revisions and newer >= config.retention_revisions
+        if not (is_old or is_far):
+            raise Violation(
+                "history is kept",
+                f"{machine.name} is compacted at {revision}, which nobody asked for, "
+                f"{newer} revisions ago and {age:.3f} s old",
+            )
 
     def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
         """Require that a hash is not what it would be without the damage of a row it is about."""

@@ -27,7 +27,9 @@ from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import Message
 from kvorum.raft.tracker import Configuration
 from kvorum.server.ending import Phase
-from kvorum.server.server import Server, ServerSettings
+from kvorum.server.server import Server
+from kvorum.server.settings import server_settings
+from kvorum.settings.checks import make_config
 from kvorum.wal import exists as log_exists
 from sim.disk import Disk, ProcessEnd
 from sim.edge import Answered, SimulatedEdge
@@ -53,7 +55,7 @@ _NOWHERE = Start(None, ())
 """The log tells."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
-_SETTINGS = ServerSettings()
+_SETTINGS = server_settings(make_config({}))
 
 
 class Machine:

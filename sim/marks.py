@@ -8,6 +8,7 @@ from kvorum.api import marks
 
 LISTED = (
     "append rejected",
+    "auto compaction",
     "compaction resumed",
     "entries of another leader replaced",
     "late read index answer",

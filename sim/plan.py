@@ -12,6 +12,8 @@ SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders sleep."""
 
+RETENTION_CHANCE = 0.3
+
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Plan:
@@ -67,7 +69,9 @@ def draw_plan(seed: int, members: int) -> Plan:
         faults=faults,
         fault_seconds=seconds,
         workload=workload,
-        options=options | draw_hash_checks(random, more),
+        options=options
+        | draw_hash_checks(random, more)
+        | draw_retention(Random(f"{seed}/retention")),
         waits_for_leases=waits_for_leases,
         waits_for_proposals=random.random() < 0.2,
     )
@@ -100,4 +104,16 @@ def draw_hash_checks(random: Random, more: Random) -> dict[str, object]:
         "corrupt_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
         "compact_hash_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
         "initial_corrupt_check": more.random() < 0.4,
+    }
+
+
+def draw_retention(random: Random) -> dict[str, object]:
+    """Return what history the leader keeps; mostly all of it."""
+    if random.random() >= RETENTION_CHANCE:
+        return {}
+    if random.random() < 0.5:
+        return {"retention_seconds": random.choice([0.3, 1.0, 3.0])}
+    return {
+        "retention_revisions": random.choice([1, 5, 50]),
+        "retention_check_seconds": random.choice([0.1, 0.5, 2.0]),
     }

@@ -7,6 +7,7 @@ can lose its power or be killed between any two calls of its disk.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -33,6 +34,8 @@ from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Steps
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message, encode_message
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
 from kvorum.snap import ReceivedDatabase
 
 HEARTBEAT_SECONDS = 0.1
@@ -207,9 +210,9 @@ class Cluster:
             machine.start()
 
     def config(self, name: str, **options: Any) -> MemberConfig:
-        return MemberConfig(
+        return replace(
+            member_config(make_config({}), "/data/member"),
             name=name,
-            directory="/data/member",
             client_urls=(f"http://{name}:2379",),
             heartbeat_seconds=HEARTBEAT_SECONDS,
             **(self.options | options),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kvorum.api.errors import COMPACTED, TIMEOUT
 from kvorum.api.pb.etcdserverpb import CompactionRequest, RangeRequest, RangeResponse
+from kvorum.member.autocompaction import by_age, by_revision
 from kvorum.member.waits import Propose, Until
-from kvorum.server.compaction import by_age, by_revision
 from tests.kvorum import running_kvorum
 from tests.process.client import connected
 
@@ -81,14 +81,14 @@ def test_only_the_leader_proposes_and_nothing_twice() -> None:
     member = Member()
     member.is_leader = False
     assert proposals(member, by_age(member, 10.0), 100.0) == []  # type: ignore[arg-type]
-    assert proposals(member, by_revision(member, 10), 1000.0) == []  # type: ignore[arg-type]
+    assert proposals(member, by_revision(member, 10, 300.0), 1000.0) == []  # type: ignore[arg-type]
 
 
-def test_by_revision_every_five_minutes() -> None:
+def test_by_revision_at_every_check() -> None:
     member = Member()
-    found = proposals(member, by_revision(member, 100), 1000.0)  # type: ignore[arg-type]
+    found = proposals(member, by_revision(member, 100, 300.0), 1000.0)  # type: ignore[arg-type]
     assert found == [(300.0, 2901), (600.0, 5901), (900.0, 8901)]
-    assert proposals(member, by_revision(member, 10**9), 1000.0) == []  # type: ignore[arg-type]
+    assert proposals(member, by_revision(member, 10**9, 300.0), 1000.0) == []  # type: ignore[arg-type]
 
 
 def test_old_revisions_go_by_themselves(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kvorum.membership.bootstrap import BootstrapError
 from kvorum.membership.documents import Member, encode_members
 from kvorum.net.credentials import Credentials, DialSettings
 from kvorum.process.entering import enter
-from kvorum.settings.config import make_config
+from kvorum.settings.checks import make_config
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 

@@ -193,7 +193,7 @@ def test_a_disk_without_room_for_a_segment_is_refused(
 ) -> None:
     from kvorum.files.real import RealFiles
     from kvorum.process.directory import DirectoryRefusedError, prepare_directory
-    from kvorum.settings.config import make_config
+    from kvorum.settings.checks import make_config
     from kvorum.telemetry.logs import Logger
 
     system = os.statvfs(tmp_path)
@@ -221,7 +221,7 @@ def test_what_a_start_removes_counts_as_room(
 ) -> None:
     from kvorum.files.real import RealFiles
     from kvorum.process.directory import DirectoryRefusedError, prepare_directory
-    from kvorum.settings.config import make_config
+    from kvorum.settings.checks import make_config
     from kvorum.telemetry.logs import Logger
 
     system = os.statvfs(tmp_path)

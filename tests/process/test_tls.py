@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kvorum.edge import CIPHER_SUITES, INCIDENTS, Edge
 from kvorum.net.certificates import self_signed
-from kvorum.net.security import read_security, tls_settings
+from kvorum.net.security import tls_settings
 from kvorum.settings import values
-from kvorum.settings.config import ConfigError, make_config, suggestions
-from kvorum.settings.flags import DEFAULTS
+from kvorum.settings.checks import make_config
+from kvorum.settings.config import ConfigError
+from kvorum.settings.suggestions import suggestions
 from kvorum.telemetry.incidents import MESSAGES, IncidentLog
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
@@ -266,11 +267,11 @@ def test_flags_that_cannot_be_followed(given: dict[str, object], text: str) -> N
 
 
 def test_flags_of_peers_are_understood() -> None:
-    flags = {**DEFAULTS, "peer-cert-allowed-cn": ("a",), "peer-trusted-ca-file": "ca"}
-    security = read_security(flags, "peer-")
+    flags: dict[str, object] = {"peer-cert-allowed-cn": ("a",), "peer-trusted-ca-file": "ca"}
+    security = make_config(flags).peer_security
     assert (security.allowed_names, security.trusted_ca_file) == (("a",), "ca")
-    with pytest.raises(ValueError, match="mutually exclusive"):
-        read_security({**flags, "peer-cert-allowed-hostname": ("b",)}, "peer-")
+    with pytest.raises(ConfigError, match="mutually exclusive"):
+        make_config({**flags, "peer-cert-allowed-hostname": ("b",)})
 
 
 def test_cipher_suites_by_the_names_of_go() -> None:

@@ -13,11 +13,12 @@ import pytest
 from kvorum.edge import TlsSettings
 from kvorum.member.boundary import Boundary
 from kvorum.net.credentials import DialSettings
-from kvorum.net.security import dial_settings, read_security, tls_settings
+from kvorum.net.security import Security, dial_settings, tls_settings
 from kvorum.process.doorman import Doorman
 from kvorum.settings import values
-from kvorum.settings.config import ConfigError, make_config, suggestions
-from kvorum.settings.flags import DEFAULTS
+from kvorum.settings.checks import make_config
+from kvorum.settings.config import ConfigError
+from kvorum.settings.suggestions import suggestions
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
 from tests.edge.service import WAIT_SECONDS
@@ -136,32 +137,32 @@ def test_certificates_that_members_make(tmp_path: Path) -> None:
 # What the flags become.
 
 
-def flagged(**given: object) -> dict[str, object]:
-    return {**DEFAULTS, **{name.replace("_", "-"): value for name, value in given.items()}}
+def secured(given: dict[str, object]) -> Security:
+    return make_config(given).peer_security
 
 
 def test_what_is_dialed_with(tmp_path: Path) -> None:
     urls = values.urls("https://127.0.0.1:2380")
-    named = flagged(
-        peer_cert_file="c",
-        peer_key_file="k",
-        peer_trusted_ca_file="a",
-        peer_cert_allowed_cn=("m",),
-        tls_max_version="TLS1.2",
-    )
-    settings = dial_settings(read_security(named, "peer-"), urls, tmp_path)
+    named: dict[str, object] = {
+        "peer-cert-file": "c",
+        "peer-key-file": "k",
+        "peer-trusted-ca-file": "a",
+        "peer-cert-allowed-cn": ("m",),
+        "tls-max-version": "TLS1.2",
+    }
+    settings = dial_settings(secured(named), urls, tmp_path)
     assert settings == DialSettings(
         "c", "k", "a", allowed_names=("m",), version_max="TLS1.2", cipher_suites=()
     )
     other = {**named, "peer-client-cert-file": "x", "peer-client-key-file": "y"}
-    settings = dial_settings(read_security(other, "peer-"), urls, tmp_path)
+    settings = dial_settings(secured(other), urls, tmp_path)
     assert (settings.cert_file, settings.key_file, settings.insecure) == ("x", "y", False)
-    own = read_security(flagged(peer_auto_tls=True), "peer-")
+    own = secured({"peer-auto-tls": True})
     settings = dial_settings(own, urls, tmp_path)
     assert settings.insecure and settings.cert_file == str(tmp_path / "cert.pem")
     (listened,) = tls_settings(own, urls, tmp_path).values()
     assert isinstance(listened, TlsSettings) and listened.cert_file == settings.cert_file
-    assert dial_settings(read_security(flagged(), "peer-"), urls, tmp_path) == DialSettings()
+    assert dial_settings(secured({}), urls, tmp_path) == DialSettings()
 
 
 def test_flags_of_peers_that_do_not_fit() -> None:

@@ -7,6 +7,7 @@ messages or bytes; each is answered by the same code that serves the real edge.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -18,10 +19,12 @@ from kvorum.backend.memory import MemoryEnvironments
 from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
 from kvorum.files import Files
 from kvorum.files.memory import MemoryFiles
-from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.config import Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.rpc.services import Services
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
 NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
@@ -125,7 +128,8 @@ class Harness:
         urls = ("http://127.0.0.1:2",)
         # Small, because a disk in memory is filled with zeros when a segment is prepared.
         options.setdefault("segment_bytes", 1 << 20)
-        config = MemberConfig(directory=directory, initial_cluster={"default": urls}, **options)
+        defaults = member_config(make_config({}), directory)
+        config = replace(defaults, initial_cluster={"default": urls}, **options)
         seams = Seams(
             files=files,
             environments=environments,

@@ -2,23 +2,36 @@
 
 import re
 import subprocess
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvorum.backend.backend import Limits as BackendLimits
+from kvorum.edge import Limits as EdgeLimits
+from kvorum.member.config import MemberConfig
+from kvorum.mvcc.watch.hub import PROGRESS_SECONDS
 from kvorum.net.urls import url
-from kvorum.settings.config import ConfigError, make_config, suggestions
+from kvorum.peer.cluster.peering import Settings as PeeringSettings
+from kvorum.peer.transport.settings import Settings as TransportSettings
+from kvorum.settings.checks import fill, make_config
+from kvorum.settings.config import GRPC_OVERHEAD_BYTES, ROWS, Config, ConfigError
 from kvorum.settings.environment import (
     PREFIXES,
     EnvironmentRefusedError,
     from_environment,
     variables_of,
 )
-from kvorum.settings.flags import BOOL, DEFAULTS, FLAGS, Flag, FlagError, parse_arguments
+from kvorum.settings.flags import FLAGS, MISSING, UNUSED, FlagError, parse_arguments
 from kvorum.settings.gates import gates
 from kvorum.settings.help import flags_text
+from kvorum.settings.member import member_config
+from kvorum.settings.rows import BOOL, Flag
+from kvorum.settings.suggestions import suggestions
 from kvorum.settings.values import duration, duration_text
 from tests.etcd import binary, is_target
 
@@ -43,9 +56,13 @@ SPECIAL = {
 REFUSE_LATER = "--heartbeat-interval=0"
 
 
+def default(flag: Flag) -> object:
+    return flag.kind.parse(flag.default)
+
+
 def other_text(flag: Flag) -> str:
     if flag.kind is BOOL:
-        return "false" if DEFAULTS[flag.name] else "true"
+        return "false" if default(flag) else "true"
     return SPECIAL.get(flag.name, OTHERS[flag.kind.name])
 
 
@@ -56,13 +73,83 @@ flags = pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_every_flag_by_command_line(flag: Flag) -> None:
     text = other_text(flag)
     value = flag.kind.parse(text)
-    assert value != DEFAULTS[flag.name]
+    assert value != default(flag)
     for dashes in ("-", "--"):
         assert parse_arguments([f"{dashes}{flag.name}={text}"]) == ({flag.name: value}, [])
         if flag.kind is BOOL:
             assert parse_arguments([f"{dashes}{flag.name}"]) == ({flag.name: True}, [])
         else:
             assert parse_arguments([f"{dashes}{flag.name}", text]) == ({flag.name: value}, [])
+
+
+def test_every_flag_has_one_row() -> None:
+    names = [flag.name for flag in FLAGS]
+    assert len(names) == len(set(names))
+    assert all(flag.missing for flag in MISSING)
+    assert not any(flag.missing for flag in (*ROWS.values(), *UNUSED))
+
+
+@pytest.mark.parametrize("field", ROWS)
+def test_a_flag_fills_its_field_and_no_other(field: str) -> None:
+    flag = ROWS[field]
+    value = flag.kind.parse(other_text(flag))
+    changed: dict[str, Any] = {field: value}
+    assert fill({flag.name: value}) == replace(Config(), **changed) != Config()
+
+
+@pytest.mark.parametrize("flag", [*MISSING, *UNUSED], ids=lambda flag: flag.name)
+def test_a_flag_without_a_field_fills_none(flag: Flag) -> None:
+    assert fill({flag.name: flag.kind.parse(other_text(flag))}) == Config()
+
+
+def test_what_zero_stands_for() -> None:
+    config = fill({flag.name: flag.kind.parse("0") for flag in ROWS.values() if flag.zero})
+    assert (config.snapshot_entries, config.catch_up_entries) == (10_000, 5_000)
+    assert config.quota_bytes == 2 * 1024**3
+    assert (config.batch_seconds, config.batch_writes_max) == (0.1, 10_000)
+    assert (config.compaction_batch_revisions, config.compaction_sleep_seconds) == (1000, 0.01)
+    assert (config.progress_notify_seconds, config.slow_request_seconds) == (600.0, 0.3)
+    assert config == Config()
+
+
+def test_a_member_has_defaults_only_for_what_no_flag_decides() -> None:
+    given = {flag.name: flag.kind.parse(other_text(flag)) for flag in ROWS.values()}
+    given |= {
+        "initial-cluster": "other=http://other:2380",
+        "feature-gates": gates("AllAlpha=true,FastLeaseKeepAlive=false"),
+        "auto-compaction-retention": "7",
+    }
+    usual = member_config(Config(), "here")
+    by_revision = member_config(fill(given | {"auto-compaction-mode": "revision"}), "there")
+    by_age = member_config(fill(given | {"auto-compaction-mode": "periodic"}), "there")
+    decided = {
+        each.name
+        for each in fields(MemberConfig)
+        for other in (by_revision, by_age)
+        if getattr(usual, each.name) != getattr(other, each.name)
+    }
+    assert decided == {each.name for each in fields(MemberConfig) if each.default is NO_DEFAULT}
+
+
+def test_parts_that_can_stand_alone_have_the_defaults_of_the_flags() -> None:
+    config = make_config({})
+    edge = EdgeLimits()
+    assert edge.request_bytes_max == config.request_bytes_max + GRPC_OVERHEAD_BYTES
+    assert edge.streams_per_connection_max == config.streams_max
+    assert edge.ping_seconds_min == config.client_ping_seconds_min
+    assert edge.keepalive_seconds == config.keepalive_seconds
+    assert edge.keepalive_timeout_seconds == config.keepalive_timeout_seconds
+    backend = BackendLimits()
+    assert (backend.flush_seconds, backend.flush_writes) == (
+        config.batch_seconds,
+        config.batch_writes_max,
+    )
+    transport = TransportSettings(None, 1.0, lambda: 0.0)
+    peering = PeeringSettings(peer_urls=())
+    for part in (transport, peering):
+        assert part.read_seconds_max == config.peer_read_seconds
+        assert part.write_seconds_max == config.peer_write_seconds
+    assert config.progress_notify_seconds == PROGRESS_SECONDS
 
 
 @flags
@@ -131,7 +218,7 @@ def test_other_members_are_dialed_from_the_first_address_that_is_advertised(
 def test_a_flag_for_a_missing_feature_says_so(flag: Flag) -> None:
     if not flag.missing:
         return
-    make_config({flag.name: DEFAULTS[flag.name]})
+    make_config({flag.name: default(flag)})
     with pytest.raises(ConfigError, match=f"--{flag.name}: {flag.missing} is not supported"):
         make_config({flag.name: flag.kind.parse(other_text(flag))})
 

@@ -28,7 +28,7 @@ def open_backend(
     """Open the database in a directory, which exists; make it if there is none.
 
     One process at a time can. What a crash left over is removed, and a database of an older
-    format is converted. `quota_bytes` is as configured: 0 for the default, negative for none.
+    format is converted. Room is reserved for `quota_bytes`, which is negative for none.
     """
     map_bytes = reserved_bytes(quota_bytes)
     with ExitStack() as undo:

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-DEFAULT_QUOTA_BYTES = 2 << 30
 PUT_BYTES: Final = 256
 """What a put counts beside its key and value."""
 LEASE_GRANT_BYTES: Final = 64
@@ -14,13 +13,8 @@ _MAP_QUOTAS = 16
 
 
 def effective_quota(configured: int) -> int | None:
-    """Return the quota in bytes; None if there is none.
-
-    0 stands for the default, a negative number for no quota.
-    """
-    if configured < 0:
-        return None
-    return configured or DEFAULT_QUOTA_BYTES
+    """Return the quota in bytes; None if there is none, which is a negative number."""
+    return None if configured < 0 else configured
 
 
 def reserved_bytes(configured: int) -> int:

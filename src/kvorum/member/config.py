@@ -1,7 +1,7 @@
 """What a member is told, and the seams through which it reaches the world."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvorum.backend.environment import Environments
 from kvorum.files import Files
@@ -31,27 +31,27 @@ class Seams:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class MemberConfig:
-    """The options of one member; the defaults are etcd's."""
+    """The options of one member. What flags decide has no default here."""
 
-    name: str = "default"
+    name: str
     directory: str
     """Holds `wal/` and `snap/`; etcd's `<data-dir>/member`. The directory above exists."""
-    wal_directory: str = ""
-    """In place of `<directory>/wal`."""
-    initial_cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wal_directory: str
+    """In place of `<directory>/wal`, unless it is empty."""
+    initial_cluster: Mapping[str, tuple[str, ...]]
     """Names and peer URLs of the members of a new cluster; used when there is no log yet."""
-    initial_cluster_token: str = "etcd-cluster"  # noqa: S105 (not a secret)
+    initial_cluster_token: str
     joins: tuple[int, int] | None = None
     """Member and cluster id, to join a cluster that exists; `initial_cluster` is not used."""
-    force_new_cluster: bool = False
+    force_new_cluster: bool
     """Make this member the only one; its log has to exist. For a cluster without a quorum."""
-    client_urls: tuple[str, ...] = ()
+    client_urls: tuple[str, ...]
     """Published to the cluster after the start."""
 
-    heartbeat_seconds: float = 0.1
+    heartbeat_seconds: float
     """The caller calls `tick` that often."""
-    election_ticks: int = 10
-    pre_vote: bool = True
+    election_ticks: int
+    pre_vote: bool
     message_bytes_max: int = MEBIBYTE
     inflight_messages_max: int = 512
     uncommitted_bytes_max: int = 128 * MEBIBYTE
@@ -59,18 +59,18 @@ class MemberConfig:
     inflight_bytes_max: int = 32 * MEBIBYTE
     """Entries on their way to a peer; less than the transport keeps for one before it drops."""
 
-    request_bytes_max: int = 1_572_864
+    request_bytes_max: int
     unapplied_entries_max: int = 5000
     """Proposals are refused while more is committed and not applied."""
-    quota_bytes: int = 0
-    """0 is 2 GiB; negative is without limit."""
-    learners_max: int = 1
-    strict_reconfig: bool = True
+    quota_bytes: int
+    """Negative is without limit."""
+    learners_max: int
+    strict_reconfig: bool
     """Changes of the membership that endanger the quorum are refused."""
 
-    snapshot_entries: int = 10_000
+    snapshot_entries: int
     """A `.snap` file is written when so many entries were applied since the last one."""
-    catch_up_entries: int = 5000
+    catch_up_entries: int
     """Entries kept for followers behind the newest that the backend holds durably."""
     catch_up_bytes_max: int = 128 * MEBIBYTE
     """What these entries take in memory; a follower that lacks dropped ones gets an image."""
@@ -80,23 +80,29 @@ class MemberConfig:
     """With more of the log in memory, what is not applied or durable yet is too much: proposals
     are refused, and entries of the leader are not taken, as if they were lost."""
     segment_bytes: int = SEGMENT_BYTES
-    snapshots_kept: int = 5
-    segments_kept: int = 5
+    snapshots_kept: int
+    segments_kept: int
 
-    flush_seconds: float = 0.1
-    flush_writes_max: int = 10_000
-    compaction_batch: int = 1000
-    compaction_pause_seconds: float = 0.01
-    lease_checkpoints: bool = False
-    fast_keep_alive: bool = True
+    flush_seconds: float
+    flush_writes_max: int
+    compaction_batch: int
+    compaction_pause_seconds: float
+    retention_seconds: float
+    """The leader compacts what is older; 0 is never."""
+    retention_revisions: int
+    """The leader compacts all but so many revisions; 0 is never."""
+    retention_check_seconds: float = 300.0
+    """How often it looks for more revisions than that."""
+    lease_checkpoints: bool
+    fast_keep_alive: bool
     """A lease that is known is renewed without waiting for what is committed to be applied."""
-    initial_corrupt_check: bool = False
+    initial_corrupt_check: bool
     """Compare the hash of all keys with the peers' before serving, when started again."""
-    corrupt_check_seconds: float = 0.0
+    corrupt_check_seconds: float
     """How often the leader compares the hashes of all members; 0 is never."""
-    compact_hash_check_seconds: float = 0.0
-    """How often the leader compares those of compactions; 0 is never, etcd's gate a minute."""
-    watch_progress_seconds: float = 600.0
+    compact_hash_check_seconds: float
+    """How often the leader compares those of compactions; 0 is never."""
+    watch_progress_seconds: float
     server_version: str = "3.7.3"
 
     @property

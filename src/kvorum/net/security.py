@@ -5,10 +5,9 @@ it, and the first byte tells them apart.
 """
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvorum.edge import CIPHER_SUITES, TlsSettings
 from kvorum.net.credentials import DialSettings
@@ -92,12 +91,15 @@ class Security:
         return [name for name in self.cipher_suites if name in WEAK_CIPHER_SUITES]
 
 
-def read_security(flags: Mapping[str, Any], prefix: str = "") -> Security:
-    """Return one side's flags, `prefix` being `peer-` for members; raise ValueError."""
-    side = prefix or "client-"
-    suites = tuple(_ALIASES.get(name, name) for name in flags["cipher-suites"] if name)
-    _check_cipher_suites(suites)
-    version_min, version_max = flags["tls-min-version"], flags["tls-max-version"]
+def cipher_suites_by_name(names: Sequence[str]) -> tuple[str, ...]:
+    """Return suites by the names that the edge knows them by, without empty ones."""
+    return tuple(_ALIASES.get(name, name) for name in names if name)
+
+
+def check_security(security: Security, prefix: str) -> None:
+    """Raise ValueError for flags that do not fit; `prefix` is `peer-` for those of members."""
+    _check_cipher_suites(security.cipher_suites)
+    version_min, version_max = security.version_min, security.version_max
     for version in (version_min, version_max):
         if version not in ("", *VERSIONS):
             raise ValueError(
@@ -105,37 +107,17 @@ def read_security(flags: Mapping[str, Any], prefix: str = "") -> Security:
             )
     if version_max and version_min > version_max:
         raise ValueError(f"min version ({version_min}) is greater than max version ({version_max})")
-    if version_min == "TLS1.3" and suites:
+    if version_min == "TLS1.3" and security.cipher_suites:
         raise ValueError("cipher suites cannot be configured when only TLS1.3 is enabled")
-    own_cert, own_key = flags[f"{prefix}client-cert-file"], flags[f"{prefix}client-key-file"]
-    if bool(own_cert) != bool(own_key):
+    if bool(security.client_cert_file) != bool(security.client_key_file):
         raise ValueError(
             f"--{prefix}client-cert-file and --{prefix}client-key-file must be given together"
         )
-    names = tuple(filter(None, flags["peer-cert-allowed-cn"])) if prefix else ()
-    hostnames = tuple(filter(None, flags[f"{side}cert-allowed-hostname"]))
-    if names and hostnames:
+    if security.allowed_names and security.allowed_hostnames:
         raise ValueError(
-            f"AllowedCN and AllowedHostname are mutually exclusive (cn={list(names)}, "
-            f"hostname={list(hostnames)})"
+            f"AllowedCN and AllowedHostname are mutually exclusive "
+            f"(cn={list(security.allowed_names)}, hostname={list(security.allowed_hostnames)})"
         )
-    return Security(
-        cert_file=flags[f"{prefix}cert-file"],
-        key_file=flags[f"{prefix}key-file"],
-        trusted_ca_file=flags[f"{prefix}trusted-ca-file"],
-        crl_file=flags[f"{side}crl-file"],
-        client_cert_auth=flags[f"{prefix}client-cert-auth"],
-        client_cert_file=own_cert,
-        client_key_file=own_key,
-        skip_address_check=not prefix or flags["peer-skip-client-san-verification"],
-        allowed_names=names,
-        allowed_hostnames=hostnames,
-        auto=flags[f"{prefix}auto-tls"],
-        self_signed_years=flags["self-signed-cert-validity"],
-        cipher_suites=suites,
-        version_min=version_min,
-        version_max=version_max,
-    )
 
 
 def _check_cipher_suites(suites: Sequence[str]) -> None:

@@ -9,11 +9,11 @@ import asyncio
 import socket
 import time
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from kvorum.files.real import RealFiles
 from kvorum.member.config import MemberConfig
-from kvorum.membership.bootstrap import InitialCluster, parse_initial_cluster
 from kvorum.membership.documents import Member as Peer
 from kvorum.net.credentials import Credentials
 from kvorum.net.dialer import HttpDialer
@@ -21,6 +21,7 @@ from kvorum.net.urls import split_host_port
 from kvorum.peer.cluster.exchanges import Answer
 from kvorum.peer.cluster.joining import Asking, Inquiry, find_start
 from kvorum.settings.config import Config
+from kvorum.settings.member import member_config
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import exists as log_exists
 
@@ -50,31 +51,30 @@ async def enter(
     Raises BootstrapError if flags and cluster do not fit together.
     """
     wal_directory = config.wal_directory or f"{directory}/wal"
-    cluster = parse_initial_cluster(config.initial_cluster)
-    joins: tuple[int, int] | None = None
+    settings = member_config(config, directory)
     known: Sequence[Peer] = ()
     if log_exists(files, wal_directory):
         logger.info("the data directory has a log; flags about the initial cluster are not used")
     else:
         steps = find_start(
-            cluster,
+            settings.initial_cluster,
             config.name,
             [str(url) for url in config.advertise_peer_urls],
             config.initial_cluster_token,
-            MemberConfig(directory=directory).server_version,
+            settings.server_version,
             resolve,
             is_existing=config.initial_cluster_state == "existing",
         )
         joined, known = await ask_others(steps, config, credentials)
         if joined is not None:
-            joins = (joined.member_id, joined.cluster_id)
+            settings = replace(settings, joins=(joined.member_id, joined.cluster_id))
             logger.info(
                 "joining an existing cluster",
                 local_member_id=f"{joined.member_id:x}",
                 cluster_id=f"{joined.cluster_id:x}",
                 members=[f"{each.id:x}={','.join(each.peer_urls)}" for each in known],
             )
-    return member_config(config, directory, cluster, joins), known
+    return settings, known
 
 
 async def ask_others(
@@ -105,40 +105,3 @@ async def ask_others(
         return inquiry.value
     finally:
         dialer.stop()
-
-
-def member_config(
-    config: Config, directory: str, cluster: InitialCluster, joins: tuple[int, int] | None
-) -> MemberConfig:
-    """Return what the member is told of the flags."""
-    return MemberConfig(
-        name=config.name,
-        directory=directory,
-        wal_directory=config.wal_directory,
-        initial_cluster=cluster,
-        initial_cluster_token=config.initial_cluster_token,
-        joins=joins,
-        force_new_cluster=config.force_new_cluster,
-        client_urls=tuple(str(url) for url in config.advertise_client_urls),
-        heartbeat_seconds=config.heartbeat_seconds,
-        election_ticks=config.election_ticks,
-        pre_vote=config.pre_vote,
-        request_bytes_max=config.request_bytes_max,
-        quota_bytes=config.quota_bytes,
-        learners_max=config.learners_max,
-        strict_reconfig=config.strict_reconfig_check,
-        snapshot_entries=config.snapshot_entries,
-        catch_up_entries=config.catch_up_entries,
-        snapshots_kept=config.snapshots_max,
-        segments_kept=config.wals_max,
-        flush_seconds=config.batch_seconds,
-        flush_writes_max=config.batch_writes_max,
-        compaction_batch=config.compaction_batch_revisions,
-        compaction_pause_seconds=config.compaction_sleep_seconds,
-        lease_checkpoints=config.gates["LeaseCheckpoint"],
-        fast_keep_alive=config.gates["FastLeaseKeepAlive"],
-        initial_corrupt_check=config.gates["InitialCorruptCheck"],
-        corrupt_check_seconds=config.corrupt_check_seconds,
-        compact_hash_check_seconds=config.compact_hash_check_seconds,
-        watch_progress_seconds=config.progress_notify_seconds,
-    )

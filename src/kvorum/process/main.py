@@ -15,10 +15,12 @@ import traceback
 from collections.abc import Sequence
 from typing import TextIO
 
-from kvorum.settings.config import Config, ConfigError, make_config, suggestions
+from kvorum.settings.checks import make_config
+from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.environment import EnvironmentRefusedError, from_environment
 from kvorum.settings.flags import FlagError, parse_arguments
 from kvorum.settings.help import USAGE, flags_text, version_text
+from kvorum.settings.suggestions import suggestions
 from kvorum.telemetry.logs import Logger, open_logger, plain_logger
 
 

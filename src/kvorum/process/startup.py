@@ -52,8 +52,8 @@ from kvorum.process.jobs import JobRunner
 from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.rpc.services import Services
-from kvorum.server.compaction import start_auto_compaction
-from kvorum.server.server import Server, ServerSettings
+from kvorum.server.server import Server
+from kvorum.server.settings import server_settings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.settings.values import duration_text
 from kvorum.telemetry.counting import CallSeconds
@@ -149,7 +149,6 @@ class Process:
         environments = LmdbEnvironments(native_rows())
         member = self._recover(settings, files, environments)
         self._check(member)
-        start_auto_compaction(member, config)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
         runner = ServerLoop(loop, edge)
@@ -272,14 +271,7 @@ class Process:
             edge,
             peering,
             logger,
-            ServerSettings(
-                operations_max=config.txn_operations_max,
-                slow_apply_seconds=config.slow_apply_seconds,
-                slow_request_seconds=config.slow_request_seconds,
-                advance_ticks=config.advance_ticks,
-                cors=config.cors,
-                host_whitelist=config.host_whitelist,
-            ),
+            server_settings(config),
             on_tick,
         )
         counts = server.calls.counts

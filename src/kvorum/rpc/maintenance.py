@@ -21,7 +21,6 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.backend.defragment import CatchUp, CopyDatabase
-from kvorum.backend.quota import DEFAULT_QUOTA_BYTES
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
@@ -80,7 +79,7 @@ class Maintenance:
             errors=alarms if member.leader else [errors.NO_LEADER.text, *alarms],
             isLearner=member.is_learner,
             storageVersion="" if storage is None else str(storage),
-            dbSizeQuota=member.config.quota_bytes or DEFAULT_QUOTA_BYTES,
+            dbSizeQuota=member.config.quota_bytes,
         )
         target = cluster.downgrade_target
         answer.downgradeInfo.SetInParent()

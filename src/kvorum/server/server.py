@@ -11,7 +11,6 @@ for the next ones, and nothing more is taken meanwhile.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
@@ -26,6 +25,7 @@ from kvorum.rpc.services import Services
 from kvorum.server.ending import Ending, Phase
 from kvorum.server.inflight import CallsInFlight
 from kvorum.server.interface import Logger, Peers, ServerEdge
+from kvorum.server.settings import ServerSettings
 from kvorum.telemetry.counting import CallCounts
 from kvorum.telemetry.figures import ServerFigures
 
@@ -49,18 +49,6 @@ WAITING_CALLS: Final = frozenset({"/v3lockpb.Lock/Lock", "/v3electionpb.Election
 
 Ended = tuple[Job, object, Exception | None]
 """A job that has ended, its result, and its error if it failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """What a server is told beside what its member is."""
-
-    operations_max: int = 128
-    slow_apply_seconds: float = 0.1
-    slow_request_seconds: float = 0.3
-    advance_ticks: bool = True
-    cors: tuple[str, ...] = ("*",)
-    host_whitelist: tuple[str, ...] = ("*",)
 
 
 class Server:

@@ -1,30 +1,48 @@
-"""What the server is told: the values of all flags as one object, checked against each other.
+"""What the server is told: a field for each flag that does something, with the flag's row.
 
-Checks come in etcd's order with etcd's words where etcd has the check. Times are seconds here,
-whatever the flag's unit was.
+Values are in the units of the names, and as they were given or left out; what follows from several
+flags are properties. `checks.make_config` is the way to one whose flags fit together.
 """
 
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from ipaddress import ip_address
-from typing import Any, cast
 
-from kvorum.net.security import Security, is_secure, read_security
-from kvorum.net.urls import Url, is_ip, split_host_port, url
+from kvorum.net.security import Security, cipher_suites_by_name
+from kvorum.net.urls import Url
 from kvorum.settings import values
-from kvorum.settings.flags import DEFAULTS, FLAGS
+from kvorum.settings.gates import GATES
+from kvorum.settings.rows import (
+    BOOL,
+    CLUSTERING,
+    DEFAULT,
+    FEATURE_GATES,
+    INT,
+    LOGGING,
+    MEMBER,
+    METADATA,
+    MONITORING,
+    ORIGINS,
+    SECONDS,
+    SECURITY,
+    STATES,
+    STRING,
+    STRINGS,
+    TUNING,
+    UINT,
+    UINT32,
+    UNSAFE,
+    URLS,
+    Flag,
+    flag,
+)
 from kvorum.settings.values import SECOND
 
-DEFAULT_QUOTA_BYTES = 2 * 1024 * 1024 * 1024
-SUGGESTED_QUOTA_BYTES_MAX = 8 * 1024 * 1024 * 1024
-REQUEST_BYTES_SUGGESTED_MAX = 10 * 1024 * 1024
 GRPC_OVERHEAD_BYTES = 512 * 1024
 """What a gRPC message may have above the largest request."""
-ELECTION_MILLISECONDS_MAX = 50_000
-PEER_SECONDS_MIN = 5.0
-"""Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
+_CLIENT_URL = "http://localhost:2379"
+_PEER_URL = "http://localhost:2380"
 
 
 class ConfigError(Exception):
@@ -35,71 +53,403 @@ class ConfigError(Exception):
 class Config:
     """Everything the process needs to know; never changed after the start."""
 
-    name: str
-    data_directory: str
-    wal_directory: str
-    """Empty: inside the data directory."""
-    snapshot_entries: int
-    catch_up_entries: int
-    snapshots_max: int
-    wals_max: int
-    heartbeat_seconds: float
-    election_ticks: int
-    advance_ticks: bool
-    listen_peer_urls: tuple[Url, ...]
-    listen_client_urls: tuple[Url, ...]
-    listen_metrics_urls: tuple[Url, ...]
-    advertise_peer_urls: tuple[Url, ...]
-    advertise_client_urls: tuple[Url, ...]
-    initial_cluster: str
-    initial_cluster_state: str
-    initial_cluster_token: str
-    quota_bytes: int
-    """Negative: no quota."""
-    batch_seconds: float
-    batch_writes_max: int
-    txn_operations_max: int
-    request_bytes_max: int
-    streams_max: int
-    client_ping_seconds_min: float
-    keepalive_seconds: float
-    keepalive_timeout_seconds: float
-    client_security: Security
-    peer_security: Security
-    peer_read_seconds: float
-    """How long a stream of another member may be silent."""
-    peer_write_seconds: float
-    """How long another member may leave a stream unread."""
-    pre_vote: bool
-    strict_reconfig_check: bool
-    learners_max: int
-    force_new_cluster: bool
-    unsafe_no_fsync: bool
-    compaction_mode: str
-    compaction_retention: int
-    """Nanoseconds or revisions; 0: no auto compaction."""
-    compaction_batch_revisions: int
-    compaction_sleep_seconds: float
-    progress_notify_seconds: float
-    corrupt_check_seconds: float
-    compact_hash_check_seconds: float
-    """0 unless the gate is open."""
-    slow_apply_seconds: float
-    slow_request_seconds: float
-    gates: Mapping[str, bool]
-    cors: tuple[str, ...]
-    host_whitelist: tuple[str, ...]
-    profiling: bool
-    extensive_metrics: bool
-    logger: str
-    log_outputs: tuple[str, ...]
-    log_level: str
-    log_format: str
-    """`json`, `console`, or empty for json unless the output is a terminal."""
+    name: str = flag(
+        "name", STRING, "default", MEMBER, "Name of this member, unique in its cluster."
+    )
+    data_directory: str = flag(
+        "data-dir", STRING, "", MEMBER, "Directory for everything; empty: <name>.etcd."
+    )
+    wal_directory: str = flag(
+        "wal-dir", STRING, "", MEMBER, "Directory for the write-ahead log, if not in data-dir."
+    )
+    snapshot_entries: int = flag(
+        "snapshot-count",
+        UINT,
+        "10000",
+        MEMBER,
+        "Applied entries between two raft snapshots.",
+        zero=DEFAULT,
+    )
+    catch_up_entries: int = flag(
+        "snapshot-catchup-entries",
+        UINT,
+        "5000",
+        MEMBER,
+        "Entries kept in memory behind a snapshot for members that lag.",
+        zero=DEFAULT,
+    )
+    snapshots_max: int = flag(
+        "max-snapshots", UINT, "5", MEMBER, "Snapshot files to keep; 0: all. Deprecated."
+    )
+    wals_max: int = flag(
+        "max-wals", UINT, "5", MEMBER, "Segments of the write-ahead log to keep; 0: all."
+    )
+    heartbeat_milliseconds: int = flag(
+        "heartbeat-interval", UINT, "100", MEMBER, "Milliseconds between two heartbeats."
+    )
+    election_milliseconds: int = flag(
+        "election-timeout",
+        UINT,
+        "1000",
+        MEMBER,
+        "Milliseconds without a leader until an election; at least 5 heartbeats.",
+    )
+    advance_ticks: bool = flag(
+        "initial-election-tick-advance",
+        BOOL,
+        "true",
+        MEMBER,
+        "At the start, skip most of the first election timeout.",
+    )
+    listen_peer_urls: tuple[Url, ...] = flag(
+        "listen-peer-urls", URLS, _PEER_URL, MEMBER, "Where to listen for other members."
+    )
+    listen_client_urls: tuple[Url, ...] = flag(
+        "listen-client-urls", URLS, _CLIENT_URL, MEMBER, "Where to listen for clients."
+    )
+    quota_bytes: int = flag(
+        "quota-backend-bytes",
+        INT,
+        "0",
+        MEMBER,
+        "Size of the database that raises the NOSPACE alarm; 0: 2 GiB, negative: none.",
+        zero="2147483648",
+    )
+    batch_seconds: float = flag(
+        "backend-batch-interval",
+        SECONDS,
+        "0s",
+        MEMBER,
+        "Longest time between two commits of the database; 0: 100ms.",
+        zero="100ms",
+    )
+    batch_writes_max: int = flag(
+        "backend-batch-limit",
+        INT,
+        "0",
+        MEMBER,
+        "Most writes between two commits of the database; 0: 10000.",
+        zero="10000",
+    )
+    txn_operations_max: int = flag(
+        "max-txn-ops", UINT, "128", MEMBER, "Most operations in one transaction."
+    )
+    request_bytes_max: int = flag(
+        "max-request-bytes", UINT, "1572864", MEMBER, "Largest request, in bytes."
+    )
+    streams_max: int = flag(
+        "max-concurrent-streams",
+        UINT32,
+        "4294967295",
+        MEMBER,
+        "Streams a client may open on one connection.",
+    )
+    client_ping_seconds_min: float = flag(
+        "grpc-keepalive-min-time",
+        SECONDS,
+        "5s",
+        MEMBER,
+        "Shortest time between two pings of a client.",
+    )
+    keepalive_seconds: float = flag(
+        "grpc-keepalive-interval",
+        SECONDS,
+        "2h",
+        MEMBER,
+        "Time between two pings to an idle client; 0: none.",
+    )
+    keepalive_timeout_seconds: float = flag(
+        "grpc-keepalive-timeout",
+        SECONDS,
+        "20s",
+        MEMBER,
+        "Time a client has to answer a ping; 0: as long as it likes.",
+    )
+    peer_read_seconds: float = flag(
+        "raft-read-timeout",
+        SECONDS,
+        "5s",
+        MEMBER,
+        "Longest silence on a stream from another member; at least 5s.",
+    )
+    peer_write_seconds: float = flag(
+        "raft-write-timeout",
+        SECONDS,
+        "5s",
+        MEMBER,
+        "How long another member may leave a stream unread; at least 5s.",
+    )
+    feature_gates: tuple[tuple[str, bool], ...] = flag(
+        "feature-gates",
+        FEATURE_GATES,
+        "",
+        MEMBER,
+        "Features to switch: Name=true,Other=false. On unless switched off: "
+        + ", ".join(name for name, gate in GATES.items() if gate.default)
+        + ".",
+    )
+    advertise_peer_urls: tuple[Url, ...] = flag(
+        "initial-advertise-peer-urls",
+        URLS,
+        _PEER_URL,
+        CLUSTERING,
+        "This member's peer URLs, as told to the others.",
+    )
+    initial_cluster: str = flag(
+        "initial-cluster",
+        STRING,
+        f"default={_PEER_URL}",
+        CLUSTERING,
+        "The members of a new cluster: name=url,name=url.",
+    )
+    initial_cluster_state: str = flag(
+        "initial-cluster-state",
+        STATES,
+        "new",
+        CLUSTERING,
+        "'new' for a new cluster, 'existing' to join one.",
+    )
+    initial_cluster_token: str = flag(
+        "initial-cluster-token",
+        STRING,
+        "etcd-cluster",
+        CLUSTERING,
+        "Tells clusters apart that were made from equal URLs.",
+    )
+    advertise_client_urls: tuple[Url, ...] = flag(
+        "advertise-client-urls",
+        URLS,
+        _CLIENT_URL,
+        CLUSTERING,
+        "This member's client URLs, as told to clients.",
+    )
+    strict_reconfig_check: bool = flag(
+        "strict-reconfig-check",
+        BOOL,
+        "true",
+        CLUSTERING,
+        "Refuse changes of membership that would endanger the quorum.",
+    )
+    pre_vote: bool = flag(
+        "pre-vote", BOOL, "true", CLUSTERING, "Ask before disturbing a leader by an election."
+    )
+    learners_max: int = flag("max-learners", INT, "1", CLUSTERING, "Most learners in the cluster.")
+    compaction_mode: str = flag(
+        "auto-compaction-mode",
+        STRING,
+        "periodic",
+        CLUSTERING,
+        "'periodic': retention is a time; 'revision': a number of revisions.",
+    )
+    compaction_retention_text: str = flag(
+        "auto-compaction-retention",
+        STRING,
+        "0",
+        CLUSTERING,
+        "History to keep: 5m, 12 (hours), or revisions; 0: no auto compaction.",
+    )
+    cert_file: str = flag(
+        "cert-file",
+        STRING,
+        "",
+        SECURITY,
+        "Certificate shown to clients; read again when it changes.",
+    )
+    key_file: str = flag("key-file", STRING, "", SECURITY, "Key of it.")
+    client_cert_file: str = flag(
+        "client-cert-file", STRING, "", SECURITY, "Certificate to be a client with."
+    )
+    client_key_file: str = flag("client-key-file", STRING, "", SECURITY, "Key of it.")
+    client_cert_auth: bool = flag(
+        "client-cert-auth", BOOL, "false", SECURITY, "Demand certificates of clients."
+    )
+    trusted_ca_file: str = flag(
+        "trusted-ca-file",
+        STRING,
+        "",
+        SECURITY,
+        "Authorities of clients' certificates, which it demands.",
+    )
+    client_crl_file: str = flag(
+        "client-crl-file", STRING, "", SECURITY, "Revocation list of clients' certificates."
+    )
+    client_allowed_hostnames: tuple[str, ...] = flag(
+        "client-cert-allowed-hostname",
+        STRINGS,
+        "",
+        SECURITY,
+        "Host names that clients' certificates may be for.",
+    )
+    auto_tls: bool = flag("auto-tls", BOOL, "false", SECURITY, "Make a certificate for clients.")
+    peer_cert_file: str = flag("peer-cert-file", STRING, "", SECURITY, "Certificate for members.")
+    peer_key_file: str = flag("peer-key-file", STRING, "", SECURITY, "Key of it.")
+    peer_client_cert_file: str = flag(
+        "peer-client-cert-file", STRING, "", SECURITY, "Certificate to dial with."
+    )
+    peer_client_key_file: str = flag("peer-client-key-file", STRING, "", SECURITY, "Key of it.")
+    peer_client_cert_auth: bool = flag(
+        "peer-client-cert-auth", BOOL, "false", SECURITY, "Demand members' certificates."
+    )
+    peer_trusted_ca_file: str = flag(
+        "peer-trusted-ca-file", STRING, "", SECURITY, "Authority for members."
+    )
+    peer_crl_file: str = flag(
+        "peer-crl-file", STRING, "", SECURITY, "Revoked members' certificates."
+    )
+    peer_allowed_names: tuple[str, ...] = flag(
+        "peer-cert-allowed-cn", STRINGS, "", SECURITY, "Common names of members."
+    )
+    peer_allowed_hostnames: tuple[str, ...] = flag(
+        "peer-cert-allowed-hostname", STRINGS, "", SECURITY, "Names of members."
+    )
+    peer_skip_address_check: bool = flag(
+        "peer-skip-client-san-verification", BOOL, "false", SECURITY, "Trust any address."
+    )
+    peer_auto_tls: bool = flag(
+        "peer-auto-tls", BOOL, "false", SECURITY, "Make a certificate for members."
+    )
+    self_signed_years: int = flag(
+        "self-signed-cert-validity", UINT, "1", SECURITY, "Years such certificates last."
+    )
+    cipher_suites: tuple[str, ...] = flag(
+        "cipher-suites", STRINGS, "", SECURITY, "Suites of TLS 1.2, by Go's names."
+    )
+    tls_version_min: str = flag(
+        "tls-min-version", STRING, "TLS1.2", SECURITY, "Lowest version of TLS: TLS1.2 or TLS1.3."
+    )
+    tls_version_max: str = flag(
+        "tls-max-version",
+        STRING,
+        "",
+        SECURITY,
+        "Highest version of TLS; empty: the highest there is.",
+    )
+    cors: tuple[str, ...] = flag(
+        "cors", ORIGINS, "*", SECURITY, "Origins that browsers may call from; *: any."
+    )
+    host_whitelist: tuple[str, ...] = flag(
+        "host-whitelist", STRINGS, "*", SECURITY, "Host names that HTTP requests may use; *: any."
+    )
+    pprof: bool = flag(
+        "enable-pprof",
+        BOOL,
+        "false",
+        MONITORING,
+        "Serve stacks and profiles under /debug/pprof/ at the client URLs.",
+    )
+    metrics: str = flag(
+        "metrics",
+        STRING,
+        "basic",
+        MONITORING,
+        "'basic', or 'extensive' for a histogram of each RPC's duration.",
+    )
+    listen_metrics_urls: tuple[Url, ...] = flag(
+        "listen-metrics-urls", URLS, "", MONITORING, "Where to serve metrics and health alone."
+    )
+    slow_apply_seconds: float = flag(
+        "warning-apply-duration",
+        SECONDS,
+        "100ms",
+        MONITORING,
+        "Warn of an entry that takes longer to apply.",
+    )
+    slow_request_seconds: float = flag(
+        "warning-unary-request-duration",
+        SECONDS,
+        "300ms",
+        MONITORING,
+        "Warn of a unary request that takes longer.",
+        zero=DEFAULT,
+    )
+    logger: str = flag("logger", STRING, "zap", LOGGING, "Shape of the log; only 'zap'.")
+    log_outputs: tuple[str, ...] = flag(
+        "log-outputs",
+        STRINGS,
+        "default",
+        LOGGING,
+        "'default' (stderr), 'stderr', 'stdout' or paths.",
+    )
+    log_level: str = flag(
+        "log-level", STRING, "info", LOGGING, "debug, info, warn, error, panic or fatal."
+    )
+    log_format: str = flag(
+        "log-format",
+        STRING,
+        "json",
+        LOGGING,
+        "'json' or 'console'; if not given, a terminal gets readable lines.",
+    )
+    corrupt_check_seconds: float = flag(
+        "corrupt-check-time",
+        SECONDS,
+        "0s",
+        TUNING,
+        "Time between two comparisons of all members; 0: none.",
+    )
+    compact_hash_check_seconds: float = flag(
+        "compact-hash-check-time",
+        SECONDS,
+        "1m0s",
+        TUNING,
+        "Time between two comparisons of the hashes that compactions leave at members; one that "
+        "differs raises the alarm CORRUPT. --feature-gates=CompactHashCheck=false: none.",
+    )
+    compaction_batch_revisions: int = flag(
+        "compaction-batch-limit",
+        INT,
+        "0",
+        TUNING,
+        "Revisions removed in one step of a compaction; 0: 1000.",
+        zero="1000",
+    )
+    compaction_sleep_seconds: float = flag(
+        "compaction-sleep-interval",
+        SECONDS,
+        "0s",
+        TUNING,
+        "Pause between two steps of a compaction; 0: 10ms.",
+        zero="10ms",
+    )
+    progress_notify_seconds: float = flag(
+        "watch-progress-notify-interval",
+        SECONDS,
+        "0s",
+        TUNING,
+        "Time between two progress notifications of a watch; 0: 10m.",
+        zero="10m",
+    )
+    force_new_cluster: bool = flag(
+        "force-new-cluster",
+        BOOL,
+        "false",
+        UNSAFE,
+        "Start as the only member of a new cluster, with this directory's data.",
+    )
+    unsafe_no_fsync: bool = flag(
+        "unsafe-no-fsync", BOOL, "false", UNSAFE, "Never sync; a power cut loses data."
+    )
+
+    # What follows from several flags, or has another shape.
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """The time between two heartbeats, which is raft's tick."""
+        return self.heartbeat_milliseconds / 1000
+
+    @property
+    def election_ticks(self) -> int:
+        """The election timeout in heartbeats."""
+        return self.election_milliseconds // self.heartbeat_milliseconds
+
+    @property
+    def gates(self) -> Mapping[str, bool]:
+        """Which feature gates are open, by name."""
+        return dict(self.feature_gates)
 
     @property
     def peer_local_address(self) -> str:
-        """Return the address that other members are dialed from; empty: whichever fits."""
+        """The address that other members are dialed from; empty: whichever fits."""
         if self.gates["SetMemberLocalAddr"]:
             for url in self.advertise_peer_urls:
                 with suppress(ValueError):
@@ -109,294 +459,76 @@ class Config:
         return ""
 
     @property
-    def request_seconds_max(self) -> float:
-        """How long a request may take: five seconds and two election timeouts."""
-        return 5.0 + 2 * self.heartbeat_seconds * self.election_ticks
-
-
-def make_config(given: Mapping[str, object]) -> Config:
-    """Return the configuration for the flags that were given; raise ConfigError."""
-    flags: dict[str, Any] = {**DEFAULTS, **given}
-    _refuse_missing(given)
-    _substitute_defaults(flags, given)
-    _check(flags, given)
-    heartbeat = flags["heartbeat-interval"]
-    return Config(
-        name=flags["name"],
-        data_directory=flags["data-dir"] or f"{flags['name']}.etcd",
-        wal_directory=flags["wal-dir"],
-        snapshot_entries=flags["snapshot-count"] or 10_000,
-        catch_up_entries=flags["snapshot-catchup-entries"] or 5_000,
-        snapshots_max=flags["max-snapshots"],
-        wals_max=flags["max-wals"],
-        heartbeat_seconds=heartbeat / 1000,
-        election_ticks=flags["election-timeout"] // heartbeat,
-        advance_ticks=flags["initial-election-tick-advance"],
-        listen_peer_urls=flags["listen-peer-urls"],
-        listen_client_urls=flags["listen-client-urls"],
-        listen_metrics_urls=flags["listen-metrics-urls"],
-        advertise_peer_urls=flags["initial-advertise-peer-urls"],
-        advertise_client_urls=flags["advertise-client-urls"],
-        initial_cluster=flags["initial-cluster"],
-        initial_cluster_state=flags["initial-cluster-state"],
-        initial_cluster_token=flags["initial-cluster-token"],
-        quota_bytes=flags["quota-backend-bytes"] or DEFAULT_QUOTA_BYTES,
-        batch_seconds=_seconds(flags["backend-batch-interval"]) or 0.1,
-        batch_writes_max=flags["backend-batch-limit"] or 10_000,
-        txn_operations_max=flags["max-txn-ops"],
-        request_bytes_max=flags["max-request-bytes"],
-        streams_max=flags["max-concurrent-streams"],
-        client_ping_seconds_min=_seconds(flags["grpc-keepalive-min-time"]),
-        keepalive_seconds=_seconds(flags["grpc-keepalive-interval"]),
-        keepalive_timeout_seconds=_seconds(flags["grpc-keepalive-timeout"]),
-        client_security=_security(flags, ""),
-        peer_security=_security(flags, "peer-"),
-        peer_read_seconds=max(_seconds(flags["raft-read-timeout"]), PEER_SECONDS_MIN),
-        peer_write_seconds=max(_seconds(flags["raft-write-timeout"]), PEER_SECONDS_MIN),
-        pre_vote=flags["pre-vote"],
-        strict_reconfig_check=flags["strict-reconfig-check"],
-        learners_max=flags["max-learners"],
-        force_new_cluster=flags["force-new-cluster"],
-        unsafe_no_fsync=flags["unsafe-no-fsync"],
-        compaction_mode=flags["auto-compaction-mode"],
-        compaction_retention=_retention(
-            flags["auto-compaction-mode"], flags["auto-compaction-retention"]
-        ),
-        compaction_batch_revisions=flags["compaction-batch-limit"] or 1_000,
-        compaction_sleep_seconds=_seconds(flags["compaction-sleep-interval"]) or 0.01,
-        progress_notify_seconds=_seconds(flags["watch-progress-notify-interval"]) or 600.0,
-        corrupt_check_seconds=_seconds(flags["corrupt-check-time"]),
-        compact_hash_check_seconds=(
-            _seconds(flags["compact-hash-check-time"])
-            if dict(flags["feature-gates"])["CompactHashCheck"]
-            else 0.0
-        ),
-        slow_apply_seconds=_seconds(flags["warning-apply-duration"]),
-        slow_request_seconds=_seconds(flags["warning-unary-request-duration"]) or 0.3,
-        gates=dict(flags["feature-gates"]),
-        cors=flags["cors"],
-        host_whitelist=flags["host-whitelist"],
-        profiling=flags["enable-pprof"] or flags["log-level"] == "debug",
-        extensive_metrics=flags["metrics"] == "extensive",
-        logger=flags["logger"],
-        log_outputs=flags["log-outputs"],
-        log_level=flags["log-level"],
-        log_format=flags["log-format"] if "log-format" in given else "",
-    )
-
-
-def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, dict[str, Any]]]:
-    """Return what to warn an operator of who used these flags, as messages and fields."""
-    found: list[tuple[str, dict[str, Any]]] = []
-    found.extend(
-        (f"--{name} is deprecated and will be decommissioned in v3.8.", {})
-        for name in ("max-snapshots", "v2-deprecation")
-        if name in given
-    )
-    if not given.get("data-dir"):
-        found.append(("'data-dir' was empty; using default", {"data_dir": config.data_directory}))
-    if config.name == "default":
-        found.append(
-            ("it isn't recommended to use default name, please set a value for --name", {})
-        )
-    if config.quota_bytes > SUGGESTED_QUOTA_BYTES_MAX:
-        found.append(
-            (
-                "quota exceeds the suggested maximum",
-                {"quota_bytes": config.quota_bytes, "suggested": SUGGESTED_QUOTA_BYTES_MAX},
-            )
-        )
-    if config.request_bytes_max > REQUEST_BYTES_SUGGESTED_MAX:
-        found.append(
-            (
-                "exceeded recommended request limit",
-                {
-                    "max_request_bytes": config.request_bytes_max,
-                    "recommended_request_bytes": REQUEST_BYTES_SUGGESTED_MAX,
-                },
-            )
-        )
-    found.extend(
-        (f"--{name} was raised to its least value", {"least": "5s"})
-        for name in ("raft-read-timeout", "raft-write-timeout")
-        if name in given and cast(int, given[name]) < PEER_SECONDS_MIN * SECOND
-    )
-    if config.gates["SetMemberLocalAddr"] and not config.peer_local_address:
-        urls = list(map(str, config.advertise_peer_urls))
-        found.append(
-            ("no address to dial other members from", {"initial_advertise_peer_urls": urls})
-        )
-    found.extend(_security_suggestions(config))
-    if config.unsafe_no_fsync:
-        found.append(("fsync is off: a power cut loses acknowledged data", {}))
-    return found
-
-
-def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
-    for side, prefix, security, urls in (
-        ("client", "", config.client_security, config.listen_client_urls),
-        ("peer", "peer-", config.peer_security, config.listen_peer_urls),
-    ):
-        for one in urls:
-            if is_secure(one):
-                continue
-            if security.cert_file or security.key_file:
-                yield (
-                    "scheme is HTTP while key and cert files are present; "
-                    "ignoring key and cert files",
-                    {f"{side}_url": str(one)},
-                )
-            if security.client_cert_auth:
-                yield (
-                    f"scheme is HTTP while --{prefix}client-cert-auth is enabled; "
-                    "ignoring client cert auth for this URL",
-                    {f"{side}_url": str(one)},
-                )
-        if security.auto and not security.uses_own:
-            yield f"ignoring {side} auto TLS since certs given", {}
-        is_asked = security.client_cert_auth or security.trusted_ca_file
-        if security.uses_own and is_asked and any(map(is_secure, urls)):
-            yield (
-                f"--{prefix}client-cert-auth and --{prefix}trusted-ca-file are ignored with "
-                f"--{prefix}auto-tls: whoever connects is let in, with or without a certificate. "
-                f"Give --{prefix}cert-file and --{prefix}key-file to have certificates checked",
-                {f"{side}_urls": list(map(str, urls))},
-            )
-    if config.client_security.weak_cipher_suites:
-        yield (
-            "cipher suites that are weak are not offered",
-            {"left_out": config.client_security.weak_cipher_suites},
-        )
-
-
-def _seconds(nanoseconds: int) -> float:
-    return nanoseconds / SECOND
-
-
-def _refuse_missing(given: Mapping[str, object]) -> None:
-    for flag in FLAGS:
-        if flag.missing and given.get(flag.name, DEFAULTS[flag.name]) != DEFAULTS[flag.name]:
-            raise ConfigError(
-                f"--{flag.name}: {flag.missing} is not supported by this version; "
-                f"leave the flag out, or at its default {flag.default!r}"
-            )
-
-
-def _substitute_defaults(flags: dict[str, Any], given: Mapping[str, object]) -> None:
-    """Fill in what etcd derives from other flags: a host for 0.0.0.0, a cluster from the name."""
-    for listen, advertise in (
-        ("listen-peer-urls", "initial-advertise-peer-urls"),
-        ("listen-client-urls", "advertise-client-urls"),
-    ):
-        if listen == "listen-client-urls" and listen in given and advertise not in given:
-            continue
-        if flags[advertise] == DEFAULTS[advertise] and flags[listen]:
-            first = flags[listen][0]
-            if first.hostname == "0.0.0.0":  # noqa: S104
-                host = default_host()
-                if host is not None:
-                    port = split_host_port(first.host)[1]
-                    flags[advertise] = (url(f"{first.scheme}://{host}:{port}"),)
-    is_default = flags["initial-cluster"] == DEFAULTS["initial-cluster"]
-    if flags["name"] != DEFAULTS["name"] and is_default:
-        name = flags["name"]
-        own = flags["initial-advertise-peer-urls"]
-        flags["initial-cluster"] = ",".join(f"{name}={one}" for one in own)
-
-
-def default_host() -> str | None:
-    """Return the address that packets to the default route carry; None without one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing; it only looks up the route.
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return None
-        host: str = probe.getsockname()[0]
-        return host
-
-
-def _check(flags: Mapping[str, Any], given: Mapping[str, object]) -> None:
-    for name in ("listen-peer-urls", "listen-client-urls", "listen-metrics-urls"):
-        for one in flags[name]:
-            _check_bind(one)
-    sockets = ' in the format "host:port", "unix:/path/to/socket" or "unixs:/path/to/socket"'
-    for name, form in (
-        ("initial-advertise-peer-urls", ' "host:port"'),
-        ("advertise-client-urls", sockets),
-    ):
-        for one in flags[name]:
-            if one.scheme.startswith("http") and not one.hostname:
-                raise ConfigError(f'--{name} "{one}" must be{form} (unexpected empty host ({one}))')
-    heartbeat, election = flags["heartbeat-interval"], flags["election-timeout"]
-    if not heartbeat:
-        raise ConfigError(f"--heartbeat-interval must be >0 (set to {heartbeat}ms)")
-    if not election:
-        raise ConfigError(f"--election-timeout must be >0 (set to {election}ms)")
-    if 5 * heartbeat > election:
-        raise ConfigError(
-            f"--election-timeout[{election}ms] should be at least as 5 times as "
-            f"--heartbeat-interval[{heartbeat}ms]"
-        )
-    if election > ELECTION_MILLISECONDS_MAX:
-        raise ConfigError(
-            f"--election-timeout[{election}ms] is too long, "
-            f"and should be set less than {ELECTION_MILLISECONDS_MAX}ms"
-        )
-    if "listen-client-urls" in given and "advertise-client-urls" not in given:
-        raise ConfigError(
-            "--advertise-client-urls is required when --listen-client-urls is set explicitly"
-        )
-    if flags["auto-compaction-mode"] not in ("periodic", "revision"):
-        raise ConfigError(f'unknown auto-compaction-mode "{flags["auto-compaction-mode"]}"')
-    if flags["compact-hash-check-time"] <= 0:
-        raise ConfigError("--compact-hash-check-time must be >0 (set to 0s)")
-    gates = dict(flags["feature-gates"])
-    if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
-        raise ConfigError("feature gate LeaseCheckpointPersist needs LeaseCheckpoint")
-    security = _security(flags, "peer-")
-    for one in flags["listen-peer-urls"]:
-        if is_secure(one) and not (security.has_certificate or security.uses_own):
-            raise ConfigError(
-                f"cannot listen on TLS for {one}: KeyFile and CertFile are not presented "
-                "(--peer-cert-file, --peer-key-file, or --peer-auto-tls)"
-            )
-    security = _security(flags, "")
-    for name, kind in (("listen-client-urls", "client"), ("listen-metrics-urls", "metrics")):
-        for one in flags[name]:
-            if is_secure(one) and not (security.has_certificate or security.uses_own):
+    def compaction_retention(self) -> int:
+        """How much history auto compaction keeps: nanoseconds or revisions; 0: all of it."""
+        text = self.compaction_retention_text
+        number = int(text) if text.isascii() and text.isdigit() else None
+        if self.compaction_mode == "revision":
+            if number is None:
                 raise ConfigError(
-                    "TLS key/cert (--cert-file, --key-file) must be provided for "
-                    f"{kind} url {one} with HTTPS scheme"
+                    "error parsing CompactionRetention: "
+                    f'strconv.Atoi: parsing "{text}": invalid syntax'
                 )
+            return number
+        if number is not None:
+            return number * 3600 * SECOND
+        try:
+            return max(0, values.duration(text))
+        except ValueError as error:
+            raise ConfigError(f"error parsing CompactionRetention: {error}") from None
+
+    @property
+    def profiling(self) -> bool:
+        """Whether stacks and profiles are served."""
+        return self.pprof or self.log_level == "debug"
+
+    @property
+    def extensive_metrics(self) -> bool:
+        """Whether the duration of each RPC is measured."""
+        return self.metrics == "extensive"
+
+    @property
+    def client_security(self) -> Security:
+        """TLS with clients."""
+        return Security(
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+            trusted_ca_file=self.trusted_ca_file,
+            crl_file=self.client_crl_file,
+            client_cert_auth=self.client_cert_auth,
+            client_cert_file=self.client_cert_file,
+            client_key_file=self.client_key_file,
+            skip_address_check=True,
+            allowed_names=(),
+            allowed_hostnames=tuple(filter(None, self.client_allowed_hostnames)),
+            auto=self.auto_tls,
+            self_signed_years=self.self_signed_years,
+            cipher_suites=cipher_suites_by_name(self.cipher_suites),
+            version_min=self.tls_version_min,
+            version_max=self.tls_version_max,
+        )
+
+    @property
+    def peer_security(self) -> Security:
+        """TLS with other members."""
+        return Security(
+            cert_file=self.peer_cert_file,
+            key_file=self.peer_key_file,
+            trusted_ca_file=self.peer_trusted_ca_file,
+            crl_file=self.peer_crl_file,
+            client_cert_auth=self.peer_client_cert_auth,
+            client_cert_file=self.peer_client_cert_file,
+            client_key_file=self.peer_client_key_file,
+            skip_address_check=self.peer_skip_address_check,
+            allowed_names=tuple(filter(None, self.peer_allowed_names)),
+            allowed_hostnames=tuple(filter(None, self.peer_allowed_hostnames)),
+            auto=self.peer_auto_tls,
+            self_signed_years=self.self_signed_years,
+            cipher_suites=cipher_suites_by_name(self.cipher_suites),
+            version_min=self.tls_version_min,
+            version_max=self.tls_version_max,
+        )
 
 
-def _security(flags: Mapping[str, Any], prefix: str) -> Security:
-    try:
-        return read_security(flags, prefix)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _check_bind(one: Url) -> None:
-    if one.scheme.startswith("unix"):
-        return
-    if one.hostname != "localhost" and not is_ip(one.hostname):
-        raise ConfigError(f"expected IP in URL for binding ({one})")
-
-
-def _retention(mode: str, text: str) -> int:
-    """Return how much history is kept: nanoseconds for a time, else revisions."""
-    number = int(text) if text.isascii() and text.isdigit() else None
-    if mode == "revision":
-        if number is None:
-            raise ConfigError(
-                f'error parsing CompactionRetention: strconv.Atoi: parsing "{text}": invalid syntax'
-            )
-        return number
-    if number is not None:
-        return number * 3600 * SECOND
-    try:
-        return max(0, values.duration(text))
-    except ValueError as error:
-        raise ConfigError(f"error parsing CompactionRetention: {error}") from None
+ROWS: Mapping[str, Flag] = {each.name: each.metadata[METADATA] for each in fields(Config)}
+"""The flag that fills each field."""

@@ -1,37 +1,44 @@
 """Auto compaction: proposing to forget history, by age or by number of revisions.
 
-Both are procedures of the member and run on every one; only the leader proposes. By age, a
-revision is sampled ten times an interval, which is the retention but an hour at most; the first
-compaction comes after the whole retention, the next ones after an interval each. A compaction
+Both are procedures that run on every member for as long as it does; only the leader proposes. By
+age, a revision is sampled ten times an interval, which is the retention but an hour at most; the
+first compaction comes after the whole retention, the next ones after an interval each. A compaction
 that failed is tried again at the next sample.
+
+What was sampled stays true when a snapshot takes the place of the state: it is at least as old.
 """
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvorum.api.codec import compaction_request
 from kvorum.api.errors import COMPACTED, Status
-from kvorum.member.member import Member
+from kvorum.api.marks import mark
 from kvorum.member.requests import COMPACTION
-from kvorum.member.waits import Propose, Steps, Until, Wait
-from kvorum.settings.config import Config
-from kvorum.settings.values import SECOND
+from kvorum.member.waits import Propose, Until
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.parts import Part
+    from kvorum.member.waits import Steps
 
 INTERVAL_SECONDS_MAX = 3600.0
 SAMPLES_PER_INTERVAL = 10
-REVISION_SECONDS = 300.0
 ROUNDING_SECONDS = 0.001
 
 
-def start_auto_compaction(member: Member, config: Config) -> None:
-    """Begin what the flags ask for."""
-    if not config.compaction_retention:
-        return
-    if config.compaction_mode == "periodic":
-        member.start(None, by_age(member, config.compaction_retention / SECOND))
-    else:
-        member.start(None, by_revision(member, config.compaction_retention))
+def start_auto_compaction(member: Member) -> None:
+    """Begin what the member is told to forget."""
+    config = member.config
+    if config.retention_seconds:
+        member.start(None, by_age(member, config.retention_seconds))
+    if config.retention_revisions:
+        member.start(
+            None,
+            by_revision(member, config.retention_revisions, config.retention_check_seconds),
+        )
 
 
 def by_age(member: Member, retention_seconds: float) -> Steps:
@@ -54,11 +61,11 @@ def by_age(member: Member, retention_seconds: float) -> Steps:
             compacted, succeeded = revision, member.now
 
 
-def by_revision(member: Member, retention: int) -> Steps:
+def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
     """Keep the last so many revisions."""
     compacted = 0
     while True:
-        yield Until(member.now + REVISION_SECONDS)
+        yield Until(member.now + check_seconds)
         revision = member.store.revision - retention
         if (
             revision > 0
@@ -69,11 +76,12 @@ def by_revision(member: Member, retention: int) -> Steps:
             compacted = revision
 
 
-def _compact(member: Member, revision: int) -> Generator[Wait | None, Any, bool]:
+def _compact(member: Member, revision: int) -> Part[bool]:
     """Propose a compaction; return whether history up to there is gone."""
     answer = yield Propose(COMPACTION, compaction_request(revision))
     if isinstance(answer, Status) and answer != COMPACTED:
         member.logger.warning(f"auto compaction of revision {revision} failed: {answer.text}")
         return False
+    mark("auto compaction")
     member.logger.info(f"completed auto compaction of revision {revision}")
     return True

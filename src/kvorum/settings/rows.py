@@ -1,0 +1,87 @@
+"""What a flag is: one row, and the sorts of values that rows have.
+
+A row stands at the field of `Config` that it fills (`flag`), or, for a flag that fills none, in
+`flags`. Nothing else knows a flag's name, its default or its text.
+"""
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from kvorum.settings import values
+from kvorum.settings.gates import gates
+
+Value = TypeVar("Value")
+Parsed = TypeVar("Parsed", covariant=True)
+
+
+class Kind(NamedTuple, Generic[Parsed]):
+    """A sort of value: how its text is parsed, and how it is written in the help."""
+
+    name: str
+    parse: Callable[[str], Parsed]
+
+
+class Flag(NamedTuple):
+    """One flag. Texts are as on a command line."""
+
+    name: str
+    kind: Kind[object]
+    default: str
+    section: str
+    help: str
+    missing: str = ""
+    """The feature that a value other than the default would need."""
+    zero: str = ""
+    """What 0 stands for; empty: 0."""
+
+    def meaning(self, value: object) -> object:
+        """Return what a parsed value stands for."""
+        return self.kind.parse(self.zero) if self.zero and not value else value
+
+
+METADATA: Final = "flag"
+"""Under this key the field of a data class has its row."""
+DEFAULT: Final = "default"
+"""As a row's `zero`: 0 stands for the row's default."""
+
+
+def flag(
+    name: str, kind: Kind[Value], default: str, section: str, text: str, *, zero: str = ""
+) -> Value:
+    """Return the field of a data class that a flag fills; for a type checker, its value."""
+    row = Flag(name, kind, default, section, text, zero=default if zero == DEFAULT else zero)
+    value = kind.parse(default)
+    if row.zero and not value:
+        value = kind.parse(row.zero)
+    return field(default=value, metadata={METADATA: row})
+
+
+def _seconds(text: str) -> float:
+    try:
+        return values.duration(text) / values.SECOND
+    except ValueError:
+        raise ValueError("parse error") from None
+
+
+BOOL = Kind("bool", values.boolean)
+UINT = Kind("uint", lambda text: values.integer(text, 0, 2**64 - 1))
+UINT32 = Kind("uint32", lambda text: values.integer(text, 0, 2**32 - 1))
+INT = Kind("int", lambda text: values.integer(text, -(2**63), 2**63 - 1))
+SECONDS = Kind("duration", _seconds)
+STRING = Kind("string", str)
+STRINGS = Kind("list", values.strings)
+URLS = Kind("urls", values.urls)
+ORIGINS = Kind("origins", values.urls_or_star)
+FEATURE_GATES = Kind("gates", gates)
+STATES = Kind("string", values.one_of("new", "existing"))
+
+MEMBER = "Member"
+CLUSTERING = "Clustering"
+SECURITY = "Security"
+AUTH = "Auth"
+MONITORING = "Profiling and Monitoring"
+LOGGING = "Logging"
+TUNING = "Behaviour"
+TRACING = "Distributed tracing"
+UNSAFE = "Unsafe"

@@ -1,0 +1,95 @@
+"""What an operator is warned of whose flags can be followed, but may not be meant."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from kvorum.net.security import is_secure
+from kvorum.settings.checks import PEER_SECONDS_MIN
+from kvorum.settings.config import Config
+
+SUGGESTED_QUOTA_BYTES_MAX = 8 * 1024 * 1024 * 1024
+REQUEST_BYTES_SUGGESTED_MAX = 10 * 1024 * 1024
+
+
+def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, dict[str, Any]]]:
+    """Return what to warn an operator of who used these flags, as messages and fields."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    found.extend(
+        (f"--{name} is deprecated and will be decommissioned in v3.8.", {})
+        for name in ("max-snapshots", "v2-deprecation")
+        if name in given
+    )
+    if not given.get("data-dir"):
+        found.append(("'data-dir' was empty; using default", {"data_dir": config.data_directory}))
+    if config.name == "default":
+        found.append(
+            ("it isn't recommended to use default name, please set a value for --name", {})
+        )
+    if config.quota_bytes > SUGGESTED_QUOTA_BYTES_MAX:
+        found.append(
+            (
+                "quota exceeds the suggested maximum",
+                {"quota_bytes": config.quota_bytes, "suggested": SUGGESTED_QUOTA_BYTES_MAX},
+            )
+        )
+    if config.request_bytes_max > REQUEST_BYTES_SUGGESTED_MAX:
+        found.append(
+            (
+                "exceeded recommended request limit",
+                {
+                    "max_request_bytes": config.request_bytes_max,
+                    "recommended_request_bytes": REQUEST_BYTES_SUGGESTED_MAX,
+                },
+            )
+        )
+    found.extend(
+        (f"--{name} was raised to its least value", {"least": "5s"})
+        for name in ("raft-read-timeout", "raft-write-timeout")
+        if name in given and cast(float, given[name]) < PEER_SECONDS_MIN
+    )
+    if config.gates["SetMemberLocalAddr"] and not config.peer_local_address:
+        urls = list(map(str, config.advertise_peer_urls))
+        found.append(
+            ("no address to dial other members from", {"initial_advertise_peer_urls": urls})
+        )
+    found.extend(_security_suggestions(config))
+    if config.unsafe_no_fsync:
+        found.append(("fsync is off: a power cut loses acknowledged data", {}))
+    return found
+
+
+def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
+    for side, prefix, security, urls in (
+        ("client", "", config.client_security, config.listen_client_urls),
+        ("peer", "peer-", config.peer_security, config.listen_peer_urls),
+    ):
+        for one in urls:
+            if is_secure(one):
+                continue
+            if security.cert_file or security.key_file:
+                yield (
+                    "scheme is HTTP while key and cert files are present; "
+                    "ignoring key and cert files",
+                    {f"{side}_url": str(one)},
+                )
+            if security.client_cert_auth:
+                yield (
+                    f"scheme is HTTP while --{prefix}client-cert-auth is enabled; "
+                    "ignoring client cert auth for this URL",
+                    {f"{side}_url": str(one)},
+                )
+        if security.auto and not security.uses_own:
+            yield f"ignoring {side} auto TLS since certs given", {}
+        is_asked = security.client_cert_auth or security.trusted_ca_file
+        if security.uses_own and is_asked and any(map(is_secure, urls)):
+            yield (
+                f"--{prefix}client-cert-auth and --{prefix}trusted-ca-file are ignored with "
+                f"--{prefix}auto-tls: whoever connects is let in, with or without a certificate. "
+                f"Give --{prefix}cert-file and --{prefix}key-file to have certificates checked",
+                {f"{side}_urls": list(map(str, urls))},
+            )
+    if config.client_security.weak_cipher_suites:
+        yield (
+            "cipher suites that are weak are not offered",
+            {"left_out": config.client_security.weak_cipher_suites},
+        )
