@@ -25,15 +25,6 @@ else
 $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave it unset)
 endif
 
-# What is run once more on the compiled core: what asks a real etcd, properties of what is
-# compiled, the conformance of Raft, cycles. Tests that patch what is compiled cannot.
-COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py tests/wal/test_log.py \
-	tests/mvcc/test_index.py tests/mvcc/test_store.py tests/mvcc/test_slices.py \
-	tests/raft/test_datadriven.py tests/raft/test_network.py tests/raft/test_rawnode.py \
-	tests/raft/test_scenarios.py tests/member/test_one.py tests/member/test_procedures.py \
-	tests/rpc/test_boundary.py tests/rpc/test_cycles.py tests/rpc/test_differential.py tests/rpc/test_watch_differential.py \
-	tests/clients
-
 # Tests run in so many processes; a directory of their own, free ports: they do not meet.
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
@@ -82,7 +73,7 @@ test: h2load clients $(TRY_ORACLE) ## Lint, then run every test
 	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target lint test-rust
 	KVORUM_COMPILED=0 $(PYTEST)
 ifneq ($(KVORUM_COMPILED),0)
-	KVORUM_COMPILED=1 $(PYTEST) $(COMPILED_TESTS)
+	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign'
 	KVORUM_COMPILED=1 $(BIN)/python -m sim --seeds 50
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'

@@ -28,6 +28,8 @@ from kvorum.member.jobs import Place
 from kvorum.wal import AppendLog
 from tests.member.harness import Cluster, Machine
 
+pytestmark = pytest.mark.compiled
+
 
 class PowerCutError(BaseException):
     """Not an Exception: nothing in the member may take it for a failure of its own."""
