@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from kvorum.backend import Environments
+from kvorum.backend import Backend, Environments
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files import Files
@@ -89,3 +89,12 @@ class LmdbDisk:
 
     def crash_after(self, calls: int) -> None:
         del calls
+
+
+def flush(disk: MemoryDisk, backend: Backend) -> None:
+    job = backend.seal()
+    assert job is not None
+    staged = job.run(disk.files, disk.environments)
+    removal = backend.committed(backend.staged(staged).run(disk.files, disk.environments))
+    if removal is not None:
+        removal.run(disk.files, disk.environments)

@@ -21,20 +21,11 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
 from kvorum.files.real import RealFiles
-from tests.backend.disks import Crash, MemoryDisk
+from tests.backend.disks import Crash, MemoryDisk, flush
 
 
 def open_on(disk: MemoryDisk) -> Backend:
     return open_backend(disk.files, disk.environments, disk.directory)
-
-
-def flush(disk: MemoryDisk, backend: Backend) -> None:
-    job = backend.seal()
-    assert job is not None
-    staged = job.run(disk.files, disk.environments)
-    removal = backend.committed(backend.staged(staged).run(disk.files, disk.environments))
-    if removal is not None:
-        removal.run(disk.files, disk.environments)
 
 
 def test_a_new_database_is_named_and_locked() -> None:

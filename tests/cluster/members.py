@@ -49,6 +49,7 @@ PASSING = frozenset(
 """What may be said where an election comes between, as it does whenever a busy machine starves a
 leader; of what was asked for nobody knows then whether it has happened."""
 _prefixes = count()
+_leases = count(1000)
 
 
 def until(what: str, condition: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
@@ -480,3 +481,16 @@ def running_cluster(
         except BaseException:
             cluster.tell()
             raise
+
+
+def is_done(answer: object) -> bool:
+    """Tell whether a member is removed, by this call or by one before that nobody answered."""
+    return not isinstance(answer, Status) or answer == errors.MEMBER_NOT_FOUND
+
+
+def grant(member: Member, ttl: int = 60) -> int:
+    lease = next(_leases)
+    answer = member.settled("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
+    # It is there if a call before, which nobody answered, has granted it.
+    assert not isinstance(answer, Status) or answer == errors.LEASE_EXIST, answer
+    return lease

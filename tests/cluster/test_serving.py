@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,11 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest, ProclaimRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.cluster.client import LEADER_REQUIRED, OPTIONS, STREAM_SECONDS_MAX, Talk
-from tests.cluster.members import PASSING, Cluster, Member, running_cluster, until
+from tests.cluster.members import PASSING, Cluster, Member, grant, running_cluster, until
 from tests.cluster.starvation import Machine, again_if_starved
 from tests.edge.wire import Wire, grpc_headers, message
 from tests.etcd import is_target
 from tests.rpc.oracle import by_name, status_of
-
-_leases = count(1000)
-
-
-def grant(member: Member, ttl: int = 60) -> int:
-    lease = next(_leases)
-    answer = member.settled("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
-    # It is there if a call before, which nobody answered, has granted it.
-    assert not isinstance(answer, Status) or answer == errors.LEASE_EXIST, answer
-    return lease
 
 
 def keep_alive(member: Member, *leases: int) -> list[int]:

@@ -55,3 +55,18 @@ def poll_until(
         if not some_requests and not some_events:
             wait(edge)
     return requests, events
+
+
+def queue_up(edge: Edge, received: int, counter: str = "messages_received") -> None:
+    """Let the edge read so many messages without taking one.
+
+    The native edge reads by itself; the pure one reads when it is polled, so that a poll for
+    nothing is part of it.
+    """
+    tick = threading.Event()
+    for _ in range(2000):
+        assert edge.poll(0, 0) == ([], [])
+        if edge.counters()[counter] >= received:
+            return
+        tick.wait(0.005)
+    raise AssertionError(f"{edge.counters()} after 10 s")

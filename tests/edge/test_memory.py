@@ -9,15 +9,9 @@ import pytest
 
 from kvorum.edge import Edge, EventKind, Limits, ListenerKind
 from tests.edge.conftest import OpenEdge, OpenService
-from tests.edge.loop import poll_until, shake_hands
+from tests.edge.loop import poll_until, queue_up, shake_hands
 from tests.edge.service import ECHO, HELD, HELD_STREAM, WAIT_SECONDS, Arrived, Service
-from tests.edge.test_fairness import queue_up
-from tests.edge.test_limits import (
-    ENHANCE_YOUR_CALM,
-    INITIAL_WINDOW_SIZE,
-    farewell,
-)
-from tests.edge.wire import Wire, connect, message
+from tests.edge.wire import ENHANCE_YOUR_CALM, INITIAL_WINDOW_SIZE, Wire, connect, farewell, message
 
 GET = [(":method", "GET"), (":scheme", "http"), (":path", "/held"), (":authority", "x")]
 NEWEST = b"\xbe"

@@ -28,6 +28,8 @@ from hyperframe.frame import (
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SECONDS = 20.0
+ENHANCE_YOUR_CALM = 11
+INITIAL_WINDOW_SIZE = 4
 HeaderList = list[tuple[str, str]]
 T = TypeVar("T")
 
@@ -343,3 +345,11 @@ class Reply:
             if size == 0:
                 return
             yield data
+
+
+def farewell(wire: Wire) -> tuple[int, bytes] | None:
+    """Read until the server closes; return what its GOAWAY says."""
+    wire.until_closed()
+    if wire.goaway is None:
+        return None
+    return wire.goaway.error_code, wire.goaway.additional_data

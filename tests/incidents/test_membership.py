@@ -10,9 +10,8 @@ import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
 from sim.calls import METHODS
-from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.members import Cluster, Member, is_done, running_cluster, until
 from tests.cluster.starvation import Machine, again_if_starved
-from tests.cluster.test_corruption import is_done
 from tests.incidents.conftest import MakeStage
 from tests.incidents.stage import Stage
 

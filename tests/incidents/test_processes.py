@@ -20,11 +20,10 @@ from kvorum.api import errors
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.reads import RETRY_SECONDS
+from tests.cluster.corruption import alarms, tamper
 from tests.cluster.load import load
-from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.members import Cluster, Member, grant, running_cluster, until
 from tests.cluster.starvation import StarvedError, again_if_starved
-from tests.cluster.test_corruption import alarms, tamper
-from tests.cluster.test_serving import grant
 from tests.incidents.conftest import FREQUENT
 from tests.rpc.oracle import status_of
 

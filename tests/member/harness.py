@@ -371,3 +371,18 @@ class Cluster:
         answer = self.answer(machine, call, seconds)
         assert isinstance(answer, bytes), answer
         return answer
+
+
+def keys_of(machine: Machine) -> list[bytes]:
+    store = machine.running.store
+    return [row for _, row in store.backend.scan_rows(0, 1 << 96, 10_000)]
+
+
+def equal(cluster: Cluster) -> bool:
+    """Tell whether all members hold the same."""
+    first, *others = [(machine.running.applied, keys_of(machine)) for machine in cluster]
+    return all(other == first for other in others)
+
+
+class PowerCutError(BaseException):
+    """Not an Exception: nothing in the member may take it for a failure of its own."""

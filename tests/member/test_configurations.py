@@ -15,8 +15,8 @@ from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
 from kvorum.snap.format import decode
-from tests.member.harness import Cluster, Machine
-from tests.member.test_three import added, change, equal, removed
+from tests.member.changes import added, change, removed
+from tests.member.harness import Cluster, Machine, equal
 
 LEARNER = 99
 PROMOTION = ConfChange(ChangeType.ADD_NODE, LEARNER, encode_promotion(LEARNER))

@@ -18,7 +18,7 @@ from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.utl import commands
 from tests.utl.history import Sight, connected, perform, random_calls
-from tests.utl.test_damage import ROWS, snapshot, usual
+from tests.utl.images import ROWS, snapshot, usual
 
 
 @pytest.fixture

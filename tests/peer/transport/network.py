@@ -465,3 +465,7 @@ class Network:
             if host.wake_at <= self.now:
                 host.wake_at = host.transport.pass_time(self.now)
         return True
+
+
+def is_joined(one: Host, other: Host) -> bool:
+    return other.id in one.node.connections and one.id in other.node.connections

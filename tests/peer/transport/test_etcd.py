@@ -31,7 +31,7 @@ from kvorum.raft.wire import decode_message, encode_message
 from tests.etcd import chosen, is_target
 from tests.peer.transport.etcds import Member, Stream, running_members, streams
 from tests.peer.transport.network import Client, Network
-from tests.raft.test_wire import protobuf_snapshot
+from tests.raft.protobuf import protobuf_snapshot
 
 WORD = 8
 SECONDS_MAX = 60.0
