@@ -44,7 +44,6 @@ WATCHERS = 100_000
 RANGE_KEYS = 1_000
 FLUSH_ROWS = 10_000
 PUTS_IN_FLIGHT = 500
-EVERYTHING = RangeOptions(b"\0", b"\0")
 
 
 class Storage:

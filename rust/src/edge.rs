@@ -252,10 +252,6 @@ impl NativeEdge {
         Ok(())
     }
 
-    fn is_congested(&self) -> bool {
-        self.shared.room.is_scarce(&self.shared.limits)
-    }
-
     #[pyo3(signature = (call, is_long = false))]
     fn has_room(&self, call: Call, is_long: bool) -> bool {
         let shared = &self.shared;

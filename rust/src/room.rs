@@ -51,7 +51,7 @@ pub struct Room {
 
 impl Room {
     /// Whether there may be a connection without room.
-    pub fn is_scarce(&self, limits: &Limits) -> bool {
+    fn is_scarce(&self, limits: &Limits) -> bool {
         self.total.load(Ordering::SeqCst) > limits.connection_unread_bytes_max
     }
 

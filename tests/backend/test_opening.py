@@ -16,7 +16,7 @@ from kvorum.backend import directory as directories
 from kvorum.backend.batch import write_entries
 from kvorum.backend.buckets import CLUSTER
 from kvorum.backend.environment import WriteTransaction
-from kvorum.backend.quota import effective_quota, fits_quota, reserved_bytes
+from kvorum.backend.quota import effective_quota, reserved_bytes
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
@@ -195,8 +195,5 @@ def test_a_view_follows_current() -> None:
 def test_quota() -> None:
     assert effective_quota(1000) == 1000
     assert effective_quota(-1) is None
-    assert fits_quota(1000, 500, 100, 399)
-    assert not fits_quota(1000, 500, 100, 400)
-    assert fits_quota(-1, 1 << 60, 0, 1)
     for configured in (0, 1, 1 << 33, 1 << 37):
         assert reserved_bytes(configured) >= 16 * (effective_quota(configured) or 0)

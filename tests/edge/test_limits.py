@@ -25,7 +25,6 @@ from tests.edge.wire import (
 )
 
 REFUSED_STREAM = 7
-LARGE_WINDOW = {INITIAL_WINDOW_SIZE: 2**31 - 1}
 
 
 def count(service: Service, name: str) -> int:

@@ -366,10 +366,6 @@ def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
 # Files that were changed.
 
 
-def last_segment(member: Member) -> Path:
-    return max((member.data / "member" / "wal").glob("*.wal"))
-
-
 def tear(member: Member, written: int) -> None:
     """Begin the record of a batch behind the end of a log, as if the power had failed then."""
     segment = max((member.data / "member" / "wal").glob("*.wal"))

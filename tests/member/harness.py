@@ -61,7 +61,6 @@ class Machine:
         self.jobs_run: list[Job] = []
         self.on_job: Callable[[Job], None] | None = None
         self.starts = 0
-        self.ids: list[int] = []
         # A process that stands still: it takes no turn, and what is sent to it waits.
         self.is_paused = False
         # How long it was suspended, with a clock that stood still.

@@ -142,3 +142,24 @@ def start_without_the_newest_row() -> None:
         assert (world.store.revision, world.store.compacted_revision) == (main, main)
         assert world.store.compaction.is_pending != is_finished
         assert world.store.put(b"c", b"", 0) == main + 1
+
+
+def compact_at_a_deletion() -> None:
+    """Compact at the revision of a deletion, whose row must stay."""
+    world = World()
+    world.store.put(b"a", b"", 0)
+    world.model.put(b"a", b"", 0)
+    transaction = world.store.begin()
+    transaction.delete_range(b"a", b"")
+    main = transaction.commit()
+    world.model.delete(b"a", b"")
+    world.compact(main)
+    world.finish()
+    world.flush()
+    world.crash()
+    assert world.backend.scan_rows(main << 32, bound(main), 10) == [(main << 32 | 1, b"\x0a\x01a")]
+    assert world.store.put(b"c", b"", 0) == main + 1
+    world.model.put(b"c", b"", 0)
+    world.compact(main + 1)
+    world.finish()
+    world.check()

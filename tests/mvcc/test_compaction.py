@@ -3,9 +3,9 @@
 import pytest
 
 from kvorum.mvcc.hashes import HashKV, HashRows
-from kvorum.mvcc.history import bound
 from tests.mvcc.compaction import (
     World,
+    compact_at_a_deletion,
     interrupt_everywhere,
     outlive_compaction,
     start_without_the_newest_row,
@@ -49,23 +49,7 @@ def test_revision_decreases_after_crash_in_compaction_17780() -> None:
 
 
 def test_delete_event_dropped_when_compacting_at_its_revision_18089() -> None:
-    world = World()
-    world.store.put(b"a", b"", 0)
-    world.model.put(b"a", b"", 0)
-    transaction = world.store.begin()
-    transaction.delete_range(b"a", b"")
-    main = transaction.commit()
-    world.model.delete(b"a", b"")
-    world.compact(main)
-    world.finish()
-    world.flush()
-    world.crash()
-    assert world.backend.scan_rows(main << 32, bound(main), 10) == [(main << 32 | 1, b"\x0a\x01a")]
-    assert world.store.put(b"c", b"", 0) == main + 1
-    world.model.put(b"c", b"", 0)
-    world.compact(main + 1)
-    world.finish()
-    world.check()
+    compact_at_a_deletion()
 
 
 def test_ten_hashes_are_kept() -> None:

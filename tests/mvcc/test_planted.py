@@ -17,6 +17,7 @@ from kvorum.mvcc.pins import Pins
 from kvorum.mvcc.store import Store
 from tests.mvcc import compaction
 from tests.mvcc.compaction import (
+    compact_at_a_deletion,
     interrupt_everywhere,
     outlive_compaction,
     start_without_the_newest_row,
@@ -179,7 +180,7 @@ PLANTS: dict[Plant, Callable[[], None]] = {
     open_transactions_are_sealed: walk,
     reads_in_progress_do_not_hold_compaction: outlive_compaction,
     revision_is_that_of_the_newest_row: start_without_the_newest_row,
-    tombstone_at_the_compacted_revision_is_dropped: walk,
+    tombstone_at_the_compacted_revision_is_dropped: compact_at_a_deletion,
     old_tombstones_stay: walk,
     hashes_of_interrupted_compactions_are_kept: interrupt_everywhere,
     leases_of_old_values_are_attached: walk,

@@ -269,9 +269,6 @@ class Edge(Protocol):
         raw bytes from then on.
         """
 
-    def is_congested(self) -> bool:
-        """Return whether `has_room` may say no to somebody."""
-
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """Return whether the answer to a call may be made: its client takes those before it.
 

@@ -11,8 +11,6 @@ class Subject(NamedTuple):
     """Empty if there is none; the last one if there are several."""
     dns_names: tuple[str, ...] = ()
     ip_addresses: tuple[str, ...] = ()
-    uris: tuple[str, ...] = ()
-    emails: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1024)
@@ -40,8 +38,6 @@ def subject_of(certificate: bytes) -> Subject:
         common_name,
         tuple(others.get_values_for_type(x509.DNSName)),
         tuple(str(one) for one in others.get_values_for_type(x509.IPAddress)),
-        tuple(others.get_values_for_type(x509.UniformResourceIdentifier)),
-        tuple(others.get_values_for_type(x509.RFC822Name)),
     )
 
 

@@ -253,10 +253,6 @@ class PureEdge:
             found[1].respond(found[2], status, headers, body)
             self._shared.flush()
 
-    def is_congested(self) -> bool:
-        """Return whether `has_room` may say no."""
-        return self._shared.room.is_scarce
-
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """Return whether the answer to a call may be made."""
         connection = self._shared.connections.get(call >> 32)
