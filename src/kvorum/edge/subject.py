@@ -1,4 +1,4 @@
-"""Who a certificate is of: the names that a verified client goes by."""
+"""The names in a certificate, by which a verified client is known."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -31,7 +31,7 @@ def subject_of(certificate: bytes) -> Subject:
     except x509.ExtensionNotFound:
         return Subject(common_name)
     except Exception as error:
-        # The library promises no kinds: it depends on what is wrong with which extension.
+        # The library does not promise which exceptions: it depends on what is wrong.
         raise ValueError(f"x509: the certificate cannot be read: {error}") from error
     others = extension.value
     return Subject(
