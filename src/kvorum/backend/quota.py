@@ -6,7 +6,7 @@ PUT_BYTES: Final = 256
 """What a put counts beside its key and value."""
 LEASE_GRANT_BYTES: Final = 64
 
-# The map is address space, not memory or disk; it can never grow, so it is far too large.
+# The map is address space, not memory or disk; it can never grow, so it is made far too large.
 _MAP_BYTES_MIN = 64 << 30
 _MAP_BYTES_UNLIMITED = 1 << 40
 _MAP_QUOTAS = 16

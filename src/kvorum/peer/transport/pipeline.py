@@ -1,7 +1,7 @@
 """Single messages, each posted as a request of its own: for peers that read no stream yet.
 
-A message that could not be posted is lost, and the node is told. None is posted twice: it may
-have arrived, and a proposal must not be made again.
+A message that could not be posted is lost, and the host is told. None is posted twice: it may have
+arrived, and a proposal must not be made again.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ _NEVER: Final = float("inf")
 
 
 class Transfer:
-    """A snapshot that is all in its message, as `Host.snapshot_sent` is told of it."""
+    """A snapshot without a database, for `Host.snapshot_sent`."""
 
     __slots__ = ("message", "path")
 
@@ -78,11 +78,11 @@ class Pipeline:
         self._addresses = addresses
         self._queue: deque[Message] = deque()
         self._posts: dict[int, Post] = {}
-        # What went wrong since a post last arrived; each is said once.
+        # What went wrong since a post last arrived; each problem is logged once.
         self._problems: set[str] = set()
 
     def send(self, message: Message, now: float) -> bool:
-        """Post a message; False if too many wait, and it is lost."""
+        """Post a message; False if too many wait: then it is lost."""
         settings = self._shared.settings
         if len(self._posts) < settings.pipeline_requests_max:
             self._post(message, now)
@@ -152,7 +152,7 @@ class Pipeline:
         return min((post.deadline for post in self._posts.values()), default=_NEVER)
 
     def stop(self) -> None:
-        """Give up everything that is on its way; snapshots among it have failed."""
+        """Give up all posts; snapshots among them have failed."""
         posts, self._posts = self._posts, {}
         waiting, self._queue = self._queue, deque()
         for number in posts:
