@@ -34,7 +34,7 @@ from bench.server import (
     txn,
 )
 from bench.servers import Server
-from bench.table import Row, compared, header, keep, show, told
+from bench.table import Row, as_row, compared, header, keep, show
 
 SIZE = 3
 STATE = "three members"
@@ -158,7 +158,7 @@ def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bo
             name = f"{scenario.name}: cost"
             theirs, ours = (costs[cluster] for cluster in both)
             rows.append(
-                told(STATE, name, "us", both, theirs, ours, scenario.goal, less_is_better=True)
+                as_row(STATE, name, "us", both, theirs, ours, scenario.goal, less_is_better=True)
             )
     return rows
 

@@ -98,7 +98,7 @@ class Member:
         now = time.monotonic()
         edge.awake()
         for event in self._dialer.poll():
-            transport.happened(event, now)
+            transport.handle_answer(event, now)
         _, events = edge.poll(1000, 4 << 20)
         for kind, call, detail in events:
             if kind == EventKind.HTTP_OPENED:

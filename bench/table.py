@@ -59,10 +59,10 @@ def compared(
     theirs, ours = zip(
         *[(figure(servers[0]), figure(servers[1])) for _ in range(rounds)], strict=True
     )
-    return told(state, name, unit, servers, theirs, ours, goal, less_is_better=less_is_better)
+    return as_row(state, name, unit, servers, theirs, ours, goal, less_is_better=less_is_better)
 
 
-def told(
+def as_row(
     state: str,
     name: str,
     unit: str,

@@ -132,11 +132,11 @@ class Connection:
         self.number = number
         self.call = FIRST_CALL + number
         self.is_broken = False
-        self.request = Flow(links, self, client.host, server.host, _asked)
-        self.answer = Flow(links, self, server.host, client.host, _told)
+        self.request = Flow(links, self, client.host, server.host, _take_request_piece)
+        self.answer = Flow(links, self, server.host, client.host, _take_answer_piece)
 
 
-def _asked(connection: Connection, kind: int, detail: Any, size: int) -> None:
+def _take_request_piece(connection: Connection, kind: int, detail: Any, size: int) -> None:
     """Let a piece of a request arrive."""
     server, call = connection.server, connection.call
     if server.host.member is None:
@@ -155,7 +155,7 @@ def _asked(connection: Connection, kind: int, detail: Any, size: int) -> None:
     server.host.peers_spoke()
 
 
-def _told(connection: Connection, kind: int, detail: Any, _size: int) -> None:
+def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: int) -> None:
     """Let a piece of an answer arrive."""
     client, number = connection.client, connection.number
     if number not in client.requests:

@@ -317,7 +317,7 @@ class Operator:
         if self._alarmed is None and member.alarms.raised():
             self.counts["alarms"] += 1
             self._alarmed = self._answer_alarm(member)
-            self._go_on()
+            self._next_step()
 
     def _newest(self) -> Member | None:
         """Return the member that has applied most, unless another had applied more before."""
@@ -535,11 +535,11 @@ class Operator:
         # Whoever judges what watchers got has to know of it.
         history, now = self._cluster.history, self._world.now
         history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
-        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, self._go_on)
+        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, self._next_step)
         yield
         for number in list(self._cluster.members):
             request = etcd.DefragmentRequest()
-            self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._go_on)
+            self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._next_step)
             yield
         yield from self._clear(member, AlarmType.NO_SPACE)
 
@@ -550,7 +550,7 @@ class Operator:
                 alarm=alarm_type,  # type: ignore[arg-type]
                 memberID=alarm.member_id,
             )
-            self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._go_on)
+            self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._next_step)
             yield
 
     def _restore_disks(self) -> Iterator[None]:
@@ -561,10 +561,10 @@ class Operator:
                 machine.crash(power_cut=False)
                 machine.disk.restore()
                 machine.start()
-        self._world.after(LOOK_SECONDS, self._go_on)
+        self._world.after(LOOK_SECONDS, self._next_step)
         yield
 
-    def _go_on(self, _result: bytes | Status | None = None) -> None:
+    def _next_step(self, _result: bytes | Status | None = None) -> None:
         assert self._alarmed is not None
         if next(self._alarmed, self) is self:
             # Looked at again when what it did has come about.

@@ -24,7 +24,7 @@ DRIVERS = {
     "member/stepping.py:_step": "to its end, or closed by `Procedures.end`",
     "mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
     "mvcc/slices.py:run_to_end": "to its end, in one go",
-    "peer/cluster/joining.py:_go_on": "before there is a member; they hold nothing",
+    "peer/cluster/joining.py:_next_step": "before there is a member; they hold nothing",
 }
 """Who drives generators by hand, and how they end."""
 

@@ -3,7 +3,7 @@
 import time
 
 from bench.abuse.bystander import FAILED
-from bench.abuse.http_attacks import told
+from bench.abuse.http_attacks import in_words
 from bench.abuse.target import Attack, Seen, Target
 from bench.abuse.wire import Wire, head, message
 from bench.load import fill
@@ -124,7 +124,9 @@ def unread_ranges(target: Target, count: int, deadline: float) -> Seen:
         for _ in range(count):
             wire.call(RANGE, EVERYTHING, deadline)
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
-        return Seen(f"{count:,} calls{', closed' if wire.is_closed else ''}; {told(wire.statuses)}")
+        return Seen(
+            f"{count:,} calls{', closed' if wire.is_closed else ''}; {in_words(wire.statuses)}"
+        )
 
 
 def unread_snapshots(target: Target, count: int, deadline: float) -> Seen:

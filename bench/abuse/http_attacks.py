@@ -45,7 +45,7 @@ MEMBER_CONNECTIONS = 3
 """A member needs one for each of its streams, and one for what it asks."""
 
 
-def told(counts: Counter[str]) -> str:
+def in_words(counts: Counter[str]) -> str:
     """Return counts in words."""
     return ", ".join(f"{count:,} x {name}" for name, count in counts.most_common(4)) or "nothing"
 
@@ -69,7 +69,7 @@ def malformed_targets(target: Target, count: int, deadline: float) -> Seen:
             end = min(deadline, time.monotonic() + ANSWER_SECONDS_MAX)
             stream = wire.call(head(each, method=b"GET"), b"", end)
             seen[wire.answered(stream, end)] += 1
-    return Seen(told(seen))
+    return Seen(in_words(seen))
 
 
 def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
@@ -86,10 +86,10 @@ def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
             block = start + b"\xbe" * 180
             if wire.is_closed:
                 return Seen(
-                    f"closed after {number:,} requests, {sent:,} bytes; {told(wire.statuses)}"
+                    f"closed after {number:,} requests, {sent:,} bytes; {in_words(wire.statuses)}"
                 )
         wire.until(lambda: len(wire.ended) >= count, deadline)
-        return Seen(f"{sent:,} bytes; {told(wire.statuses)}")
+        return Seen(f"{sent:,} bytes; {in_words(wire.statuses)}")
 
 
 def metrics_burst(target: Target, count: int, deadline: float) -> Seen:
@@ -155,7 +155,9 @@ def unread_answers(target: Target, count: int, deadline: float) -> Seen:
                 break
         # What they cost shows while they are held.
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
-        return Seen(f"{sent:,} sent{', closed' if wire.is_closed else ''}; {told(wire.statuses)}")
+        return Seen(
+            f"{sent:,} sent{', closed' if wire.is_closed else ''}; {in_words(wire.statuses)}"
+        )
 
 
 def unread_connections(target: Target, count: int, deadline: float) -> Seen:

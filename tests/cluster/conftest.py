@@ -39,7 +39,7 @@ class Lender:
     def give_up(self) -> None:
         """Print what the members of a failed test logged, and end them."""
         if self._cluster is not None:
-            self._cluster.tell()
+            self._cluster.print_logs()
         self.close()
 
     def close(self) -> None:

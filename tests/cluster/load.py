@@ -153,7 +153,7 @@ class Load:
         for clerk in self._clerks:
             clerk.start()
 
-    def go_on(self, acknowledged: int = 20) -> None:
+    def await_progress(self, acknowledged: int = 20) -> None:
         """Wait until every clerk was served so many times more."""
         goals = [(clerk, clerk.acknowledged + acknowledged) for clerk in self._clerks]
         until("every clerk is served", lambda: all(self._has_reached(*goal) for goal in goals))

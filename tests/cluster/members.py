@@ -425,7 +425,7 @@ class Cluster:
         for member, view in zip(self, views, strict=True):
             assert view == views[0], f"{member} differs from {self[0]}"
 
-    def tell(self) -> None:
+    def print_logs(self) -> None:
         """Print what the members logged last, for whoever looks for the reason of a failure."""
         for member in self:
             print(f"--- {member} ({member.process}):\n{member.log_tail()}")  # noqa: T201
@@ -479,7 +479,7 @@ def running_cluster(
             cluster.start()
             yield cluster
         except BaseException:
-            cluster.tell()
+            cluster.print_logs()
             raise
 
 

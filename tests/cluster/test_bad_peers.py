@@ -79,9 +79,9 @@ def undisturbed(cluster: Cluster, member: Member) -> Iterator[None]:
     term = cluster.leader().term()
     before = resident_bytes(member)
     with load(cluster, clerks=2) as work:
-        work.go_on(5)
+        work.await_progress(5)
         yield
-        work.go_on()
+        work.await_progress()
         assert resident_bytes(member) < before + MEMORY_BYTES_MAX
     now = cluster.leader().term()
     machine.expect(now == term, f"an election: term {now} after {term}")

@@ -41,7 +41,7 @@ def test_a_snapshot_while_writes_go_on(small_logs: Cluster, make: str, how: str)
     cluster = small_logs
     behind = cluster.followers()[0]
     with load(cluster, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         if how == "killed":
             behind.kill()
         else:
@@ -54,4 +54,4 @@ def test_a_snapshot_while_writes_go_on(small_logs: Cluster, make: str, how: str)
         else:
             cluster.network.mend()
         until("a snapshot has arrived", lambda: behind.logged(RECEIVED[make], size))
-        work.go_on()
+        work.await_progress()

@@ -105,7 +105,7 @@ def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, ma
     with running_cluster(directory, make) as cluster, load(cluster, clerks=2) as work:
         lost = cluster.followers()[0]
         saved = lost.data.with_suffix(".saved")
-        work.go_on()
+        work.await_progress()
         lost.kill()
         lost.data.rename(saved)
         machine = Machine(cluster)
@@ -118,7 +118,7 @@ def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, ma
             told = lost.logged("has already been bootstrapped", size)
             machine.expect(told >= 1, f"{lost} was not told that it is known: {lost.log_tail()}")
             assert lost.wait() == 1
-            work.go_on()
+            work.await_progress()
             shutil.rmtree(lost.data, ignore_errors=True)
         saved.rename(lost.data)
 
@@ -209,18 +209,18 @@ def test_a_removed_member_stops_itself_and_comes_back_as_another(
     gone = cluster.leader() if role == "leader" else cluster.followers()[0]
     through = cluster.others(gone)[0]
     with load(cluster, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         remove(through, gone.id)
         assert gone.wait() == 0, gone.log_tail()
         # Its data says that it was removed, and so do the others.
         gone.start()
         gone.wait()
-        work.go_on()
+        work.await_progress()
         shutil.rmtree(gone.data)
         gone.id = add(through, gone.peer_url)
         gone.start(state="existing")
         until("it serves", gone.status)
-        work.go_on()
+        work.await_progress()
     assert len(cluster[0].members()) == 3
 
 
@@ -228,9 +228,9 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
     dead = cluster.followers()[0]
     through = cluster.others(dead)[0]
     with load(cluster, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         dead.kill()
-        work.go_on()
+        work.await_progress()
         remove(through, dead.id)
         place = cluster.add()
         cluster.forget(dead)
@@ -244,23 +244,23 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
         assert place.state().isLearner
         promote(through, learner)
         until("it knows", lambda: not place.state().isLearner)
-        work.go_on()
+        work.await_progress()
     assert not listed(place, learner).isLearner
     # It counts: with another one gone, the cluster lives.
     with load(cluster, clerks=2) as work:
         cluster.others(place)[0].kill()
-        work.go_on()
+        work.await_progress()
 
 
 def test_five_members_lose_two(tmp_path_factory: pytest.TempPathFactory, make: str) -> None:
     directory = tmp_path_factory.mktemp("five")
     with running_cluster(directory, make, 5) as cluster, load(cluster, ordered=False) as work:
-        work.go_on()
+        work.await_progress()
         leader = cluster.leader()
         other = cluster.others(leader)[0]
         leader.kill()
         other.kill()
-        work.go_on()
+        work.await_progress()
         leader.start()
         other.start()
-        work.go_on()
+        work.await_progress()

@@ -236,7 +236,7 @@ class Reader(threading.Thread):
                     self.refused.append(told)
                 self.served += 1
 
-    def go_on(self, reads: int) -> None:
+    def await_reads(self, reads: int) -> None:
         """Wait for so many more."""
         goal = self.served + reads
         until("the reader goes on", lambda: self.served >= goal)
@@ -262,7 +262,7 @@ def test_rolling_restart(cluster: Cluster, make: str) -> None:
             member.start()
             cluster.settle()
             for reader in readers:
-                reader.go_on(50)
+                reader.await_reads(50)
     finally:
         for reader in readers:
             reader.end()

@@ -183,7 +183,7 @@ def test_13766_kills_under_load_leave_equal_members(tmp_path: Path) -> None:
     flags = ("--snapshot-count=100", "--snapshot-catchup-entries=20")
     with running_cluster(tmp_path, "kvorum", 3, *flags) as cluster, load(cluster, 3) as work:
         for number in range(6):
-            work.go_on(random.randint(20, 40))
+            work.await_progress(random.randint(20, 40))
             victims = list(cluster) if number == 3 else [random.choice(list(cluster))]
             for victim in victims:
                 victim.kill()

@@ -410,7 +410,7 @@ class Backend:
         is false when that is done.
         """
         assert self._defragmentation is not None, "nothing is being defragmented"
-        return self._defragmentation.go_on(self._sealed)
+        return self._defragmentation.next_round(self._sealed)
 
     def abandon_defragmentation(self) -> RemoveDatabase:
         """Give up because a job of the helper failed; return the job that cleans up."""

@@ -159,7 +159,7 @@ class Defragmentation:
         """Return the first job."""
         return CopyDatabase(self._source, self.target)
 
-    def go_on(self, sealed: Batch | None) -> CatchUp | None:
+    def next_round(self, sealed: Batch | None) -> CatchUp | None:
         """Return the job that copies what was flushed since the last one was made.
 
         None: so little is left that the next flush can switch. `sealed` is the batch that is on its

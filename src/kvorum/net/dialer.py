@@ -74,11 +74,11 @@ class HttpDialer:
         try:
             self._begin(number, url, method, target, headers, body)
         except ValueError as error:
-            self.tell(DialEventKind.FAILED, number, str(error))
+            self.add_event(DialEventKind.FAILED, number, str(error))
         except Exception as error:
             self._requests.pop(number, None)
             problem = self.unforeseen(error, f"a request to {url}", f"{method} {target}")
-            self.tell(DialEventKind.FAILED, number, problem)
+            self.add_event(DialEventKind.FAILED, number, problem)
         return number
 
     def _begin(
@@ -212,7 +212,7 @@ class HttpDialer:
 
     # What connections report.
 
-    def tell(self, kind: DialEventKind, number: int, detail: object) -> None:
+    def add_event(self, kind: DialEventKind, number: int, detail: object) -> None:
         """Take an event of a request."""
         if not self._events:
             self._wake()
@@ -221,7 +221,7 @@ class HttpDialer:
     def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
         """Take the last event of a request."""
         if self._requests.pop(request.number, None) is not None:
-            self.tell(kind, request.number, detail)
+            self.add_event(kind, request.number, detail)
 
     def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
         """Report an unforeseen error; return the reason for which the request fails."""

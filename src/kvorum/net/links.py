@@ -96,7 +96,7 @@ class Owner(Protocol):
     polls: int
     """How often events were polled."""
 
-    def tell(self, kind: DialEventKind, number: int, detail: object) -> None:
+    def add_event(self, kind: DialEventKind, number: int, detail: object) -> None:
         """Take an event of a request."""
 
     def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         if request is not None and request.writable_owed:
             request.writable_owed = False
             if not request.is_ended:
-                self._owner.tell(DialEventKind.WRITABLE, request.number, None)
+                self._owner.add_event(DialEventKind.WRITABLE, request.number, None)
 
     def _pending_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             return
         if piece:
             owner = self._owner
-            owner.tell(DialEventKind.PIECE, request.number, piece)
+            owner.add_event(DialEventKind.PIECE, request.number, piece)
             if self._arrived_poll != owner.polls:
                 self._arrived_poll, self._arrived_bytes = owner.polls, 0
             self._arrived_bytes += len(piece)
@@ -256,7 +256,9 @@ class Connection(asyncio.Protocol):
         headers = [
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers
         ]
-        self._owner.tell(DialEventKind.RESPONDED, request.number, (response.status_code, headers))
+        self._owner.add_event(
+            DialEventKind.RESPONDED, request.number, (response.status_code, headers)
+        )
         return rest
 
     def _complete(self, request: Request) -> None:

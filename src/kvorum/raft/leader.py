@@ -20,9 +20,9 @@ from kvorum.raft.replication import (
     append,
     broadcast_append,
     broadcast_heartbeat,
+    commit_for_peers,
     maybe_commit,
     maybe_send_append,
-    tellable_commit,
 )
 from kvorum.raft.wire import decode_conf_change
 
@@ -126,7 +126,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
     if maybe_commit(raft):
         reads.release_pending(raft)
         broadcast_append(raft)
-    elif node != raft.id and peer.can_bump_commit(tellable_commit(raft)):
+    elif node != raft.id and peer.can_bump_commit(commit_for_peers(raft)):
         maybe_send_append(raft, node, peer, send_if_empty=True)
     if node != raft.id:
         while maybe_send_append(raft, node, peer, send_if_empty=False):

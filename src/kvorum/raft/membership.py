@@ -18,9 +18,9 @@ from kvorum.raft.messages import NONE, ConfState, Snapshot
 from kvorum.raft.reads import answer_confirmed, drop_all
 from kvorum.raft.replication import (
     broadcast_append,
+    commit_for_peers,
     maybe_commit,
     maybe_send_append,
-    tellable_commit,
 )
 from kvorum.raft.states import Role
 from kvorum.raft.tracker import Tracker
@@ -81,7 +81,7 @@ def uncommitted_changes(raft: Raft) -> list[int]:
 def _tell_change(raft: Raft) -> None:
     """Let peers learn that the change applied now is committed, including those it removes."""
     del raft.untold_changes[0]
-    committed = tellable_commit(raft)
+    committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id and peer.can_bump_commit(committed):
             maybe_send_append(raft, node, peer, send_if_empty=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Payload = tuple[int, bytes]  # the type and the data of an entry to be
 
 
-def tellable_commit(raft: Raft) -> int:
+def commit_for_peers(raft: Raft) -> int:
     """Return the commit index that peers may hear of."""
     committed = raft.log.committed
     return min(committed, raft.untold_changes[0] - 1) if raft.untold_changes else committed
@@ -49,7 +49,7 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
         return False
     if compacted:
         return _maybe_send_snapshot(raft, to, peer)
-    committed = tellable_commit(raft)
+    committed = commit_for_peers(raft)
     raft.send(
         Message(
             MessageType.APP,
@@ -99,7 +99,7 @@ def broadcast_append(raft: Raft) -> None:
 def broadcast_heartbeat(raft: Raft) -> None:
     """Tell every peer that this node leads, and which read is the newest."""
     context = raft.read_only.context()
-    committed = tellable_commit(raft)
+    committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:
             # Never above what the peer is known to hold: it may have lost the rest.

@@ -153,7 +153,7 @@ class Host:
             return
         lower = [(name.lower(), value) for name, value in headers]
         lower = [each for each in lower if each[0] not in self.withheld_headers]
-        network.tell(connection, DialEventKind.RESPONDED, (status, lower))
+        network.send_event(connection, DialEventKind.RESPONDED, (status, lower))
         if body is not None:
             if body:
                 self.send([(call, body)])
@@ -165,7 +165,7 @@ class Host:
             if connection is not None:
                 connection.answer_bytes += len(data)
                 for piece in self.network.chopped(data):
-                    self.network.tell(connection, DialEventKind.PIECE, piece)
+                    self.network.send_event(connection, DialEventKind.PIECE, piece)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
         del trailers
@@ -174,9 +174,9 @@ class Host:
             connection.is_answer_over = True
             del self.network.calls[(self, call)]
             if status.code is Code.OK:
-                self.network.tell(connection, DialEventKind.COMPLETED, None)
+                self.network.send_event(connection, DialEventKind.COMPLETED, None)
             else:
-                self.network.tell(connection, DialEventKind.FAILED, "broken off")
+                self.network.send_event(connection, DialEventKind.FAILED, "broken off")
 
     def pending_bytes(self, call: int) -> int:
         connection = self.network.calls.get((self, call))
@@ -233,7 +233,7 @@ class Client:
         self.network.run(0.1)
         return self.statuses[connection.number]
 
-    def happened(self, event: DialEvent, _now: float) -> bool:
+    def handle_answer(self, event: DialEvent, _now: float) -> bool:
         if event.kind == DialEventKind.RESPONDED:
             self.statuses[event.number], headers = event.detail
             self.headers[event.number] = dict(headers)
@@ -333,7 +333,7 @@ class Network:
         self.calls.pop((connection.server, connection.call), None)
         now, client, server = self.now, connection.client, connection.server
         event = DialEvent(DialEventKind.FAILED, connection.number, "connection reset")
-        client.transport.happened(event, now)
+        client.transport.handle_answer(event, now)
         server.transport.handle(EventKind.ENDED, connection.call, None, now)
         client.wake_at = server.wake_at = now
 
@@ -384,7 +384,7 @@ class Network:
     def _refuse(self, connection: Connection) -> None:
         if self.requests.pop((connection.client, connection.number), None) is not None:
             event = DialEvent(DialEventKind.FAILED, connection.number, "connection refused")
-            connection.client.transport.happened(event, self.now)
+            connection.client.transport.handle_answer(event, self.now)
             connection.client.wake_at = self.now
 
     def ask(self, connection: Connection, kind: int, detail: Any) -> None:
@@ -410,7 +410,7 @@ class Network:
             before = connection.request_bytes
             connection.request_bytes -= len(detail)
             if before >= WRITABLE_BYTES > connection.request_bytes:
-                self.tell(connection, DialEventKind.WRITABLE, None)
+                self.send_event(connection, DialEventKind.WRITABLE, None)
         server.transport.handle(kind, call, detail, self.now)
 
     def release(self, connection: Connection) -> None:
@@ -418,7 +418,7 @@ class Network:
         for kind, detail in held:
             self._arrive(connection, kind, detail)
 
-    def tell(self, connection: Connection, kind: int, detail: Any) -> None:
+    def send_event(self, connection: Connection, kind: int, detail: Any) -> None:
         """Let an event of an answer travel to the client."""
         self.after(LATENCY_SECONDS, lambda: self._return(connection, kind, detail))
 
@@ -432,7 +432,7 @@ class Network:
             return
         if kind in (DialEventKind.COMPLETED, DialEventKind.FAILED):
             del self.requests[(client, number)]
-        taken = client.transport.happened(DialEvent(kind, number, detail), self.now)
+        taken = client.transport.handle_answer(DialEvent(kind, number, detail), self.now)
         assert taken or kind == DialEventKind.WRITABLE
         client.wake_at = self.now
 

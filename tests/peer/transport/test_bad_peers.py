@@ -91,7 +91,7 @@ class Liar:
     def handle(self, _kind: int, _call: int, _detail: object, _now: float) -> None:
         pass
 
-    def happened(self, _event: DialEvent, _now: float) -> bool:
+    def handle_answer(self, _event: DialEvent, _now: float) -> bool:
         return True
 
 

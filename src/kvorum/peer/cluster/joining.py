@@ -91,7 +91,7 @@ class Inquiry(Generic[Value]):
         self._exchanges = Exchanges(dialer)
         self._now = now
         self.is_done = False
-        self._go_on(None)
+        self._next_step(None)
 
     def happened(self, events: Iterable[DialEvent], now: float) -> None:
         """Take what the dialer reports."""
@@ -104,7 +104,7 @@ class Inquiry(Generic[Value]):
         self._now = now
         return self._exchanges.pass_time(now)
 
-    def _go_on(self, answer: Answer | None) -> None:
+    def _next_step(self, answer: Answer | None) -> None:
         try:
             asking = self._steps.send(answer)
         except StopIteration as end:
@@ -113,7 +113,7 @@ class Inquiry(Generic[Value]):
             return
         request = ("GET", asking.target, (), b"")
         deadline = self._now + asking.seconds_max
-        self._exchanges.ask(0, [asking.url], request, deadline, self._go_on)
+        self._exchanges.ask(0, [asking.url], request, deadline, self._next_step)
 
 
 def find_start(

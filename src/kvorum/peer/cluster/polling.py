@@ -67,9 +67,9 @@ class VersionPolling:
             return
         self._unanswered = len(others)
         for each in others:
-            self._ask(each, partial(self._told, each.id))
+            self._ask(each, partial(self._take_answer, each.id))
 
-    def _told(self, peer: int, answer: Answer | None) -> None:
+    def _take_answer(self, peer: int, answer: Answer | None) -> None:
         member = self._member
         version = server_version(answer)
         if version is None:

@@ -30,6 +30,6 @@ class Addresses:
             self.current = self._urls[self._place]
 
 
-def told_of(url: str, problem: str) -> str:
+def problem_at(url: str, problem: str) -> str:
     """Return what went wrong with an address; the dialer may have named it already."""
     return problem if url in problem else f"{url}: {problem}"

@@ -140,16 +140,16 @@ class SnapshotArrival:
             self._pieces.append(detail)
             self._pieces_bytes += len(detail)
             self._received_bytes += len(detail)
-            self._go_on()
+            self._advance()
         elif kind == EventKind.HALF_CLOSED:
             self._is_complete = True
             self.wake_at = now + SNAPSHOT_ANSWER_SECONDS_MAX
-            self._go_on()
+            self._advance()
         elif kind == EventKind.ENDED and not self._is_complete:
             self._shared.logger.warning(f"a snapshot broke off after {self._received_bytes} bytes")
             self._give_up()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self._message is None and not self._read_message():
             return
         settings = self._shared.settings

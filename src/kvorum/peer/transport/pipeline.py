@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvorum.edge.interface import EventKind
 from kvorum.net.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses, told_of
+from kvorum.peer.transport.addresses import Addresses, problem_at
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import decode_checked
 from kvorum.peer.transport.headers import (
@@ -53,7 +53,7 @@ class Post:
         self.url = url
         self.deadline = deadline
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.RESPONDED:
             self._status = detail[0]
@@ -107,7 +107,7 @@ class Pipeline:
         if status != 204:
             self.failed(post, f"the peer answered {status} {text}", now)
             if status == 403:
-                self._shared.tell_removed()
+                self._shared.report_removal()
             return
         self._problems.clear()
         self._forget(post)
@@ -119,7 +119,7 @@ class Pipeline:
         self._forget(post)
         self._addresses.failed(post.url)
         self._figures.send_failures += 1
-        line = f"cannot post to {self._peer:x}: {told_of(post.url, problem)}; trying on"
+        line = f"cannot post to {self._peer:x}: {problem_at(post.url, problem)}; trying on"
         if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
             self._problems.add(line)
             self._shared.logger.warning(line)

@@ -86,7 +86,7 @@ class Probe:
             self._number = self._shared.request(self, url, "GET", PROBING, (), b"")
         return self.wake_at
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.RESPONDED:
             self._status = detail[0]

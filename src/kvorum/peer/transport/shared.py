@@ -14,7 +14,7 @@ from kvorum.raft.messages import IS_LOCAL, Message, MessageType
 class Requester(Protocol):
     """Sends a request and takes its events."""
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
 
 
@@ -135,7 +135,7 @@ class Shared:
             )
             self._unwarned = 0
 
-    def tell_removed(self) -> None:
+    def report_removal(self) -> None:
         """Tell the host, once, that a peer says it was removed."""
         if not self._is_told_removed:
             self._is_told_removed = True

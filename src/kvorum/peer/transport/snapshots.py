@@ -110,14 +110,14 @@ class SnapshotSending:
         shared.dialer.send(self._number, _pack_word(len(message)) + message)
         figures.sent_bytes += 8 + len(message)
         shared.logger.info(f"sends {self._describe()} to {self._url}")
-        self._go_on()
+        self._send_next()
 
     def _describe(self) -> str:
         message = self._transfer.message
         index = message.snapshot.index if message.snapshot is not None else 0
         return f"the snapshot at index {index} to {message.to:x}"
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         """Send the next piece, if there is room for it, and read the one after it."""
         if self._end or self.is_over:
             return
@@ -140,7 +140,7 @@ class SnapshotSending:
     def _was_read(self, piece: bytes) -> None:
         self._is_reading = False
         self._ahead = piece
-        self._go_on()
+        self._send_next()
 
     def _not_read(self, error: Exception) -> None:
         self._is_reading = False
@@ -148,10 +148,10 @@ class SnapshotSending:
             self._shared.cancel(self._number)
             self._finish(f"cannot read {self._transfer.path}: {error}")
 
-    def happened(self, kind: int, detail: Any, _now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, _now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.WRITABLE:
-            self._go_on()
+            self._send_next()
         elif kind == DialEventKind.RESPONDED:
             self._status = detail[0]
         elif kind == DialEventKind.PIECE:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
 from kvorum.net.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses, told_of
+from kvorum.peer.transport.addresses import Addresses, problem_at
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import (
     APPEND_HEARTBEAT,
@@ -270,7 +270,7 @@ class StreamReader:
         headers = [*shared.headers, ("X-Raft-To", f"{self._peer:x}")]
         self._number = shared.request(self, self._url, "GET", self._target, headers, b"")
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == _PIECE and self.is_open:
             self.wake_at = now + self._shared.settings.read_seconds_max
@@ -299,7 +299,7 @@ class StreamReader:
         self._status, headers = detail
         if self._status == 410:
             self._give_up("the peer says that this node was removed", now)
-            self._shared.tell_removed()
+            self._shared.report_removal()
         elif self._status == 200:
             level = parse_level(header(headers, "x-server-version"))
             if not is_compatible(self._shared.identity, level, (0, 0)):
@@ -344,8 +344,8 @@ class StreamReader:
         self._addresses.failed(self._url)
         self.wake_at = max(now, self._dialed_at + DIAL_SECONDS_MIN)
         self._settled_at = _NEVER
-        told = told_of(self._url, problem)
-        line = f"does not read the {self._name} of {self._peer:x}: {told}; trying on"
+        failed = problem_at(self._url, problem)
+        line = f"does not read the {self._name} of {self._peer:x}: {failed}; trying on"
         if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
             self._problems.add(line)
             self._shared.logger.warning(line)

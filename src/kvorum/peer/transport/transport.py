@@ -244,13 +244,13 @@ class Transport:
 
     # What the transport asks.
 
-    def happened(self, event: DialEvent, now: float) -> bool:
+    def handle_answer(self, event: DialEvent, now: float) -> bool:
         """Take an event of a request; False if it is not one of the transport's."""
         kind, number, detail = event
         requester = self._shared.requests.get(number)
         if requester is None:
             return False
-        requester.happened(kind, detail, now)
+        requester.handle_answer(kind, detail, now)
         if kind != _PIECE or number not in self._shared.requests:
             # Something began or ended: connections may have changed, and something may be due.
             self._wake_at = now
@@ -261,7 +261,7 @@ class Transport:
         requester = self._shared.requests.get(number)
         if requester is not None:
             self._shared.dialer.cancel(number)
-            requester.happened(DialEventKind.FAILED, problem, now)
+            requester.handle_answer(DialEventKind.FAILED, problem, now)
             self._wake_at = now
 
     # What the node sends.
