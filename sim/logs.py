@@ -4,7 +4,7 @@ from sim.world import World
 
 
 class CollectedLogs:
-    """A logger whose messages stand in the trace, marked with their level."""
+    """A logger whose messages go into the trace, marked with their level."""
 
     __slots__ = ("_name", "_world")
 
@@ -13,7 +13,7 @@ class CollectedLogs:
         self._name = name
 
     def debug(self, message: str) -> None:
-        """Leave it out: it says what the messages in the trace say."""
+        """Leave it out: it repeats the messages in the trace."""
 
     def info(self, message: str) -> None:
         """Take a message."""

@@ -8,14 +8,14 @@ from sim.violation import Violation
 GUARANTEE = "memory is bounded"
 PROPOSALS = "proposals that wait"
 
-# A stream is noticed to be full at the end of a turn, which sends at most this.
+# A full stream is noticed at the end of a turn, which sends at most this.
 _TURN_BYTES_MAX = 256 << 10
-# Runs have a few dozen callers, each with one request on its way; the member adds a few.
+# Runs have a few dozen callers, each with one open request; the member adds a few.
 _WAITING_MAX = 200
 
 
 def check_bounds(machine: Machine) -> None:
-    """Require that a member that works keeps no more than it may."""
+    """Require that a working member keeps no more than it may."""
     member = machine.member
     if member is None:
         return
@@ -46,9 +46,9 @@ def kept(machine: Machine) -> dict[str, int]:
 
 
 def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
-    """Return what a member still keeps; once all clients are gone it must come to nothing.
+    """Return what a member still keeps; once all clients are gone that must be nothing.
 
-    Proposals that were lost are kept for seconds; they can be left out.
+    Lost proposals are kept for seconds; they can be left out.
     """
     if machine.member is None:
         return {"processes that run": 0}

@@ -1,4 +1,4 @@
-"""What a machine finds around it: its front, its way to the others, and those who look at it."""
+"""What surrounds a machine: its front, its way to the others, and the checks."""
 
 from __future__ import annotations
 
@@ -23,55 +23,55 @@ class Front(Protocol):
     def serve(
         self, requests: Sequence[Request], events: Sequence[Event], deadline: float = ...
     ) -> None:
-        """Take what arrived, near to the deadline; what is left is served first the next time."""
+        """Serve what arrived until about the deadline; what is left comes first the next time."""
 
     @property
     def is_behind(self) -> bool:
         """Whether something is left."""
 
     def deliver(self, now: float) -> None:
-        """Give the edge what there is to say, after a turn."""
+        """Give the edge the member's output, after a turn."""
 
 
 class Peers(Protocol):
-    """How the member of a machine speaks to the others."""
+    """How the member of a machine talks to the others."""
 
     def enter(self) -> Entrance | None:
         """Let a process without a log ask others for its place; None if it need not."""
 
     def begin(self, member: Member) -> None:
-        """Take a process that has started."""
+        """Connect a process that has started."""
 
     def crash(self, *, power_cut: bool) -> None:
         """Note that the process has ended."""
 
     def hear(self, now: float) -> float:
-        """Give the member what others said, before a turn; return when there is more to do."""
+        """Give the member what others sent, before a turn; return when there is more to do."""
 
     def deliver(self, now: float) -> None:
-        """Send what the member has to say, after a turn."""
+        """Send the member's output, after a turn."""
 
 
 class Cluster(Protocol):
     """What a machine asks of the world around it."""
 
     def said(self, sender: int, message: Message) -> None:
-        """Look at a raft message that leaves a member."""
+        """Check a raft message that leaves a member."""
 
     def turned(self, machine: Machine) -> None:
-        """Look at a member after its turn."""
+        """Check a member after its turn."""
 
     def stopped(self, machine: Machine) -> None:
         """Note that a member stopped itself, and had to: its disk failed or is damaged."""
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
-        """Look at where a process without a log starts; return whether it may."""
+        """Check where a process without a log starts; return whether it may."""
 
     def refused(self, machine: Machine, error: BootstrapError) -> None:
         """Note that a process without a log was refused, and ended."""
 
     def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
-        """Look at a hash that a machine made of its rows."""
+        """Check a hash that a machine made of its rows."""
 
     def accounts_for(self, error: BaseException) -> bool:
         """Return whether a member had to stop because another one is damaged."""

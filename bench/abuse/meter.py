@@ -1,6 +1,6 @@
 """What a server's processes take: memory at its peak, and the processor's time.
 
-The kernel keeps the peak itself, and begins anew when it is in_words to; nothing is sampled.
+The kernel keeps the peak itself, and restarts when it is told to; nothing is sampled.
 """
 
 import os
