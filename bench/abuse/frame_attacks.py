@@ -1,4 +1,4 @@
-"""Attacks by the frames of HTTP/2: each is cheap to send, and some are dear to take."""
+"""Attacks by the frames of HTTP/2: each is cheap to send, and some are costly to process."""
 
 import gzip
 import time
@@ -35,7 +35,7 @@ LABEL_BYTES = 900_000
 
 
 def flood(wire: Wire, each: bytes, count: int, deadline: float, what: str) -> Seen:
-    """Send a frame again and again, until the server has had enough."""
+    """Send a frame again and again, until the server ends it."""
     sent = 0
     for _ in range(0, count, BATCH):
         sent += wire.send(each * min(BATCH, count), deadline) // len(each)
@@ -47,7 +47,7 @@ def flood(wire: Wire, each: bytes, count: int, deadline: float, what: str) -> Se
 
 
 def _is_alive(wire: Wire, deadline: float) -> bool:
-    """Tell whether a call on the same connection is answered."""
+    """Return whether a call on the same connection is answered."""
     return wire.answered(wire.call(RANGE, b"\x0a\x01k", deadline), deadline) == "0"
 
 

@@ -1,4 +1,4 @@
-"""Attacks on what members say to each other: the peer port, and members that are none."""
+"""Attacks on what members say to each other: the peer port, and false members."""
 
 import contextlib
 import socket
@@ -81,7 +81,7 @@ def member_of_brackets(target: Target, count: int, deadline: float) -> Seen:
 
 
 def log_injection(target: Target, count: int, deadline: float) -> Seen:
-    """Say what is logged with control characters in it, and a line that looks like the log's."""
+    """Send texts that are logged, with control characters and a line that looks like the log's."""
     before = target.log.stat().st_size
     for address in (target.client, target.metrics, target.peer):
         for each in (b"X-Server-Version: ", b"X-PeerURLs: http://", b"X-Raft-To: "):

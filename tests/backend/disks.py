@@ -27,7 +27,7 @@ class Disk(Protocol):
     def directory(self) -> str: ...
 
     def crash(self, coin: Coin) -> "Disk":
-        """Return what the next start finds; the coin decides what is open."""
+        """Return what the next start finds; the coin decides what is uncertain."""
 
     def crash_after(self, calls: int) -> None:
         """Raise Crash at a call that changes the disk, after that many others."""
@@ -72,7 +72,7 @@ class MemoryDisk:
 
 
 class LmdbDisk:
-    """The process lives on, so a crash here is one between two steps: what is open is dropped."""
+    """The process lives on, so a crash here is between two steps: open files are dropped."""
 
     def __init__(self, path: Path) -> None:
         self.files = RealFiles()

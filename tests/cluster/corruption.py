@@ -13,7 +13,7 @@ from tests.cluster.members import Member
 
 
 def tamper(member: Member, key: bytes, value: bytes) -> None:
-    """Change a key of a member that is stopped, as if it had always been so."""
+    """Change a key of a stopped member, as if it had always been so."""
     directory = str(member.data / "member" / "backend")
     current = read_current(RealFiles(), directory)
     assert current is not None

@@ -1,4 +1,4 @@
-"""Random values of raftpb, and the same as messages of protobuf."""
+"""Random values of raftpb, and the same values as protobuf messages."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
 """Transports in one process: a network in memory with a clock of its own.
 
-Each `Host` has a transport, the edge and the dialer that it is given, a disk in memory and a node
-that writes down what it is told. Nothing happens but in `Network.run`, one event at a time, in an
-order that the seed decides. Bytes are chopped as they travel; a link can be cut, so that its
-connections fail and new ones are refused, or silenced, so that nothing arrives and nobody is told.
+Each `Host` has a transport with an edge and a dialer, a disk in memory and a node that records what
+it is told. Things happen only in `Network.run`, one event at a time, in an order that the seed
+decides. Bytes are split as they travel; a link can be cut, so that its connections fail and new
+ones are refused, or silenced, so that nothing arrives and nobody is told.
 """
 
 import heapq
@@ -34,7 +34,7 @@ class Connection:
         self.target = ""
         self.is_answer_over = False
         self.is_paused = False
-        # On their way, or held back.
+        # In flight, or held back.
         self.request_bytes = 0
         self.answer_bytes = 0
         self.held: list[tuple[int, Any]] = []
@@ -47,7 +47,7 @@ class Transfer(NamedTuple):
 
 @dataclass
 class RecordingNode:
-    """Writes down what the transport tells it, and runs jobs when the network says so."""
+    """Records what the transport tells it, and runs jobs when the network says so."""
 
     network: "Network"
     files: MemoryFiles
@@ -227,7 +227,7 @@ class Client:
         return self.network.open(self, host.urls[0], method, target, headers, body)
 
     def asked(self, host: Host, method: str, target: str, headers: Headers, body: bytes) -> int:
-        """Return the status that a request is answered."""
+        """Return the status of the answer to a request."""
         connection = self.request(host, method, target, headers, body)
         self.network.run_until(lambda: connection.is_answer_over)
         self.network.run(0.1)
@@ -325,7 +325,7 @@ class Network:
             self.release(connection)
 
     def silence(self, sender: Host, receiver: Host) -> None:
-        """Let nothing arrive that one host says to the other."""
+        """Let nothing arrive that one host sends to the other."""
         self.silent_links.add((sender.id, receiver.id))
 
     def _break(self, connection: Connection) -> None:
@@ -437,7 +437,7 @@ class Network:
         client.wake_at = self.now
 
     def run_until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
-        """Let time pass until something holds, which it must within so many seconds."""
+        """Let time pass until a condition holds, which it must within so many seconds."""
         end = self.now + seconds
         while not holds():
             assert self._step(end), f"not so within {seconds} s"
@@ -450,7 +450,7 @@ class Network:
         self.now = end
 
     def _step(self, end: float) -> bool:
-        """Do what comes next; False if that is not before the end."""
+        """Do what comes next; False if that is after the end."""
         hosts = [host for host in dict.fromkeys(self.hosts.values()) if not host.is_down]
         moments = [host.wake_at for host in hosts]
         if self._queue:
