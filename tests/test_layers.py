@@ -30,7 +30,7 @@ ROWS = [
 ]
 RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
 
-# What these rooms need of the world they are given through a seam.
+# What these rooms need of the world is passed in through a seam.
 DETERMINISTIC = {room for row in ROWS[ROWS.index({"member"}) :] for room in row} | {"peer"}
 WORLD = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"}
 WORLD |= {"kvorum.files.real"}

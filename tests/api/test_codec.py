@@ -1,4 +1,4 @@
-"""Every hand-written encoder gives exactly the bytes protobuf gives, and nobody else writes any."""
+"""Every hand-written encoder gives exactly the bytes protobuf gives; no other module writes any."""
 
 import ast
 from pathlib import Path

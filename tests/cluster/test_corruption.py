@@ -1,4 +1,4 @@
-"""A member whose database was changed behind its back is found by the comparison of hashes."""
+"""A member whose database was changed unnoticed is found by the comparison of hashes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
     victim, through = checking.followers()
     for number in range(20):
         through.put(b"key/%d" % number, b"true")
-    # Whoever leads takes the others for those who differ, so it had better not campaign.
+    # A leader takes the others for those that differ, so this one had better not campaign.
     victim.flags = ("--election-timeout=20000",)
     victim.terminate()
     tamper(victim, b"key/7", b"false")

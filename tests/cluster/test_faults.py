@@ -67,7 +67,7 @@ DISTURBING: tuple[Fault, ...] = (slow, reset)
 def test_a_leader_is_deposed(cluster: Cluster, fault: Fault) -> None:
     with load(cluster) as work:
         work.await_progress()
-        # In this order: whoever leads then does so in this term or a later one.
+        # In this order: the leader at that time leads in this term or a later one.
         term = cluster.leader().term()
         fault(cluster, cluster.leader(), work)
         work.await_progress()

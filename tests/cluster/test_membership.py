@@ -26,14 +26,14 @@ _ports = count(10_000)
 
 
 def somewhere() -> str:
-    """Return a peer URL where nobody is: a member that was added with one never comes."""
+    """Return a peer URL where nobody listens: a member added with one never starts."""
     return f"http://127.0.0.1:{next(_ports)}"
 
 
 def change(through: Member, name: str, request: Message) -> Any:
     """Ask for a change of the membership.
 
-    Raft drops one that comes before the leader has applied the last; who asked hears nothing.
+    Raft drops one that comes before the leader has applied the last; then there is no answer.
     """
 
     def answer() -> Any:
@@ -44,7 +44,7 @@ def change(through: Member, name: str, request: Message) -> Any:
 
 
 def is_unheard(answer: object) -> bool:
-    """Tell whether nobody knows if a change was made."""
+    """Return whether it is unknown if a change was made."""
     return isinstance(answer, Status) and (
         answer in PASSING or answer.code is Code.DEADLINE_EXCEEDED
     )
@@ -114,7 +114,7 @@ def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, ma
             size = lost.log_size()
             lost.start(state=state)
             until("it ends or serves", lambda: not lost.is_running or lost.status())
-            # Whom no other member answers within a second founds the cluster, as etcd does.
+            # If no other member answers within a second, it founds the cluster, as etcd does.
             told = lost.logged("has already been bootstrapped", size)
             machine.expect(told >= 1, f"{lost} was not told that it is known: {lost.log_tail()}")
             assert lost.wait() == 1
@@ -192,7 +192,7 @@ def test_an_unhealthy_cluster_is_not_changed(cluster: Cluster) -> None:
 
 
 def is_refused(member: Member) -> bool:
-    """Tell whether a learner may not be added; if it was, it is removed again."""
+    """Return whether a learner may not be added; if it was, it is removed again."""
     request = pb.MemberAddRequest(peerURLs=[somewhere()], isLearner=True)
     answer = change(member, "MemberAdd", request)
     if isinstance(answer, Status):
@@ -246,7 +246,7 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
         until("it knows", lambda: not place.state().isLearner)
         work.await_progress()
     assert not listed(place, learner).isLearner
-    # It counts: with another one gone, the cluster lives.
+    # It counts: with another one gone, the cluster still works.
     with load(cluster, clerks=2) as work:
         cluster.others(place)[0].kill()
         work.await_progress()

@@ -1,6 +1,6 @@
-"""What clients can make the edge keep: headers, packed messages, answers that nobody takes.
+"""What clients can make the edge keep: headers, packed messages, answers that are not read.
 
-Sizes are what the edge itself is asked for: what was handed out, and who was ended.
+Sizes are as the edge reports them: what was handed out, and which client was ended.
 """
 
 import gzip
@@ -19,7 +19,7 @@ NEWEST = b"\xbe"
 
 
 def next_http(service: Service) -> Arrived:
-    """Return the next HTTP request; ends of others are passed over."""
+    """Return the next HTTP request; ends of others are skipped."""
     while True:
         arrived = service.events.get(timeout=WAIT_SECONDS)
         if arrived.kind == EventKind.HTTP_OPENED:
@@ -191,7 +191,7 @@ class TestTheWholeServer:
         for number, wire in enumerate(wires):
             self.leave(service, wire, 80_000 + number)
         with Wire(service.address) as other:
-            # Who takes its answers is served all the while.
+            # A client that reads its answers is served all the time.
             assert other.unary(ECHO, b"x").data == message(b"x")
             service.until(lambda edge: edge.counters()["unread_excessive"] >= 3)
             assert other.unary(ECHO, b"x").data == message(b"x")

@@ -1,7 +1,7 @@
 """Incidents of the field with real processes: each test is named for etcd's issue.
 
 What a simulated clock, disk or network cannot show: processes that the system stops, kills in the
-midst of a call, or starts on files that were changed behind their back.
+middle of a call, or starts on files that were changed meanwhile.
 """
 
 import mmap
@@ -32,11 +32,11 @@ ROUNDS = 3
 PAGE_BYTES = 4096
 
 
-# Leaders that stood still.
+# Paused leaders.
 
 
 def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> None:
-    """Neither to those who ask it itself, nor to followers that ask it where they may read."""
+    """Neither to clients of its own, nor to followers that ask it for an index."""
     for number in range(ROUNDS):
         old = processes.leader()
         others = processes.others(old)
@@ -66,11 +66,11 @@ def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> No
 
 
 def test_21378_a_late_answer_is_not_that_to_a_new_read(tmp_path: Path) -> None:
-    """What the leader says takes longer than a follower waits until it asks again.
+    """Messages of the leader take longer than a follower waits before it asks again.
 
     So every read but the first finds answers on their way to those before it.
     """
-    # So patient that what comes late and in bursts makes nobody campaign.
+    # Timeouts are so long that late bursts make nobody campaign.
     with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=10000") as cluster:
         leader = cluster.leader()
         far = cluster.others(leader)[0]
@@ -229,7 +229,7 @@ def restarted(cluster: Cluster) -> Member:
 
 
 def test_14370_one_member_is_killed_when_it_has_answered(tmp_path: Path) -> None:
-    """With nobody to hear it from again: `tests/process/test_crash.py` does it fifty times."""
+    """Nobody else could bring it back: `tests/process/test_crash.py` does it fifty times."""
     with one_member(tmp_path) as cluster:
         member = cluster[0]
         expected = {}
@@ -398,7 +398,7 @@ def test_6378_a_torn_batch_does_not_stop_a_restart(tmp_path: Path) -> None:
 
 
 def test_20271_damage_in_the_database_is_found(tmp_path: Path) -> None:
-    """A bit flips in the file: nobody is told what it became, the operator is told where."""
+    """A bit flips in the file: no client is given the result, the operator is told where."""
     mark = b"the value that rots"
     with one_member(tmp_path, "--backend-batch-interval=5ms") as cluster:
         member = cluster[0]
@@ -410,7 +410,7 @@ def test_20271_damage_in_the_database_is_found(tmp_path: Path) -> None:
             for path in (member.data / "member" / "backend").iterdir()
             if path.is_file() and mark in path.read_bytes()
         )
-        # Pages that count no more may hold it as well, so every copy of it rots.
+        # Pages that no longer count may hold it as well, so every copy of it is changed.
         content = database.read_bytes()
         database.write_bytes(content.replace(mark + b" 17", mark + b" 16"))
         size = member.log_size()

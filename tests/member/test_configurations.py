@@ -23,7 +23,7 @@ PROMOTION = ConfChange(ChangeType.ADD_NODE, LEARNER, encode_promotion(LEARNER))
 
 
 def in_force(machine: Machine) -> ConfState:
-    """Return the configuration by which raft decides."""
+    """Return the configuration that raft uses."""
     return machine.running.node.raft.tracker.config.conf_state()
 
 
@@ -119,7 +119,7 @@ def test_a_removed_leader_answers_no_read() -> None:
     cluster.isolate(leader)
     cluster.wait(lambda: last.running.is_leader)
     cluster.success(last, last.put(b"key", b"new"))
-    # It stood still for a moment, and has not noticed yet.
+    # It was paused for a moment, and has not noticed yet.
     leader.is_paused = False
     call = leader.range(b"key")
     cluster.settle()
@@ -194,7 +194,7 @@ def test_who_knows_of_a_removal_does_not_forget_it(
     last.held.clear()
     cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
     assert cluster.success(gone, call) == b"done"
-    # Told by the log, not by a transport that refuses it.
+    # It learns of it from the log, not from a transport that refuses it.
     assert gone.running.was_removed
     gone.kill()
     last.lose_power(lambda: False)

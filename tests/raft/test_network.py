@@ -420,10 +420,10 @@ def test_long_histories(seed: int) -> None:
 
 
 def commits_in_peace(network: Network) -> bool:
-    """Left in peace, the group elects a leader and commits something new.
+    """Without faults, the group elects a leader and commits something new.
 
-    Who was removed and does not know it would disturb the others for ever, but for the two
-    options that exist against it.
+    A removed node that does not know it would disturb the others for ever, if not for the two
+    options against that.
     """
     network.heal()
     for member in network.members.values():
