@@ -25,16 +25,8 @@ else
 $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave it unset)
 endif
 
-# What is run once more on the compiled core: what asks a real etcd, properties of what is
-# compiled, the conformance of Raft, cycles. Tests that patch what is compiled cannot.
-COMPILED_TESTS := tests/test_core_choice.py tests/api tests/wal/test_framing.py tests/wal/test_log.py \
-	tests/mvcc/test_index.py tests/mvcc/test_store.py tests/mvcc/test_slices.py \
-	tests/raft/test_datadriven.py tests/raft/test_network.py tests/raft/test_rawnode.py \
-	tests/raft/test_scenarios.py tests/member/test_one.py tests/member/test_procedures.py \
-	tests/rpc/test_boundary.py tests/rpc/test_cycles.py tests/rpc/test_differential.py tests/rpc/test_watch_differential.py \
-	tests/clients
-
-# Tests run in so many processes; a directory of their own, free ports: they do not meet.
+# Tests run in this many processes. Each test has its own directory and free ports, so they do not
+# interfere.
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 
@@ -53,7 +45,7 @@ help: ## Show the targets
 
 setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) $(if $(filter 0,$(KVORUM_COMPILED)),,$(CORE)) ## Make .venv, install, build the edge, compile the core
 
-# What is installed is what the lock has the hashes of, and nothing else.
+# Exactly what the lock has the hashes of is installed, and nothing else.
 # The extension is left out here: the next rule builds it, and fails if that fails.
 $(INSTALLED): pyproject.toml setup.py requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -66,7 +58,7 @@ $(NATIVE): $(RUST_SOURCES)
 	install -m 755 rust/target/release/libkvorum_edge.so $@.new
 	mv $@.new $@
 
-# Does nothing where the core was compiled from these very sources, whatever their dates.
+# Does nothing if the core was compiled from these very sources, whatever their dates.
 $(CORE): $(INSTALLED) $(CORE_SOURCES)
 	$(BIN)/python -m kvorum.compiled.build
 	touch $@
@@ -77,12 +69,12 @@ run: setup ## Start a node
 cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learner adds a fourth
 	$(BIN)/python tools/procfile.py $(PROCFILE)
 
-# What is built, checked and compiled does not wait for each other; each prints in one piece.
+# Building, checking and compiling run side by side; each prints its output in one piece.
 test: h2load clients $(TRY_ORACLE) ## Lint, then run every test
 	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target lint test-rust
 	KVORUM_COMPILED=0 $(PYTEST)
 ifneq ($(KVORUM_COMPILED),0)
-	KVORUM_COMPILED=1 $(PYTEST) $(COMPILED_TESTS)
+	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign'
 	KVORUM_COMPILED=1 $(BIN)/python -m sim --seeds 50
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
@@ -149,7 +141,7 @@ bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 campaign: setup clients $(TRY_ORACLE) ## Run the tests that take minutes, such as etcdctl's own check of performance
 	$(BIN)/python -m pytest -m campaign
 
-# Those of `make test` are always the same, so that it judges the change and not the day.
+# The examples of `make test` are always the same, so that its result depends on the change alone.
 properties: setup ## Try every property on other examples than `make test` does
 	KVORUM_COMPILED=0 $(PYTEST) --hypothesis-profile=random \
 		$$(grep -rl '^from hypothesis' tests --include='test_*.py')
@@ -187,18 +179,18 @@ $(ORACLE): $(wildcard tools/oracle/*/go.*)
 		go.etcd.io/etcd/v3/tools/benchmark
 	touch $@
 
-# Go may be too old or its modules out of reach: the tests then compare with 3.5.1, and say so.
+# Go may be too old or its modules out of reach: then the tests compare with 3.5.1, and print that.
 try-oracle:
 	@$(MAKE) --no-print-directory oracle || echo 'etcd 3.7.3 could not be built; tests compare with 3.5.1.'
 
-# With the oldest Python that is supported: what only that one needs is harmless to others.
+# With the oldest supported Python: what only that one needs does no harm elsewhere.
 lock: $(TOOLS) ## Write requirements-dev.lock anew, from pyproject.toml
 	$(VENV)/tools/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --extra dev \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --no-annotate \
 		--no-header --upgrade --output-file requirements-dev.lock pyproject.toml
 	sed -i "1i # Written by 'make lock'." requirements-dev.lock
 
-# Whatever could not be looked up is said, and fails: silence would pass for a clean bill.
+# Whatever could not be looked up is printed, and fails: silence would look like a clean result.
 audit: $(TOOLS) ## Ask for known advisories of every dependency; needs the services that know of them
 	@failed=0; \
 	$(VENV)/tools/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements-dev.lock \

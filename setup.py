@@ -1,8 +1,8 @@
 """Declares what is not Python: the native edge and the compiled core; the rest is pyproject.toml.
 
 KVORUM_EDGE decides on the edge: `python` builds no extension, `native` makes a failing build an
-error, unset builds it where cargo works and goes on without it where it does not.
-KVORUM_COMPILED decides on the core in the same way: `0`, `1`, or unset.
+error, unset builds it if cargo works, and does without it otherwise. KVORUM_COMPILED decides on the
+core in the same way: `0`, `1`, or unset.
 """
 
 import os
@@ -49,7 +49,7 @@ class BuildExtensions(build_ext):  # type: ignore[misc]
 
 
 class BinaryDistribution(Distribution):  # type: ignore[misc]
-    """What is built fits one version of Python on one kind of machine."""
+    """The build fits one version of Python on one kind of machine."""
 
     def has_ext_modules(self) -> bool:
         """Say so."""

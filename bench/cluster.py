@@ -1,9 +1,9 @@
 """Three members against three of etcd's on this machine, side by side: one table of ratios.
 
-Both clusters run at the same time, with the same timeouts; the load asks one, then the other,
-round by round. Besides rates and latencies: how long a cluster takes no writes after its leader
-was killed, how long a member takes to catch up, and what memory all members take. Run it as
-`make bench NODES=3` or `make bench-cluster`.
+Both clusters run at the same time, with the same timeouts; the load goes to one, then to the other,
+round by round. Besides rates and latencies: how long a cluster takes no writes after its leader was
+killed, how long a member takes to catch up, and what memory all members take. Run it as `make bench
+NODES=3` or `make bench-cluster`.
 """
 
 import argparse
@@ -34,12 +34,12 @@ from bench.server import (
     txn,
 )
 from bench.servers import Server
-from bench.table import Row, compared, header, keep, show, told
+from bench.table import Row, as_row, compared, header, keep, show
 
 SIZE = 3
 STATE = "three members"
 ATTEMPT_SECONDS = 0.01
-"""So often a client asks each survivor for a write after the leader was killed."""
+"""How often a client asks each survivor for a write after the leader was killed."""
 PARTS = ("rates", "latencies", "memory", "failover", "catch-up")
 
 Choice = Callable[[Cluster], Server]
@@ -87,7 +87,7 @@ def failover_seconds(cluster: Cluster) -> float:
             each(put(key(0)), timeout=10)
         killed_at = time.monotonic()
         leader.kill()
-        # A write that waits for the dead leader is of no use: fresh ones are tried all the time.
+        # A write that waits for the dead leader is useless: new ones are tried all the time.
         while not acknowledged.wait(ATTEMPT_SECONDS):
             for each in puts:
                 each.future(put(key(0)), timeout=2).add_done_callback(answer)
@@ -119,7 +119,7 @@ def catch_up_seconds(cluster: Cluster, writes: int) -> float:
 
 
 def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bool) -> list[Row]:
-    """Compare requests per second and what they cost, or what one client waits."""
+    """Compare requests per second and their cost, or the latency of one client."""
     rows = []
     for scenario, choose in SCENARIOS:
         if scenario.alone != alone:
@@ -158,7 +158,7 @@ def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bo
             name = f"{scenario.name}: cost"
             theirs, ours = (costs[cluster] for cluster in both)
             rows.append(
-                told(STATE, name, "us", both, theirs, ours, scenario.goal, less_is_better=True)
+                as_row(STATE, name, "us", both, theirs, ours, scenario.goal, less_is_better=True)
             )
     return rows
 
@@ -170,7 +170,7 @@ def failovers(both: tuple[Cluster, Cluster], kills: int) -> Row:
         theirs.append(failover_seconds(both[0]) * 1e3)
         ours.append(failover_seconds(both[1]) * 1e3)
     medians = statistics.median(theirs), statistics.median(ours)
-    # Rounds say nothing here, since timeouts are random: the ratios of best, mean and worst do.
+    # Rounds mean nothing here, since timeouts are random: the ratios of best, mean and worst do.
     others = [f(theirs) / f(ours) for f in (min, statistics.mean, max)]
     ratio = medians[0] / medians[1]
     row = Row(STATE, f"failover, {kills} kills", "ms", both[0].name, *medians, ratio, others, 1.0)
@@ -200,7 +200,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     if set(parts) - {"catch-up"}:
         rows += serving(arguments, parts)
     if "catch-up" in parts:
-        # Clusters of their own: in the others, the faster one has written more by now.
+        # Separate clusters: in the others, the faster one has written more by now.
         with running_both(arguments.against) as both:
             rows.append(
                 compared(

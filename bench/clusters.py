@@ -37,7 +37,7 @@ class Cluster:
             member.wait_until_healthy()
 
     def leader(self) -> Server:
-        """Return the member that leads, as it says itself."""
+        """Return the member that leads, by its own account."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while time.monotonic() < deadline:
             for member in self.members:
@@ -63,16 +63,16 @@ class Cluster:
             wait_for_index(member, target)
 
     def processor_seconds(self) -> float:
-        """Return the processor's time that all members together have taken."""
+        """Return the processor time that all members together have used."""
         return sum(member.processor_seconds() for member in self.members)
 
     def anonymous_bytes(self) -> int:
-        """Return the memory of all members together that no file backs."""
+        """Return the anonymous memory of all members together."""
         return sum(member.anonymous_bytes() for member in self.members)
 
 
 def status(member: Server) -> StatusResponse | None:
-    """Ask a member what it knows; None if it does not answer."""
+    """Ask a member for its status; None if it does not answer."""
     try:
         return StatusResponse.FromString(call(member.address, STATUS, b""))
     except grpc.RpcError:
@@ -92,7 +92,7 @@ def wait_for_index(member: Server, index: int) -> None:
 
 @contextmanager
 def ended_cluster(cluster: Cluster) -> Iterator[Cluster]:
-    """End the members of a cluster, those that were started, after the block."""
+    """End the started members of a cluster after the block."""
     with ExitStack() as stack:
         for member in cluster.members:
             stack.callback(member.kill)

@@ -1,8 +1,8 @@
 """Load from outside: h2load for rates and latencies, a gRPC client to fill a store and to check.
 
-h2load repeats one request per process, so a load over several keys is several processes at the
-same time, each with a body of its own. It does not look into gRPC's trailers: whether a request
-succeeds is asked once, by a real client, before it is measured.
+h2load repeats one request per process, so a load over several keys is several processes at the same
+time, each with a body of its own. It does not read gRPC's trailers: a real client checks once that
+a request succeeds, before it is measured.
 """
 
 import re
@@ -31,7 +31,7 @@ class Traffic:
     requests_per_second: float
     data_bytes: int
     median_seconds: float
-    """Of one request; 0 where no request ended."""
+    """The latency of one request; 0 where no request ended."""
 
 
 def framed(message: bytes) -> bytes:
@@ -40,7 +40,7 @@ def framed(message: bytes) -> bytes:
 
 
 class Load:
-    """Several h2load processes that began together: for a time, or for so many requests each."""
+    """Several h2load processes started together: for a time, or for so many requests each."""
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class Member:
         self.receive: Callable[[Message], None]
         self.speak: Callable[[], list[Message]]
         self.streams = 0
-        """Streams that the other one reads."""
+        """Streams that the other node reads."""
         self.is_connected = False
         self._is_scheduled = self._is_stopped = False
         self._wake_at = 0.0
@@ -98,7 +98,7 @@ class Member:
         now = time.monotonic()
         edge.awake()
         for event in self._dialer.poll():
-            transport.happened(event, now)
+            transport.handle_answer(event, now)
         _, events = edge.poll(1000, 4 << 20)
         for kind, call, detail in events:
             if kind == EventKind.HTTP_OPENED:
@@ -118,7 +118,7 @@ class Member:
             self.wake()
 
     def stop(self) -> None:
-        """End everything."""
+        """Stop everything."""
         self._timer.cancel()
         self._is_stopped = True
         self._loop.remove_reader(self._edge.fileno())
@@ -129,15 +129,15 @@ class Member:
     # What a transport tells its node.
 
     def unreachable(self, peer: int) -> None:
-        """Lose a message, which may happen only before the streams stand."""
+        """Accept the loss of a message, which may happen only before the streams are open."""
 
     def connected(self, peer: int, now: float) -> None:
-        """Hear that the other one is there."""
+        """Note that the other node is there."""
         del peer, now
         self.is_connected = True
 
     def disconnected(self, peer: int) -> None:
-        """Hear that the other one is gone."""
+        """Note that the other node is gone."""
 
     def is_removed(self, peer: int) -> bool:
         """Know of nobody else."""
@@ -154,7 +154,7 @@ class Member:
 
 
 async def follow(leader: str, tls: TlsSettings | None) -> None:
-    """Acknowledge every append; say on each line of input what was spent since the last."""
+    """Acknowledge every append; for each line of input print what was spent since the last."""
     member = Member(FOLLOWER, tls)
     answers: list[Message] = []
 
@@ -232,7 +232,7 @@ class Leading:
         return said
 
     async def ready(self) -> None:
-        """Wait until the streams stand both ways."""
+        """Wait until the streams are open both ways."""
         while not (self.member.is_connected and self.member.streams == 2):
             await asyncio.sleep(0.01)
 

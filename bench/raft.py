@@ -68,7 +68,7 @@ class Group:
         self.settle()
 
     def settle(self) -> None:
-        """Carry messages until nobody has anything to do."""
+        """Carry messages until no node has anything to do."""
         busy = True
         while busy:
             busy = False

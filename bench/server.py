@@ -1,8 +1,8 @@
 """The server against etcd, side by side: one table of ratios, and a plot of them.
 
-All servers of a comparison run at the same time; the load asks one, then the other, round by
-round, so that whatever the machine does meanwhile happens to both. A ratio above 1 is in our
-favour: more requests, more events, less time, less memory. Run it as `make bench-server`.
+All servers of a comparison run at the same time; the load goes to one, then to the other, round by
+round, so that other work on the machine affects both. A ratio above 1 is in our favour: more
+requests, more events, less time, less memory. Run it as `make bench-server`.
 """
 
 import argparse
@@ -49,14 +49,15 @@ def key(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One kind of request, and what we want of it."""
+    """One kind of request, and its goal."""
 
     name: str
     path: str
     message: Callable[[bytes], bytes]
     goal: float
     alone: bool = False
-    """One client that waits for each answer, and the time it waits, instead of a thousand."""
+    """Whether one client waits for each answer, and that time is measured, instead of a
+    thousand."""
 
 
 def put(name: bytes) -> bytes:
@@ -82,7 +83,7 @@ def txn(name: bytes) -> bytes:
 
 
 def _thousand(name: bytes) -> bytes:
-    # From the first key on, whatever the name: every process asks for the same thousand.
+    # From the first key on, whatever its name: every process asks for the same thousand.
     del name
     return RangeRequest(key=key(0), range_end=key(1000)).SerializeToString()
 
@@ -107,7 +108,7 @@ SCENARIOS = (
 
 
 def check(server: Server, scenario: Scenario) -> None:
-    """Ask once, as a real client, and look into the answer."""
+    """Ask once, as a real client, and check the answer."""
     message = scenario.message(key(0))
     if scenario.path == KEEP_ALIVE:
         answer = LeaseKeepAliveResponse.FromString(
@@ -159,7 +160,7 @@ def measure_watch(server: Server, seconds: int) -> float:
     writers = Load(server.address, PUT, [put(name)], connections=2, streams=10, seconds=seconds)
     data = watchers.finish().data_bytes
     writers.finish()
-    # Responses of several events share a frame and a header; that little is not counted.
+    # Responses of several events share a frame and a header; these few bytes are not counted.
     event = len(put_event(key_value(name, 1 << 20, 1 << 20, 1 << 20, VALUE, 0))) + 3
     return data / event / seconds
 

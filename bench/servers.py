@@ -25,7 +25,7 @@ DEBIAN_PACKAGE = "etcd-server"
 CACHE = Path(__file__).parent / "results" / "cache"
 START_SECONDS_MAX = 300
 KEEPS_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""With it every start would compile every source, which takes longer than all the rest of it."""
+"""Set, every start would compile every source, which takes longer than the rest of it."""
 
 
 def opponent() -> etcds.Etcd:
@@ -37,7 +37,7 @@ def opponent() -> etcds.Etcd:
 
 
 def single_client_etcd() -> str:
-    """Return the name of the etcd whose answers to one client mean what ours do."""
+    """Return the name of the etcd whose answers to one client mean the same as ours."""
     return "etcd" if opponent().version >= (3, 6) else "etcd-3.4"
 
 
@@ -63,12 +63,12 @@ def program(name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a server: bytecode may be kept, as an installed program has it."""
+    """Return the environment of a server: bytecode may be kept, as in an installed program."""
     return {name: value for name, value in os.environ.items() if name != KEEPS_NO_BYTECODE}
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port: int = bound.getsockname()[1]
         return port
@@ -84,7 +84,7 @@ class Server:
         self.peer_url = f"http://127.0.0.1:{free_port()}"
         self.directory = directory
         self.flags = [f"--initial-cluster=default={self.peer_url}", *flags]
-        """The last of equal ones counts."""
+        """Of equal flags the last counts."""
         self.prefix: list[str] = []
         """A command that starts the program, such as one that sets limits."""
         self.start_seconds = 0.0
@@ -93,7 +93,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         client_url = f"{self._scheme}://{self.address}"
         self._began = time.monotonic()
         with self.log.open("ab") as log:
@@ -145,23 +145,23 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the process has not ended."""
+        """Return whether the process is running."""
         return self._running().poll() is None
 
     @property
     def pid(self) -> int:
-        """Return the number of the process."""
+        """Return the id of the process."""
         return self._running().pid
 
     def anonymous_bytes(self) -> int:
-        """Return the memory of the process that no file backs."""
+        """Return the anonymous memory of the process."""
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         found = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
         assert found is not None, rollup
         return int(found[1]) * 1024
 
     def processor_seconds(self) -> float:
-        """Return the processor's time that the process has taken, all threads together."""
+        """Return the processor time that the process has used, all threads together."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -177,7 +177,7 @@ class Server:
         self.wait_until_healthy()
 
     def kill(self) -> None:
-        """End the process whatever it does, if there is one."""
+        """Kill the process, if there is one."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,9 +1,9 @@
 """Snapshots: how fast an image is written and read, and what a client of the member feels of it.
 
 The image is written and imported in a process that does nothing else, as the helper does it. The
-latency of a single client's puts is taken in turns, undisturbed and while snapshots are fetched
-one behind the other, of kvorum and of etcd; what counts is the ratio of the two. Run it as
-`make bench-snapshot`.
+latency of a single client's puts is measured in turns, undisturbed and while snapshots are fetched
+one after the other, for kvorum and for etcd; the ratio of the two counts. Run it as `make
+bench-snapshot`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def rows(count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def measured(what: str, size: int, rounds: int, work: Callable[[], object]) -> None:
-    """Print megabytes per second of work, by the processor's time and by the clock."""
+    """Print megabytes per second of work, by processor time and by the clock."""
     processor, clock = [], []
     for _ in range(rounds):
         started = time.process_time(), time.monotonic()

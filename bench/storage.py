@@ -1,9 +1,9 @@
 """What the storage costs: index, buffer, watch hub and LMDB, without network, Raft and log.
 
-Rates are counted in processor time, so that neighbours on the machine do not count, and given as
-best and median of some rounds. Memory is what no file backs, in a process of its own, beside an
-etcd that took the same keys by single puts. Run as `make bench-storage`; `--keys` says how
-many keys the large store has, `--no-etcd` leaves etcd out (it takes minutes).
+Rates are counted in processor time, so that other work on the machine does not matter, and given as
+best and median of some rounds. Memory is anonymous memory, in a process of its own, beside an etcd
+that was given the same keys by single puts. Run as `make bench-storage`; `--keys` says how many
+keys the large store has, `--no-etcd` leaves etcd out (it takes minutes).
 """
 
 import argparse
@@ -44,7 +44,6 @@ WATCHERS = 100_000
 RANGE_KEYS = 1_000
 FLUSH_ROWS = 10_000
 PUTS_IN_FLIGHT = 500
-EVERYTHING = RangeOptions(b"\0", b"\0")
 
 
 class Storage:
@@ -99,7 +98,7 @@ def key_of(number: int) -> bytes:
 
 
 def shuffled(count: int) -> list[bytes]:
-    """Return keys in an order that is no order."""
+    """Return keys in a random order."""
     keys = [key_of(number) for number in range(count)]
     random.Random(7).shuffle(keys)
     return keys
@@ -182,7 +181,7 @@ def ranges() -> None:
 
 
 def anonymous_bytes() -> int:
-    """Return the memory of this process that no file backs."""
+    """Return the anonymous memory of this process."""
     found = re.search(
         r"^Anonymous:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE
     )
@@ -255,7 +254,7 @@ def compaction(store: Store) -> Slices[None]:
 
 
 def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
-    """Drive slices to their end; return the processor time of the longest, and of all.
+    """Run slices to their end; return the processor time of the longest, and of all.
 
     Between slices a storage may be flushed as often as a member does; that is not counted.
     """
@@ -266,7 +265,7 @@ def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
             next(slices)
             is_done = False
         except StopIteration as end:
-            result, is_done = end.value, True  # who asked frees it in slices, see `freed`
+            result, is_done = end.value, True  # the caller frees it in slices, see `freed`
         taken = time.thread_time() - start
         worst, total = max(worst, taken), total + taken
         if is_done:
@@ -278,7 +277,7 @@ def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
 
 
 def etcd_bytes(count: int) -> int:
-    """Return the memory of an etcd that took the keys by single puts."""
+    """Return the memory of an etcd that was given the keys by single puts."""
     flags = ("--unsafe-no-fsync", "--log-level=error")
     with (
         tempfile.TemporaryDirectory(dir=".") as directory,

@@ -23,7 +23,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what it is compared as."""
+        """Return the name it is compared under."""
 
 
 Compared = TypeVar("Compared", bound=Named)
@@ -59,10 +59,10 @@ def compared(
     theirs, ours = zip(
         *[(figure(servers[0]), figure(servers[1])) for _ in range(rounds)], strict=True
     )
-    return told(state, name, unit, servers, theirs, ours, goal, less_is_better=less_is_better)
+    return as_row(state, name, unit, servers, theirs, ours, goal, less_is_better=less_is_better)
 
 
-def told(
+def as_row(
     state: str,
     name: str,
     unit: str,
@@ -73,7 +73,7 @@ def told(
     *,
     less_is_better: bool,
 ) -> Row:
-    """Make a line of what both servers did in each round, and print it."""
+    """Make a row of the figures of both servers in each round, and print it."""
     pairs = list(zip(theirs, ours, strict=True))
     ratios = [their / our if less_is_better else our / their for their, our in pairs]
     row = Row(
@@ -103,7 +103,7 @@ def show(row: Row) -> None:
 
 
 def header() -> None:
-    """Say which etcd is compared with, and print the first line of the table."""
+    """Print which etcd is compared with, and the first line of the table."""
     print(f"etcd {opponent()}")
     print(
         f"{'state':<16} {'what':<32} {'against':<9} {'etcd':>11} {'kvorum':>11} {'unit':<6} ratio"
@@ -111,7 +111,7 @@ def header() -> None:
 
 
 def keep(rows: list[Row], name: str) -> None:
-    """Keep the table as a file and as a plot, and say which goals were missed."""
+    """Keep the table as a file and as a plot, and print which goals were missed."""
     RESULTS.mkdir(exist_ok=True)
     facts = {
         "kvorum": kvorum.__version__,

@@ -35,7 +35,7 @@ def traced(server: Server, path: Path) -> list[str]:
         for number in range(PUTS):
             request = PutRequest(key=b"%b%d" % (MARK, number), value=b"v" * 16)
             put(request.SerializeToString(), timeout=30)
-            time.sleep(0.3)  # the flush of the database is over, and apart in the trace
+            time.sleep(0.3)  # the flush of the database is over, and separate in the trace
     tracer.terminate()
     tracer.wait()
     return path.read_text().splitlines()

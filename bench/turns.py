@@ -2,8 +2,8 @@
 
 Two members in one thread, with real LMDB in a temporary directory and logs that are durable at
 once. Jobs are not counted, unless the loop would wait for them. Times are CPU time of this thread,
-so that a busy machine does not count. Peers are told nothing while a call lasts, so none may
-come near a heartbeat, and a turn is meant to end after five milliseconds.
+so that a busy machine does not matter. Peers hear nothing while a call lasts, so none may take
+nearly as long as a heartbeat, and a turn is meant to end after five milliseconds.
 """
 
 import argparse
@@ -54,7 +54,7 @@ METHODS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
 
 class Longest:
-    """The longest calls, by what was called."""
+    """The longest calls, by the method called."""
 
     def __init__(self) -> None:
         self.calls: dict[str, float] = {}
@@ -90,11 +90,11 @@ class Output:
         self.finished[call] = status
 
     def pending_bytes(self, call: int) -> int:  # noqa: ARG002
-        """Nothing waits."""
+        """Return 0: nothing waits."""
         return 0
 
     def mark_waiting(self, call: int) -> None:
-        """Take no notice."""
+        """Do nothing."""
 
 
 class Machine:
@@ -133,7 +133,7 @@ class Machine:
         self.calls = 0
 
     def turn(self) -> bool:
-        """Take a turn, run a job of those that wait; return whether there is more."""
+        """Take a turn and run one waiting job; return whether there is more."""
         member, timed = self.member, self.longest.timed
         now = time.monotonic()
         more = bool(timed("turn", member.turn, now, now + TURN_SECONDS))
@@ -190,7 +190,7 @@ class Machine:
 
 
 class Pair:
-    """Two members, and what is on its way between them."""
+    """Two members, and the messages between them."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -199,7 +199,7 @@ class Pair:
         self._tick_at = 0.0
 
     def step(self) -> bool:
-        """Let everybody take a turn; return whether there is more."""
+        """Let both take a turn; return whether there is more."""
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + 0.1
@@ -213,14 +213,14 @@ class Pair:
         return any(turns)
 
     def until(self, condition: Callable[[], Any]) -> None:
-        """Go on until something is so."""
+        """Take turns until a condition holds."""
         while not condition():
             if not self.step():
                 time.sleep(0.0005)
 
     @property
     def leader(self) -> Machine:
-        """The one that leads."""
+        """The leader."""
         return next(machine for machine in self.machines if machine.member.is_leader)
 
     def reset(self) -> None:
@@ -251,7 +251,7 @@ class Pair:
         return edge.replies.pop(call, None)
 
     def settle(self) -> None:
-        """Wait until nobody has anything to do."""
+        """Wait until no member has anything to do."""
         one, other = self.machines
         self.until(
             lambda: (

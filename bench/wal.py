@@ -1,8 +1,8 @@
 """What the log costs: framing on the loop, and whole batches made durable on this disk.
 
-Framing is the work of the loop, from entries and state to a job; it is counted in processor
-time, so that neighbours on the machine do not count. Writing is one write and one fdatasync a
-batch, done by the job itself, in real time, because it is waiting. Run as `make bench-wal`.
+Framing is the work of the loop, from entries and state to a job; it is counted in processor time,
+so that other work on the machine does not matter. Writing is one write and one fdatasync a batch,
+done by the job itself, in real time, because it is mostly waiting. Run as `make bench-wal`.
 """
 
 import gc
@@ -46,7 +46,7 @@ def framing_us(log: Log, batch: int) -> float:
 
 
 def written_per_second(files: RealFiles, log: Log, first: int, batch: int) -> tuple[float, int]:
-    """Return records made durable a second, and how many there were."""
+    """Return how many records a second were made durable, and how many there were."""
     total = 0
     start = time.perf_counter()
     while (elapsed := time.perf_counter() - start) < WRITE_SECONDS:

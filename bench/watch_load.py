@@ -33,7 +33,7 @@ def watch(made: Storage, keys: list[bytes]) -> None:
 
 
 def put_all(made: Storage, keys: list[bytes]) -> float:
-    """Put keys in turns; return the rate."""
+    """Put keys in turn; return the rate."""
     start = time.process_time()
     put, take = made.store.put, made.hub.take_outgoing
     for first in range(0, len(keys), TURN_PUTS):
@@ -44,9 +44,9 @@ def put_all(made: Storage, keys: list[bytes]) -> float:
 
 
 def puts() -> None:
-    """Compare few watchers with many: a put must not feel the difference.
+    """Compare few watchers with many: a put must take the same time.
 
-    The keys are the same for both, or the index would make one, and the rounds alternate.
+    The keys are the same for both, or the index would make a difference, and the rounds alternate.
     """
     with storage() as few, storage() as many:
         watch(few, [key_of(number) for number in range(0, MANY, MANY // FEW)])
@@ -62,7 +62,7 @@ def puts() -> None:
 
 
 def steps(made: Storage) -> tuple[float, float]:
-    """Let the hub work to the end; return all seconds, and those of the longest step."""
+    """Let the hub finish its work; return all seconds, and those of the longest step."""
     total = longest = 0.0
     while made.hub.has_work:
         start = time.process_time()

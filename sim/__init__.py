@@ -1,6 +1,6 @@
 """Deterministic simulation of whole clusters: one thread, one seed, one history.
 
-The production member runs here, unchanged, in a world of virtual time, a network that loses
-and reorders, disks that lose power and clients that check every answer. `python -m sim` runs
-seeds; docs/simulation.md tells how to read what it prints.
+The production member runs here, unchanged, in a world of virtual time, a network that loses and
+reorders, disks that lose power and clients that check every answer. `python -m sim` runs seeds;
+docs/simulation.md explains its output.
 """

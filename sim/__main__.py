@@ -1,8 +1,8 @@
 """The command line: `python -m sim --seeds 100`, or `python -m sim --replay 42`.
 
-Prints a bar while it runs on a terminal, what every failing seed violated with the end of its
-trace, which rare paths were taken, and a summary as its last line. The exit code is 1 if any
-guarantee was violated.
+Prints a progress bar on a terminal, what every failing seed violated with the end of its trace,
+which rare paths were taken, and a summary as its last line. The exit code is 1 if any guarantee was
+violated.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Narrows the moments at which operations can have taken effect, before any order is tried.
 
-Whoever saw a value that one operation wrote came after it, and between them nobody else wrote that
-key: the writer of a value and those who saw it stand together. So if any of one value's operations
-returned before any of another's was invoked, all of the one come before all of the other. That
+An operation that saw a value came after the one that wrote it, and no other write of that key lies
+between them: the writer of a value and those that saw it form a block. So if any operation of one
+block returned before any of another was invoked, all of the one come before all of the other. That
 moves invocations up and returns down, until nothing moves any more, or an operation would have to
 return before it was invoked.
 """
@@ -15,7 +15,7 @@ ROUNDS_MAX = 20
 
 
 class _Value:
-    """A value, who wrote it, and all who stand with it."""
+    """A value, its writer, and the operations that saw it."""
 
     __slots__ = ("earliest_return", "latest_invocation", "members", "writer")
 
@@ -27,7 +27,7 @@ class _Value:
 
 
 def narrow(prepared: Prepared) -> int | None:
-    """Narrow the moments, and note who precedes whom; return an operation that has none left."""
+    """Narrow the moments, and note what precedes what; return an operation that has none left."""
     by_key = _values_by_key(prepared)
     for _ in range(ROUNDS_MAX):
         before = (list(prepared.invoked), list(prepared.returned))
@@ -61,7 +61,7 @@ def _values_by_key(prepared: Prepared) -> list[list[_Value]]:
 
 
 def _tie(prepared: Prepared, values: list[_Value]) -> None:
-    """Let writers come before those who saw what they wrote."""
+    """Let writers come before the operations that saw what they wrote."""
     invoked, returned = prepared.invoked, prepared.returned
     for value in values:
         writer = value.writer
@@ -75,11 +75,11 @@ def _tie(prepared: Prepared, values: list[_Value]) -> None:
 
 
 def _order(prepared: Prepared, values: list[_Value]) -> None:
-    """Let whatever stands with an earlier value come before the writer of a later one."""
+    """Let the whole block of an earlier value come before the writer of a later one."""
     invoked, returned = prepared.invoked, prepared.returned
     by_return = sorted(values, key=lambda value: value.earliest_return)
     returns = [value.earliest_return for value in by_return]
-    # The two latest invocations of the values up to each place: one may be that of oneself.
+    # The two latest invocations of the values up to each place: one may be the value's own.
     latest: list[tuple[int, int, _Value]] = []
     first = second = -1
     holder = values[0]
@@ -119,7 +119,7 @@ def _order(prepared: Prepared, values: list[_Value]) -> None:
 
 
 def _note(prepared: Prepared, values: list[_Value]) -> None:
-    """Note for each writer who must be done before it."""
+    """Note for each writer which operations must be done before it."""
     by_return = sorted(values, key=lambda value: value.earliest_return)
     returns = [value.earliest_return for value in by_return]
     masks = [0]
@@ -127,7 +127,7 @@ def _note(prepared: Prepared, values: list[_Value]) -> None:
         masks.append(masks[-1] | _mask(value.members))
     for value in values:
         earlier = masks[bisect_left(returns, value.latest_invocation)]
-        # Its own operations may be among them.
+        # Operations of its own block may be among them.
         prepared.precede[value.writer] |= earlier & ~_mask(value.members)
 
 

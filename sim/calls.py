@@ -1,7 +1,7 @@
-"""How those who ask reach members: one request at a time, recorded with what became of it.
+"""How callers reach members: one request at a time, recorded with its outcome.
 
-A caller has patience for some time. What it asked and what it was told goes into the history;
-judging is done there. It looks for another member when one does not answer, sooner or later.
+A caller waits for a limited time. Requests and answers go into the history, which is judged at the
+end. Sooner or later a caller tries another member when one does not answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,13 +39,13 @@ METHODS: dict[type, tuple[str, Any]] = {
 }
 """What is asked for, by the request's type: its path, and what it is answered with."""
 
-# These codes say nothing about whether a request has happened.
+# These codes leave open whether a request took effect.
 _UNKNOWN = {
     Code.UNAVAILABLE,
     Code.DEADLINE_EXCEEDED,
     Code.UNKNOWN,
     Code.CANCELLED,
-    # A put that finds the quota exceeded when it is applied takes effect, and is told so.
+    # A put that exceeds the quota when it is applied takes effect, and gets this error.
     Code.RESOURCE_EXHAUSTED,
 }
 
@@ -55,7 +55,7 @@ class Calls(Protocol):
 
     @property
     def members(self) -> Sequence[int]:
-        """Those whom one can ask."""
+        """The members that can be asked."""
 
     def call(
         self,
@@ -64,7 +64,7 @@ class Calls(Protocol):
         payload: bytes,
         answered: Callable[[bytes | Status | None], None],
     ) -> int:
-        """Send a request; the answer, or None if the connection broke, is told later."""
+        """Send a request; `then` gets the answer later, or None if the connection broke."""
 
     def open_stream(
         self,
@@ -73,16 +73,16 @@ class Calls(Protocol):
         answered: Callable[[bytes | Status | None], None],
         message: Callable[[bytes], None],
     ) -> int:
-        """Open a stream; its end is told, None if the connection broke."""
+        """Open a stream; its end is reported, as None if the connection broke."""
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""
 
     def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer, or break a stream off."""
+        """Wait no longer for an answer, or break off a stream."""
 
     def stall(self, member: int, call: int, seconds: float) -> None:
-        """Take nothing from a stream for a while."""
+        """Read nothing from a stream for a while."""
 
 
 class Asked(NamedTuple):
@@ -91,13 +91,13 @@ class Asked(NamedTuple):
     kind: str
     request: Any
     expected: Pairs = ()
-    """What it finds of keys, if its compares hold."""
+    """The values of keys that it finds, if its compares hold."""
     linearizable: bool = True
     """Whether the answer must be current."""
 
 
 class Caller:
-    """One that asks, under a name, and waits for each answer before it asks again."""
+    """A caller with a name, which waits for each answer before it asks again."""
 
     __slots__ = (
         "_calls",
@@ -121,13 +121,13 @@ class Caller:
         self.name = name
         self._random: Random = world.stream(f"caller {name}")
         self.member = self._random.choice(calls.members)
-        # How soon it looks for another member when this one does not answer.
+        # How soon it tries another member when this one does not answer.
         self.roams = self._random.choice([0.05, 1.0])
-        # The call that is waited for, its record, and who wants to know.
+        # The call that is waited for, its record, and the callback for its outcome.
         self._waiting: tuple[int, Record, Callable[[Record], None]] | None = None
 
     def ask(self, asked: Asked, patience: float, then: Callable[[Record], None]) -> Record:
-        """Send a request; its record is given to `then` once it was answered, or given up."""
+        """Send a request; `then` gets its record once it was answered or given up."""
         assert self._waiting is None, f"{self.name} waits for an answer"
         world, history, member = self._world, self._history, self.member
         record = Record(

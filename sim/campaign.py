@@ -1,4 +1,4 @@
-"""Many seeds, on all cores. A failing one is run again with a trace, which must say the same."""
+"""Many seeds, on all cores. A failing one is run again with a trace, and must fail the same way."""
 
 import os
 from collections import Counter
@@ -14,7 +14,7 @@ SIZES = (3, 1, 3, 5)
 """How many members the clusters have; the seeds take turns."""
 
 Task = tuple[int, int]
-"""A seed and how many members."""
+"""A seed and the number of members."""
 
 
 def size_of(seed: int, sizes: Sequence[int] = SIZES) -> int:
@@ -23,7 +23,7 @@ def size_of(seed: int, sizes: Sequence[int] = SIZES) -> int:
 
 
 def run_seeds(first_seed: int, count: int, sizes: Sequence[int] = SIZES) -> Iterator[Outcome]:
-    """Run seeds in order, on all cores; tell what each came to, in order."""
+    """Run seeds in order, on all cores; yield the outcome of each, in order."""
     tasks = [(seed, size_of(seed, sizes)) for seed in range(first_seed, first_seed + count)]
     workers = min(os.cpu_count() or 1, count)
     if workers < 2:
@@ -44,7 +44,7 @@ def replay(seed: int, members: int) -> tuple[Outcome, Trace]:
 
 
 class Summary:
-    """What many runs came to."""
+    """The outcome of many runs."""
 
     __slots__ = ("counts", "failed", "faults", "marks", "seconds", "seeds")
 
@@ -67,11 +67,11 @@ class Summary:
             self.failed.append(outcome)
 
     def missed(self) -> list[str]:
-        """Return the listed marks that no run has come by."""
+        """Return the listed marks that no run has reached."""
         return [name for name in LISTED if not self.marks[name]]
 
     def lines(self, first_seed: int, elapsed: float) -> list[str]:
-        """Return all of it; the last line has what counts."""
+        """Return all of it; the last line has what matters."""
         told = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
         reached = ", ".join(f"{name} {self.marks[name]}" for name in sorted(self.marks))
         faults = ", ".join(f"{count} {name}" for name, count in self.faults.items() if count)

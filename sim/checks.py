@@ -1,4 +1,4 @@
-"""What must hold of requests for keys, judged when a run is over; each check names it."""
+"""What must hold for requests for keys, judged when a run is over; each check is named for it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -80,7 +80,7 @@ def _check_refusal(history: History, record: Record) -> None:
             f"compacted, and nobody is beyond {history.compacted}",
         )
     if status == FUTURE_REV and record.linearizable:
-        # Clients ask only for revisions that they were told before.
+        # Clients only ask for revisions that they have seen in answers.
         raise Violation(
             MONOTONIC,
             f"{record.kind} #{record.invoked} at m{record.member}: revision {request.revision} "
@@ -91,7 +91,7 @@ def _check_refusal(history: History, record: Record) -> None:
 def check_order(history: History) -> None:
     """Require that revisions and terms never go back, as far as clients can tell.
 
-    What was invoked after another had returned must have a revision and a term that are as high.
+    A request invoked after another had returned must get a revision and a term at least as high.
     """
     answered = [
         record
@@ -128,7 +128,7 @@ def check_linearizable(history: History) -> None:
 
 
 def check_once(history: History) -> None:
-    """Require that no write took effect twice, and none that was refused."""
+    """Require that no write took effect twice, and no refused one at all."""
     refused = {
         put.value: record
         for record in history.records

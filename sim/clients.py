@@ -1,7 +1,7 @@
 """Clients that ask one thing after the other, of one of two shapes; they speak request bytes.
 
-A client retries a read that failed; a write whose outcome is unknown it never sends again, since
-it may have happened. Kubernetes' shape reads the object again and goes on from there.
+A client retries a read that failed. It never resends a write whose outcome is unknown, since it may
+have taken effect. Kubernetes' shape reads the object again and continues from there.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ class Client:
         if not failed:
             self._shape.learn(record)
         pause = 0.0
-        # Who had to wait has more to do by now.
+        # A client that had to wait has more to do by now.
         if world.now - record.started < BACKLOG_SECONDS and random.random() < 0.5:
             pause = random.expovariate(1.0) * self._workload.think
         if failed:

@@ -1,7 +1,7 @@
 """A cluster of machines, the network between them, and how clients reach them.
 
-This is also where members are looked at: after every turn, from outside, for what no member may
-ever show.
+Members are also checked here, from outside, after every turn, for states that no member may ever be
+in.
 """
 
 from collections.abc import Callable
@@ -37,9 +37,9 @@ from sim.violation import Violation
 from sim.world import World
 
 DIFFERS = "found data inconsistency with peers"
-"""What a member says that stops because its hash is not that of others."""
+"""What a member logs when it stops because its hash differs from those of others."""
 ROUNDING_SECONDS = 0.01
-"""What the moments of members may lack of what their intervals add up to."""
+"""By how much the clocks of members may fall short of the sum of their intervals."""
 ONE_CONFIGURATION = "one configuration"
 METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
@@ -90,16 +90,17 @@ class Cluster:
         self.history = History()
         self.network = Network(world, faults, self._deliver)
         self.links = Links(world, faults, self.network.is_cut) if faults.frames else None
-        # Those that clients go to: voters that have a machine.
+        # The members that clients use: voters that have a machine.
         self.members = list(range(1, size + 1))
-        # Who led each term, by raft's own ids.
+        # Which member led each term, by raft's ids.
         self.leaders: dict[int, int] = {}
-        # Of each committed entry, by its index: its term, and that of who was first to know.
+        # For each committed entry, by index: its term, and the term of the member that first knew
+        # of its commit.
         self._committed: dict[int, tuple[int, int]] = {}
         # By the index of the last applied entry, from the founders' own entries on.
         self._configurations: dict[int, ConfState] = {}
         self._founders = size
-        # Hashes that machines without damage made, by revision, compaction and kind.
+        # Hashes made by machines without damage, by revision, compaction and kind.
         self._hashes: dict[tuple[int, int, bool], int] = {}
         self._numbers: dict[int, int] = {}
         self._directory = directory
@@ -138,7 +139,7 @@ class Cluster:
         return machine
 
     def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
-        """Set up an empty machine for a member that was added; it is told of a cluster."""
+        """Set up an empty machine for a member that was added, with the members of a cluster."""
         machine = self._set_up(number, flags)
         machine.initial_start = start
         machine.is_existing = True
@@ -163,7 +164,7 @@ class Cluster:
         self.nemesis.stopped(machine)
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
-        """Look at where a process without a log starts; return whether it may."""
+        """Check where a process without a log starts; return whether it may."""
         return self.operator.admits(machine, start, entrance)
 
     def refused(self, machine: Machine, error: BootstrapError) -> None:
@@ -178,7 +179,7 @@ class Cluster:
         return bool(self.nemesis.counts[DATABASE_FLIPS]) and DIFFERS in str(error)
 
     def stop_faults(self) -> None:
-        """Let nothing go wrong any more, and start whoever is down."""
+        """Stop all faults, and start every member that is down."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, "---", "faults end")
         self.faults = self.network.faults = without_faults()
@@ -191,7 +192,7 @@ class Cluster:
 
     @property
     def snapshots(self) -> int:
-        """How many were sent to other members."""
+        """How many messages were sent to other members."""
         return sum(machine.snapshots_sent for machine in self.machines.values())
 
     # What passes between members.
@@ -206,7 +207,7 @@ class Cluster:
         return None if number is None else self.machines.get(number)
 
     def said(self, sender: int, message: Message) -> None:
-        """Look at a raft message that leaves a member."""
+        """Check a raft message that leaves a member."""
         if self.links is not None:
             self.network.sent += 1
             if self._world.trace is not None:
@@ -221,7 +222,7 @@ class Cluster:
             and self._random.random() < self.faults.vote_crash_chance
         ):
             machine = self.machines[sender]
-            # Mostly so soon that who was elected has told it nothing yet.
+            # Mostly so soon that the new leader has told it nothing yet.
             delay = 0.01 * self._random.random() ** 3
             self._world.after(delay, self.nemesis.crash_voter, machine)
 
@@ -238,7 +239,7 @@ class Cluster:
         payload: bytes,
         answered: Callable[[bytes | Status | None], None],
     ) -> int:
-        """Send a request; the answer, or None if the connection broke, is told later."""
+        """Send a request; `then` gets the answer later, or None if the connection broke."""
         self._calls += 1
         random = self._clients
         delay = random.uniform(*CLIENT_DELAY)
@@ -258,7 +259,7 @@ class Cluster:
         return self._calls
 
     def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer, or break a stream off."""
+        """Wait no longer for an answer, or break off a stream."""
         if member in self.machines:
             self.machines[member].hang_up(call)
 
@@ -269,7 +270,7 @@ class Cluster:
         answered: Callable[[bytes | Status | None], None],
         message: Callable[[bytes], None],
     ) -> int:
-        """Open a stream; its end is told, None if the connection broke."""
+        """Open a stream; its end is reported, as None if the connection broke."""
         self._calls += 1
         machine = self.machines.get(member)
         if machine is None:
@@ -289,16 +290,16 @@ class Cluster:
             )
 
     def stall(self, member: int, call: int, seconds: float) -> None:
-        """Take nothing from a stream for a while."""
+        """Read nothing from a stream for a while."""
         machine = self.machines.get(member)
         if machine is not None:
             machine.edge.stall(call)
             self._world.after(seconds, machine.unstall, call)
 
-    # What no member may ever show.
+    # States that no member may ever be in.
 
     def turned(self, machine: Machine) -> None:
-        """Look at a member after its turn."""
+        """Check a member after its turn."""
         member = machine.member
         assert member is not None
         if member.boundary.counts:
@@ -379,7 +380,7 @@ class Cluster:
             )
 
     def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
-        """Require that a hash is not what it would be without the damage of a row it is about."""
+        """Require that a hash over a damaged row is not what it would be without the damage."""
         of = job.revision, job.compact_revision, job.is_compaction
         if not machine.disk.is_damaged:
             self._hashes[of] = value
@@ -410,7 +411,7 @@ class Cluster:
         machine.seen_committed = member.committed
 
     def _look_at_configuration(self, machine: Machine, member: Member) -> None:
-        """Require that raft decides by the members that were applied, and everybody by the same.
+        """Require that raft uses the membership that was applied, and all members the same one.
 
         From its receipt until it is installed, a snapshot's configuration is ahead of the state.
         """
@@ -438,7 +439,7 @@ class Cluster:
             )
 
     def _look_at_leader(self, machine: Machine, member: Member) -> None:
-        """Require that a new leader has what was committed before its term."""
+        """Require that a new leader has everything that was committed before its term."""
         log = member.node.raft.log
         first, last = log.first_index(), log.last_index()
         for index, (term, known_in) in self._committed.items():

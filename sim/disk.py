@@ -1,9 +1,9 @@
 """The disk of one machine: it outlives processes, loses power, fails, fills up and decays.
 
 Every call that changes it passes here before it takes effect. The process may end at any of them,
-or the call may fail. What was durable may decay: a bit of a file of the log, of a `.snap` file or
-of an entry of the database flips, and nobody is told. Whoever finds that out must say so and stop;
-then the disk is restored, that is, the bit flips back, and what was written since stays.
+or the call may fail. Durable data may decay: a bit of a file of the log, of a `.snap` file or of an
+entry of the database flips silently. A member that finds it must report it and stop; then the disk
+is restored, that is, the bit flips back, and what was written since stays.
 """
 
 import errno
@@ -21,8 +21,8 @@ from kvorum.snap import SnapError
 from kvorum.wal.errors import WalError
 from sim.environments import DamagedEntry, SimulatedEnvironments
 
-# What production says about files that do not hold what was written into them, or that things
-# are there which never should be.
+# What production says about files that do not hold what was written into them, or hold what was
+# never written.
 _DAMAGE = (BackendError, WalError, SnapError, StartRefused, AssertionError)
 _FAILURES = (errno.EIO, errno.ENOSPC)
 _FILE_ENDINGS = {"log": ("wal", ".wal"), "snapshot": ("snap", ".snap")}
@@ -39,11 +39,11 @@ class DamagedFile(NamedTuple):
     offset: int
     mask: int
     byte: int
-    """As it is now."""
+    """The byte now."""
 
 
 class Disk:
-    """Files and databases. `line` takes lines of the trace; `directory` is a real one."""
+    """Files and databases. `line` takes lines of the trace; `directory` is a real directory."""
 
     __slots__ = (
         "_calls_left",
@@ -68,7 +68,7 @@ class Disk:
         self._line = line
         self.member_directory = member_directory
         self._numbers = 0
-        # How many calls until the process ends, or until one fails; None: it does not.
+        # How many calls until the process ends, or until one fails; None: never.
         self._calls_left: int | None = None
         self._errors_left: int | None = None
         # The room that is left while the disk is full; None: there is enough.
@@ -80,7 +80,7 @@ class Disk:
         self.wipe()
 
     def wipe(self) -> None:
-        """Put an empty disk in its place; no process uses it."""
+        """Replace the disk by an empty one; no process uses it."""
         self._damage = []
         self.files = MemoryFiles()
         self.files.make_directory("/data")
@@ -95,7 +95,7 @@ class Disk:
     def _survives(self) -> bool:
         return self._random.random() < 0.5
 
-    # The life of a process on it.
+    # The process that uses it.
 
     def power_on(self) -> None:
         """Let a process use it."""
@@ -119,15 +119,15 @@ class Disk:
         self.environments.strayed = strayed
 
     def close(self) -> None:
-        """Give the real files back."""
+        """Remove the real files."""
         self.environments.crash(lambda: False)
 
     def _before(self, call: Call) -> None:
-        """Stand before every call that changes the disk."""
+        """Check every call that changes the disk, before it does."""
         if self._calls_left is not None:
             self._calls_left -= 1
             if self._calls_left < 0:
-                # Whatever the code does while it is being ended does not reach the disk.
+                # Nothing that the code does while it is being ended reaches the disk.
                 if not self.is_cut_off:
                     self.is_cut_off = True
                     self._line(f"cut off before {call.name} of {call.path}")
@@ -144,7 +144,7 @@ class Disk:
     # What goes wrong with it.
 
     def cut_off_after(self, calls: int | None) -> None:
-        """Let the process end after so many further calls; None: let it go on."""
+        """Let the process end after so many further calls; None: let it run."""
         self._calls_left = calls
 
     def fail_after(self, calls: int) -> None:
@@ -152,12 +152,12 @@ class Disk:
         self._errors_left = calls
 
     def fill_up(self, spare_bytes: int) -> None:
-        """Leave so little room; files can grow no further."""
+        """Leave so little room; files cannot grow beyond it."""
         self._spare_bytes = spare_bytes
         self.files.bytes_max = self.files.used_bytes() + spare_bytes
 
     def relieve(self) -> None:
-        """Let there be room, and no call fail any more."""
+        """End all failures: there is room, and no call fails."""
         self._calls_left = self._errors_left = self._spare_bytes = None
         self.files.bytes_max = None
 
@@ -167,7 +167,7 @@ class Disk:
         return bool(self._damage)
 
     def damaged_row(self) -> int | None:
-        """Return the row of a key that is not on the disk as it was written, by its revision."""
+        """Return the row of a key that is damaged on the disk, by its revision."""
         directory = f"{self.member_directory}/backend"
         for each in self._damage:
             if (
@@ -179,9 +179,9 @@ class Disk:
         return None
 
     def flip(self, kind: str) -> bool:
-        """Flip a bit of what is durable in the log, a snapshot or the database, if there is any.
+        """Flip a durable bit of the log, a snapshot or the database, if there is one.
 
-        One at a time: no checksum promises to find every two.
+        One at a time: no checksum promises to find any two.
         """
         if self._damage:
             return False
@@ -206,7 +206,7 @@ class Disk:
         paths = [path for path in paths if files.is_durable(path)]
         if not paths:
             return None
-        # The newest is what a start reads.
+        # A start reads the newest one.
         path = paths[-1] if random.random() < 0.6 else random.choice(paths)
         content = read_file(files, path)
         length = len(content.rstrip(b"\0"))
@@ -218,14 +218,14 @@ class Disk:
         return DamagedFile(path, offset, mask, content[offset] ^ mask)
 
     def restore(self) -> None:
-        """Flip back every bit that flipped, where it still is; no process uses the disk."""
+        """Flip back every bit that was flipped, where it still is; no process uses the disk."""
         damage, self._damage = self._damage, []
         for each in reversed(damage):
             if isinstance(each, DamagedEntry):
                 self.environments.restore(f"{self.member_directory}/backend", each)
                 continue
             if not self.files.exists(each.path) and self.files.exists(f"{each.path}.broken"):
-                # It was put out of the way by a start.
+                # A start has renamed it.
                 self.files.rename(f"{each.path}.broken", each.path)
                 self.files.sync_directory(parent(each.path))
             if self.files.exists(each.path):
@@ -236,10 +236,9 @@ class Disk:
             self._line("disk restored")
 
     def explains(self, error: BaseException) -> bool:
-        """Return whether a process had to stop with such an error: it comes from what went wrong.
+        """Return whether a fault explains this error of a process that stopped.
 
-        A call that failed is somewhere among its causes, or it says that the data is damaged,
-        and it is.
+        A failed call is somewhere among its causes, or it says that the data is damaged, and it is.
         """
         seen: BaseException | None = error
         while seen is not None:

@@ -2,7 +2,7 @@
 
 It keeps the part of `kvorum.edge.interface.Edge` that a server speaks to. Bytes go in and out; a
 connection may break before a request arrives or before its answer does, and breaks when the
-member crashes. The client then knows nothing of what became of its request.
+member crashes. The client then does not know the outcome of its request.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from sim.world import World
 CLIENT_DELAY = (0.0001, 0.002)
 STREAM_TAKEN_BYTES = 64 * 1024
 STALLED_FACTOR = 64
-"""Bytes that a client does not take count as this many: runs are short, and streams seldom full."""
+"""Unread bytes count so many times: runs are short, and streams seldom full."""
 
 Lost = None
-"""What a client is told in place of an answer when its connection broke."""
+"""What a client gets in place of an answer when its connection broke."""
 
 Answered = Callable[[bytes | Status | None], None]
 
@@ -72,13 +72,13 @@ class SimulatedEdge:
         self._random: Random = world.stream(f"{host.name}/edge")
         self.faults = faults
         self._calls: dict[int, _Call] = {}
-        # When the last message of a stream arrives: its order is kept.
+        # When the last message of a stream arrives: messages keep their order.
         self._last: dict[int, float] = {}
-        # Streams whose client takes nothing for now, and what waits for it.
+        # Streams whose client reads nothing for now, and what waits for it.
         self._stalled: dict[int, list[bytes]] = {}
         self.pending: dict[int, int] = {}
         self._broken = 0
-        # Unary calls whose end is to be told.
+        # Unary calls whose end has to be reported.
         self._waiting: set[int] = set()
         # When the last client has heard that no more calls are served; None: they are.
         self._quiet_at: float | None = None
@@ -116,7 +116,7 @@ class SimulatedEdge:
         return call in self._calls and self._calls[call].message is not None
 
     def is_told(self, call: int) -> bool:
-        """Return whether the end of an open call is told: a stream's, or one marked to wait."""
+        """Return whether the end of an open call is reported: a stream's, or a marked call's."""
         return call in self._calls and (self.is_stream(call) or call in self._waiting)
 
     def forget(self, call: int) -> bool:
@@ -138,12 +138,12 @@ class SimulatedEdge:
             self._world.after(self._random.uniform(*CLIENT_DELAY), call.answered, Lost)
 
     def stall(self, call: int) -> None:
-        """Let a stream's client take nothing for a while."""
+        """Let a stream's client read nothing for a while."""
         if call in self._calls:
             self._stalled.setdefault(call, [])
 
     def unstall(self, call: int) -> bool:
-        """Let it take what waits; return whether it was said to be full."""
+        """Let it read what waits; return whether it had counted as full."""
         waiting = self._stalled.pop(call, [])
         was_full = self.pending.get(call, 0) >= STREAM_TAKEN_BYTES
         if call in self._calls:
@@ -214,11 +214,11 @@ class SimulatedEdge:
             world.at(arrival, known.answered, status)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes of a stream its client has not taken."""
+        """Return how many bytes of a stream its client has not read."""
         return self.pending.get(call, 0)
 
     def mark_waiting(self, call: int) -> None:
-        """Ask to be told if a unary call ends before its reply."""
+        """Ask for a report if a unary call ends before its reply."""
         if call in self._calls:
             self._waiting.add(call)
 

@@ -1,7 +1,7 @@
 """How a process without a log finds its place: production's questions, over the machine's port.
 
-Nobody listens at the port meanwhile. Questions and answers get lost, late and broken as
-everything between machines does, and those who answer may lag behind or have been removed.
+Nobody listens at the port meanwhile. Questions and answers are lost, delayed and broken off like
+everything between machines, and the members that answer may lag behind or have been removed.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -28,11 +28,11 @@ class Entrance:
     ) -> None:
         self._port = port
         self.heard: list[Sequence[Member]] = []
-        """The lists of members that were told, in order."""
+        """The lists of members that were received, in order."""
         self._inquiry = Inquiry(self._watched(steps, ask), port.dialer, now)
 
     def go_on(self, now: float) -> Start | float:
-        """Take what was told; return where the process starts, or when to look again.
+        """Take what arrived; return where the process starts, or when to call again.
 
         Raises BootstrapError if it may not start.
         """
@@ -44,7 +44,7 @@ class Entrance:
     def _watched(
         self, steps: Generator[Asking, Answer | None, Start], ask: Callable[[], None]
     ) -> Generator[Asking, Answer | None, Start]:
-        """Do what the steps do, and listen."""
+        """Run the steps, and record the answers."""
         answer: Answer | None = None
         while True:
             try:
@@ -61,5 +61,5 @@ class Entrance:
                     raise AssertionError(f"{asking.url} told what no member tells") from error
 
     def is_known(self, member_id: int) -> bool:
-        """Tell whether anybody said that this member has run before."""
+        """Return whether any answer says that this member has run before."""
         return any(is_bootstrapped(members, member_id) for members in self.heard)

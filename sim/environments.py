@@ -1,9 +1,9 @@
 """Real LMDB behind the backend's seam, on a machine whose names can be lost with its power.
 
-The content of a database is a real LMDB file in a directory of the memory file system. Its name
-is a file of the machine's simulated disk that says which one, so names are lost or kept in a
-power cut as all names are. A commit shows itself before it takes effect; if the machine crashes
-there it is under way, and a coin decides whether it happened.
+The content of a database is a real LMDB file in a directory of the memory file system. Its name is
+a file of the machine's simulated disk that says which one, so names are lost or kept in a power cut
+as all names are. A commit is announced before it takes effect; if the machine crashes there, a coin
+decides whether it happened.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
 MAP_BYTES = 64 << 20
-"""Enough for any run; the room that production reserves costs page tables."""
+"""Enough for any run; what production reserves would cost page tables."""
 
 
 class SimulatedWrite(LmdbWrite):
@@ -50,10 +50,10 @@ class SimulatedWrite(LmdbWrite):
         super().delete(bucket, keys)
 
     def _make_way(self, bucket: bytes, keys: Sequence[bytes]) -> None:
-        """Take back an entry that has strayed to another key, before it is written about.
+        """Undo the change of an entry's key before its row is written or deleted.
 
-        Otherwise it would come back as it was once its disk is restored, although it was
-        replaced or deleted since; or it would be lost for good under what is written over it.
+        Otherwise it would come back as it was once its disk is restored, although it was replaced
+        or deleted since; or it would be lost for good under what is written over it.
         """
         strayed = self._owner.strayed
         if strayed is None or strayed.bucket != bucket:
@@ -109,7 +109,7 @@ class SimulatedEnvironment:
         return self._environments.strayed
 
     def ask(self, name: str) -> None:
-        """Show a call to whoever decides about crashes."""
+        """Announce a call to whatever decides about crashes."""
         before = self._environments.files.before
         if before is not None:
             before(Call(name, self.path))
@@ -147,14 +147,14 @@ class SimulatedEnvironments:
         self.files = files
         self._directory = directory
         self._next_number = next_number
-        self.native = None  # what is simulated is the Python
+        self.native = None  # Python alone: what is simulated is our code
         self._lmdb = LmdbEnvironments()
         self._open: dict[str, SimulatedEnvironment] = {}
         # The entry whose key has changed, and was not restored.
         self.strayed: DamagedEntry | None = None
 
     def crash(self, survives: Survives) -> None:
-        """End the process: what was staged is gone, what was being committed is asked about."""
+        """End the process: staged changes are lost, and a coin decides about unfinished commits."""
         for environment in self._open.values():
             writing = environment.writing
             if writing is not None:
@@ -295,7 +295,7 @@ class SimulatedEnvironments:
 
     @contextmanager
     def _raw(self, path: str) -> "Iterator[tuple[lmdb.Environment, dict[bytes, lmdb._Database]]]":
-        """Give the file of a database and its buckets, whether or not it is open."""
+        """Yield the file of a database and its buckets, whether or not it is open."""
         known = self._open.get(path)
         if known is not None:
             yield known.inner.lmdb, known.inner.databases
@@ -306,7 +306,7 @@ class SimulatedEnvironments:
         try:
             databases = {}
             for bucket in BUCKETS:
-                # A process that crashed while it made the file may have made none of them.
+                # A process that crashed while making the file may have made none of them.
                 with suppress(lmdb.NotFoundError):
                     databases[bucket] = environment.open_db(bucket, create=False)
             yield environment, databases

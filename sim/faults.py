@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 Span = tuple[float, float]
-"""The least and the most."""
+"""The lowest and the highest."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -23,27 +23,27 @@ class Faults:
     are slow, and fill queues.
     """
     link_bytes_per_second: float
-    """How much a connection between members carries; 0: any amount."""
+    """How much a connection between members can carry; 0: any amount."""
     link_queue_bytes: int
-    """With more on its way than this a stream between members counts as full; 0: it never does."""
+    """With more than this in flight, a stream between members counts as full; 0: never."""
     reset_gap: float
-    """About the time between two connections of members that break; 0: they do not."""
+    """Average time between two breaks of connections between members; 0: there are none."""
     link_delay: Span
     """How long a message between members takes."""
     delay_chance: float
-    """That a message takes up to ten election timeouts instead: it arrives out of order."""
+    """Chance that a message takes up to ten election timeouts instead, and so is out of order."""
     drop_chance: float
-    """That a message between members is lost."""
+    """Chance that a message between members is lost."""
     duplicate_chance: float
-    """That a message between members arrives twice."""
+    """Chance that a message between members arrives twice."""
     partition_gap: float
-    """About the time between two partitions; 0: there is none."""
+    """Average time between two partitions; 0: there is none."""
     partition_time: Span
     """How long a partition lasts."""
     one_way_chance: float
-    """That a partition stops one direction only."""
+    """Chance that a partition stops one direction only."""
     moving_chance: float
-    """That a partition goes over into another one, with nothing healed in between."""
+    """Chance that a partition turns into another one, with nothing healed in between."""
     crash_gap: float
     """About the time between two crashes; 0: there is none."""
     terminate_gap: float
@@ -53,56 +53,57 @@ class Faults:
     down_time: Span
     """How long a crashed member stays down."""
     power_cut_chance: float
-    """That a crash loses what was not synced; otherwise only the process dies."""
+    """Chance that a crash loses what was not synced; otherwise only the process dies."""
     amid_chance: float
-    """That a crash hits between two calls to the disk or between two outputs of a turn."""
+    """Chance that a crash hits between two calls to the disk or between two outputs of a turn."""
     all_crash_chance: float
-    """That a crash takes every member at once."""
+    """Chance that a crash takes every member at once."""
     vote_crash_chance: float
-    """That a member loses power right after it gave its vote, and is back at once."""
+    """Chance that a member loses power right after it voted, and is back at once."""
     rivals_gap: float
-    """About the time between two elections with several candidates; 0: none is made.
+    """Average time between two elections with several candidates; 0: none is made.
 
     The leader loses its power and is back at once, and the timers of all others run out at once;
-    what one of them says, and hears, is late.
+    messages to and from one of them are late.
     """
     leader_crash_chance: float
-    """That a new leader loses its power: soon, or when it first commits, before it tells anyone."""
+    """Chance that a new leader loses its power: soon, or when it first commits, before it tells
+    anyone."""
     fall_gap: float
-    """About the time between two rows of leaders that fall one after another; 0: there is none.
+    """Average time between two rows of leaders that fall one after another; 0: there is none.
 
     One is cut off amid its work. So is the next, as soon as it is elected, and the first is back.
     The third loses its power when it first commits, before it tells anyone, and the second is
     back; whoever is elected then lets the third come back.
     """
     leader_chance: float
-    """That a crash, a pause or a partition is for the leader, and not for anyone."""
+    """Chance that a crash, a pause or a partition hits the leader, and not just anyone."""
     pause_gap: float
-    """About the time between two pauses of a process; 0: there is none."""
+    """Average time between two pauses of a process; 0: there is none."""
     pause_time: Span
     """How long a process stands still: a moment, or longer than elections take and leases live."""
     disk_error_gap: float
-    """About the time between two failing calls to a disk, a write or a sync; 0: none fails.
+    """Average time between two failing calls to a disk, a write or a sync; 0: none fails.
 
-    Of a write that fails a part is there; what a failed sync was for is read by everybody, and
-    never durable unless it is written again.
+    A failed write is done in part; what a failed sync should have written can be read, but never
+    becomes durable unless it is written again.
     """
     disk_full_gap: float
-    """About the time between two moments at which a disk fills up; 0: there is room."""
+    """Average time between two moments at which a disk fills up; 0: there is room."""
     disk_full_time: Span
     """How long a disk is full."""
     flip_gap: float
-    """About the time between two flips of a bit of what is durable; 0: there is none.
+    """Average time between two flips of a bit of what is durable; 0: there is none.
 
-    It is one of a file of the log, of a `.snap` file, or of an entry of the database. The
-    disk is restored once the member has found it.
+    The bit is in a file of the log, in a `.snap` file, or in an entry of the database. The disk is
+    restored once the member has found it.
     """
     flip_crash_chance: float
-    """That a machine crashes right after a bit of its disk has flipped."""
+    """Chance that a machine crashes right after a bit of its disk has flipped."""
     disk_stall_gap: float
-    """About the time between two stalls of a disk; 0: there is none."""
+    """Average time between two stalls of a disk; 0: there is none."""
     disk_stall_time: Span
-    """How long a stalled disk takes for whatever is begun on it."""
+    """How long anything begun on a stalled disk takes."""
     log_time: Span
     """How long a write to the log takes, with its sync."""
     flush_time: Span
@@ -110,50 +111,52 @@ class Faults:
     helper_time: Span
     """How long any other job takes."""
     wake_delay: Span
-    """How long after something happened a turn begins; what happens meanwhile is in it too."""
+    """How long after an event a turn begins; what happens meanwhile is part of it."""
     turn_budget: Span
     """The time a turn may take, by the member's clock."""
     clock_step: float
-    """About what the member's clock advances whenever it is asked within a turn."""
+    """How far the member's clock advances, on average, whenever it is read within a turn."""
     tick_drift: float
-    """How far a member's ticks may be off, as a part of their distance."""
+    """How far a member's ticks may be off, as a fraction of their interval."""
     clock_drift: float
-    """How much slower than the clients' clock a member's may be, as a part."""
+    """How much slower than the clients' clock a member's may be, as a fraction."""
     clock_jump_chance: float
-    """That the time of day at a start is off by up to two hours, or that of the last start."""
+    """Chance that the time of day at a start is off by up to two hours, or is that of the last
+    start."""
     change_gap: float
-    """About the time between two changes of the membership; 0: there is none.
+    """Average time between two changes of the membership; 0: there is none.
 
     A voter or a learner is added, which joins with an empty disk; learners are promoted; a
     member is removed, and its machine given up. Answers may be lost as those of any request.
     """
     replace_gap: float
-    """About the time between two replacements of a member that cannot be reached; 0: none.
+    """Average time between two replacements of a member that cannot be reached; 0: none.
 
     It is cut off, removed, and a voter added in its place. Then it is back and knows nothing of
     that: with some of the others it is cut off from the rest for a while.
     """
     wipe_gap: float
-    """About the time between two disks that are lost for good; 0: none is.
+    """Average time between two disks that are lost for good; 0: none is.
 
-    The machine is given an empty one and started as who it was, with flags that it founds its
-    cluster or joins it. It must be refused; then the member is removed, and a voter added.
+    The machine is given an empty one and started under its old name, with flags to found its
+    cluster or to join it. It must be refused; then the member is removed, and a voter added.
     """
     stale_flags_chance: float
-    """That a joining member is told of the members as someone who lags behind knows them."""
+    """Chance that a joining member is given the members as one that lags behind knows them."""
     strict_changes: bool
     """Members refuse changes that endanger the quorum."""
     move_leader_gap: float
-    """About the time between two transfers of the leadership that are asked for; 0: none."""
+    """Average time between two transfers of the leadership that are asked for; 0: none."""
     defragment_gap: float
-    """About the time between two defragmentations of a member; 0: there is none."""
+    """Average time between two defragmentations of a member; 0: there is none."""
     snapshot_gap: float
-    """About the time between two snapshots that are wanted early; 0: there is none."""
+    """Average time between two snapshots that are wanted early; 0: there is none."""
     quota_bytes: int
     """The quota of the members; once the alarm is raised, it is compacted, defragmented and
     cleared. 0: as by default."""
     connection_chance: float
-    """That a client's connection breaks before its request arrives, or before its answer does."""
+    """Chance that a client's connection breaks before its request arrives, or before its answer
+    does."""
 
 
 _INTERRUPTING = (
@@ -171,7 +174,7 @@ _INTERRUPTING = (
     "wipe_gap",
     "move_leader_gap",
 )
-"""What takes or moves leaders and members."""
+"""Faults that remove or move leaders and members."""
 
 
 def draw(random: Random, members: int) -> Faults:
@@ -247,12 +250,12 @@ def _left_alone(faults: Faults) -> Faults:
 
 
 def draw_more(random: Random, faults: Faults, members: int) -> Faults:
-    """Return the faults with those that have a source of chance of their own."""
+    """Return the faults with those that have their own source of randomness."""
 
     def sometimes(chance: float, low: float, high: float) -> float:
         return random.uniform(low, high) if random.random() < chance else 0.0
 
-    # A machine whose member forgot its votes must be refused, and only frames have who refuses.
+    # A machine whose member forgot its votes must be refused, and only the peer protocol does that.
     wipes = 0.35 if members > 2 and faults.frames and not faults.replace_gap else 0.0
     faults = replace(
         faults,
@@ -267,7 +270,7 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
     if rivals_gap and random.random() < 0.75:
         faults = _left_alone(faults)
     if rivals_gap:
-        # Who votes twice must be asked twice, and be gone in between.
+        # To vote twice, a member must be asked twice, and restart in between.
         faults = replace(faults, rivals_gap=rivals_gap, vote_crash_chance=random.uniform(0.3, 0.9))
     return faults
 
@@ -283,7 +286,7 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
 
 
 def without_faults() -> Faults:
-    """Return a world in which nothing goes wrong: what a run ends with."""
+    """Return a world without faults: every run ends with it."""
     return Faults(
         frames=False,
         link_bytes_per_second=0.0,

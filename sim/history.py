@@ -1,8 +1,8 @@
-"""What happened, as members applied it and as clients saw it.
+"""The history: what members applied, and what clients saw.
 
-Members are asked after every turn for the rows they added. Whoever applies a revision first says
-what its effects are, and everybody else, and everybody after a restart, must say the same. So
-there is one history of effects, and at the end it explains every answer and every event.
+Members are asked after every turn for the rows they added. The first one to apply a revision
+defines its effects, and all others, and all after a restart, must have the same. So there is one
+history of effects, and at the end it explains every answer and every event.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ Row = tuple[int, bytes]
 
 
 class Record:
-    """One request of a client, and what became of it."""
+    """One request of a client, and its outcome."""
 
     __slots__ = (
         "client",
@@ -46,9 +46,9 @@ class Record:
         self.invoked = invoked
         self.started = started
         self.linearizable = True
-        # What a transaction's compares let it find, if they all hold.
+        # What a transaction finds, given its compares, if they all hold.
         self.expected: Pairs = ()
-        # None: it is not known whether it happened. A Status: it did not, unless it may have.
+        # None: it is not known whether it took effect. A Status: it did not, unless it may have.
         self.response: Any = None
         self.returned: int | None = None
         # Whether the revision of the answer is its own; known once it was checked.
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer, and no refusal."""
+        """Whether there is an answer that is not a refusal."""
         return self.response is not None and not isinstance(self.response, Status)
 
 
@@ -122,9 +122,9 @@ class History:
                 )
 
     def needed(self, compacted: int) -> list[Row]:
-        """Return the rows that a compaction must leave: of every key the newest up to it.
+        """Return the rows that a compaction must leave: the newest of every key up to it.
 
-        A tombstone below it goes too. Nothing is known if a revision was never seen.
+        A tombstone below it is removed, too. Nothing if a revision was never seen.
         """
         newest: dict[bytes, Row] = {}
         for main in range(2, compacted + 1):

@@ -1,8 +1,8 @@
-"""Leases do not end early: whoever was told that a lease lives for some time can rely on it.
+"""Leases do not end early: a client that was promised some time can rely on it.
 
-A client that got an answer knows that the lease lives that long from when it asked. Whether it
-ended is told by its keys, which are deleted, by a renewal that finds nothing, and by a put that is
-refused for want of it.
+An answer promises that the lease lives that long from when the client asked. That it ended shows in
+its keys, which are deleted, in a renewal that finds nothing, and in a put that is refused for lack
+of it.
 """
 
 from kvorum.api.errors import LEASE_NOT_FOUND, Status
@@ -65,7 +65,7 @@ def _deletions(history: History) -> list[tuple[int, float, str]]:
             key = key_of(kv)
             if not revision & 1 or main in claimed or not is_clients_key(key):
                 continue
-            # Whoever never got an answer may have deleted it as well.
+            # A client that never got an answer may have deleted it as well.
             if any(is_in_range(key, each.key, each.range_end) for each in lost):
                 continue
             before = history.at(key, main - 1)
@@ -92,7 +92,7 @@ def _deletions_of(request: object) -> list[DeleteRangeRequest]:
 
 
 def _refusals(history: History) -> list[tuple[int, float, str]]:
-    """Return leases that were said not to exist, when that was asked, and what was said."""
+    """Return leases that were reported not to exist, when that was asked, and the answer."""
     found = []
     for record in history.records:
         request, response = record.request, record.response

@@ -1,19 +1,19 @@
 """Whether the operations of clients could have happened one after the other.
 
-A history is linearizable if there is an order of its operations that a single store explains
-and that agrees with real time: what returned before another was invoked comes first. An
-operation is reduced to what it saw of some keys and what it wrote to some. One whose answer never
-came is uncertain: it may take effect at any time after its invocation, or never.
+A history is linearizable if there is an order of its operations that a single store explains and
+that agrees with real time: if one returned before another was invoked, it comes first. An operation
+is reduced to what it saw of some keys and what it wrote to some. One that was never answered is
+uncertain: it may take effect at any time after its invocation, or never.
 
 Keys that no operation connects are decided one by one. What remains is searched as Wing and Gong
 do, with Lowe's cache: depth first over what may come next, never twice from the same set of done
 operations and the same state. Three things keep that short:
 
-- A value that only one operation writes ties those who saw it to it (`sim.bounds`): moments are
-  narrowed before the search begins, which settles nearly every history that is wrong.
-- A value nobody will look at any more is as good as any other, so orders that differ in such values
-  only are one. An operation that changes nothing else is taken at once.
-- A value may not be overwritten while someone has yet to see it and nobody will write it again.
+- A value that only one operation writes ties the operations that saw it to that one (`sim.bounds`):
+  moments are narrowed before the search begins, which settles nearly every wrong history.
+- A value that nobody will see any more is as good as any other, so orders that differ only in such
+  values are equal. An operation that changes nothing else is taken at once.
+- A value may not be overwritten while an operation has yet to see it and none will write it again.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from sim.bounds import narrow
 from sim.operations import NEVER, Operation, Prepared, components, prepare
 
 STATES_MAX = 1_000_000
-"""States that are visited before a history is given up as undecided."""
+"""States that are visited before the search is given up."""
 _NOBODY_LOOKS = -1
 
 
@@ -53,10 +53,10 @@ def is_linearizable(operations: Sequence[Operation]) -> bool:
 
 
 class _Search:
-    """The way so far, and what may come next.
+    """The order so far, and what may come next.
 
-    Operations that are not done form a linked list in the order of invocation, so that taking
-    one out and putting it back is cheap.
+    Operations that are not done form a linked list in the order of invocation, so that taking one
+    out and putting it back is cheap.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class _Search:
         self._certain = prepared.certain
         self._precede = prepared.precede
         self._state = list(prepared.initial)
-        # Of every value: certain operations that have yet to see it, all that may, and writers.
+        # For every value: certain operations that have yet to see it, all that may, and writers.
         values = prepared.values
         self._readers = [0] * values
         self._interest = [0] * values
@@ -100,7 +100,7 @@ class _Search:
         self._remaining = sum(self._certain)
         self._done = 0
         self._seen: set[tuple[int, tuple[int, ...]]] = set()
-        # Place 0 of the list is its head; an operation stands at its place and one.
+        # Place 0 of the list is its head; operation n is at place n + 1.
         order = sorted(range(count), key=self._invoked.__getitem__)
         self._after = [0] * (count + 1)
         self._before = [0] * (count + 1)
@@ -113,7 +113,7 @@ class _Search:
         self._before[0] = last
 
     def run(self) -> int | None:
-        """Return None if an order is found, else whom the longest one could not do in time."""
+        """Return None if an order is found, else what the longest one could not place."""
         path: list[tuple[int, list[int], list[int]]] = []
         fewest, stuck = self._remaining + 1, 0
         candidates, urgent = self._candidates()
@@ -134,7 +134,7 @@ class _Search:
         return None
 
     def _do(self, place: int) -> list[int] | None:
-        """Do an operation; return what it overwrote, or None if that leads nowhere new."""
+        """Do an operation; return what it overwrote, or None if that leads to a known state."""
         readers, interest, writers, state = (
             self._readers,
             self._interest,
@@ -188,7 +188,7 @@ class _Search:
         self._before[self._after[entry]] = entry
 
     def _candidates(self) -> tuple[list[int], int]:
-        """Return the places of those worth to come next, the best one last; and who is urgent."""
+        """Return the places worth trying next, the best one last; and an urgent operation."""
         invoked, returned, state = self._invoked, self._returned, self._state
         deadline, urgent = NEVER + 1, 0
         possible: list[int] = []
@@ -219,15 +219,15 @@ class _Search:
             if wanted is None:
                 wanted = {pair[1] for each in possible for pair in self._observed[each]}
             if self._is_worth(place, wanted):
-                # Of equal ones any.
+                # Of equal ones, any will do.
                 uncertain.setdefault((self._observed[place], self._written[place]), place)
         certain.sort(key=returned.__getitem__, reverse=True)
         return [*uncertain.values(), *certain], urgent
 
     def _is_worth(self, place: int, wanted: set[int]) -> bool:
-        """Return whether an uncertain operation can help: someone sees what it writes.
+        """Return whether an uncertain operation can help: another sees what it writes.
 
-        Where it touches one key only, it can wait until right before that.
+        If it touches one key only, it can wait until right before that.
         """
         observed, written = self._observed[place], self._written[place]
         is_simple = len({key for key, _ in (*observed, *written)}) == 1
@@ -237,7 +237,7 @@ class _Search:
         )
 
     def _changes_nothing(self, place: int) -> bool:
-        """Return whether nobody can tell if this operation, which fits, comes now or later."""
+        """Return whether this operation, which fits, may as well come later."""
         observed = self._observed[place]
         interest = self._interest
         for key, value in self._written[place]:

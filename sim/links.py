@@ -4,7 +4,7 @@ Every machine has a port: an edge for the requests of others, and a dialer for i
 a connection with two flows of pieces. A flow keeps its order, as TCP does: pieces are late, slow,
 or wait while their direction is cut off or the receiver stands still. What waits is not lost,
 unless the connection breaks: because it is reset, because one end crashes, or because the protocol
-itself gives it up. Both ends learn of that, each in its time.
+itself gives it up. Both ends learn of that, each after some time.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ FIRST_CALL = 1 << 40
 PEER_LISTENER = 1
 CONNECT_SECONDS_MAX = 1.5
 FULL_BYTES = 1 << 30
-"""What a queue that counts as full is said to hold."""
+"""How many bytes a queue that counts as full reports."""
 _LOOK_SECONDS = 0.05
 _POWER_CUT_SECONDS = (0.2, 4.0)
-"""When others notice that a machine without power does not answer."""
+"""After this time others notice that a machine without power does not answer."""
 
 PeerEvent = tuple[int, int, Any]
 """Kind, call and detail; that of HTTP_OPENED is listener, method, target and headers."""
@@ -39,7 +39,7 @@ class Host(Protocol):
 
     @property
     def member(self) -> object | None:
-        """Who listens at the port; None while no process does."""
+        """The process that listens at the port; None while there is none."""
 
     def peers_spoke(self) -> None:
         """Take a turn soon: something arrived."""
@@ -76,11 +76,11 @@ class Flow:
         self.pending = 0
         self.is_paused = False
         self._last = 0.0
-        # What arrived and cannot be taken yet, in order.
+        # What arrived and cannot be delivered yet, in order.
         self._held: list[tuple[int, Any, int]] = []
 
     def push(self, kind: int, detail: Any, size: int = 0, *, joined: bool = False) -> None:
-        """Let something travel behind what travels already; joined: in one piece with it."""
+        """Send something after what is on its way already; `joined`: in one piece with it."""
         links = self._links
         world = links.world
         self.pending += size
@@ -110,7 +110,7 @@ class Flow:
         )
 
     def look(self) -> None:
-        """Deliver what is held, once it can be taken."""
+        """Deliver what is held, once that is possible."""
         if not self._held or self._connection.is_broken:
             return
         if self._is_blocked():
@@ -133,11 +133,11 @@ class Connection:
         self.number = number
         self.call = FIRST_CALL + number
         self.is_broken = False
-        self.request = Flow(links, self, client.host, server.host, _asked)
-        self.answer = Flow(links, self, server.host, client.host, _told)
+        self.request = Flow(links, self, client.host, server.host, _take_request_piece)
+        self.answer = Flow(links, self, server.host, client.host, _take_answer_piece)
 
 
-def _asked(connection: Connection, kind: int, detail: Any, size: int) -> None:
+def _take_request_piece(connection: Connection, kind: int, detail: Any, size: int) -> None:
     """Let a piece of a request arrive."""
     server, call = connection.server, connection.call
     if server.host.member is None:
@@ -156,7 +156,7 @@ def _asked(connection: Connection, kind: int, detail: Any, size: int) -> None:
     server.host.peers_spoke()
 
 
-def _told(connection: Connection, kind: int, detail: Any, _size: int) -> None:
+def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: int) -> None:
     """Let a piece of an answer arrive."""
     client, number = connection.client, connection.number
     if number not in client.requests:
@@ -168,7 +168,7 @@ def _told(connection: Connection, kind: int, detail: Any, _size: int) -> None:
 
 
 class Links:
-    """All connections. `is_cut` tells whether nothing passes from one machine to another."""
+    """All connections. `is_cut` says whether nothing passes from one machine to another."""
 
     __slots__ = ("_numbers", "_random", "faults", "is_cut", "ports", "resets", "world")
 
@@ -200,7 +200,7 @@ class Links:
         return least + draw() * (most - least)
 
     def is_joined(self) -> bool:
-        """Return whether what is sent at once arrives at once."""
+        """Return whether what is sent together arrives together."""
         return self._random.random() < 0.75
 
     def pieces(self, data: bytes) -> Sequence[bytes]:
@@ -248,7 +248,7 @@ class Links:
             client.host.peers_spoke()
 
     def break_off(self, connection: Connection, seconds: float | None = None) -> None:
-        """Break a connection; its ends learn of it, each in its time."""
+        """Break a connection; its ends learn of it, each after some time."""
         if connection.is_broken:
             return
         connection.is_broken = True
@@ -277,7 +277,7 @@ class Links:
             server.host.peers_spoke()
 
     def connections(self) -> list[Connection]:
-        """Return those that are open, in the order they were opened."""
+        """Return the open ones, in the order they were opened."""
         found = {
             each.number: each
             for port in self.ports.values()
@@ -295,7 +295,7 @@ class Links:
 
 
 class Port:
-    """What a machine's process has of connections; a new process begins with none."""
+    """The connections of a machine's process; a new process begins with none."""
 
     __slots__ = ("calls", "dialer", "edge", "events", "host", "links", "requests", "told")
 
@@ -381,13 +381,13 @@ class PeerEdge:
         return "" if connection is None else f"m{connection.request.sender.number}"
 
     def pause(self, call: int) -> None:
-        """Take no more of a request's body."""
+        """Read no more of a request's body."""
         connection = self._port.calls.get(call)
         if connection is not None:
             connection.request.is_paused = True
 
     def resume(self, call: int) -> None:
-        """Take a request's body again."""
+        """Read a request's body again."""
         connection = self._port.calls.get(call)
         if connection is not None:
             connection.request.is_paused = False
@@ -429,12 +429,12 @@ class SimulatedDialer:
         return 0 if connection is None else connection.request.pending
 
     def cancel(self, number: int) -> None:
-        """Give a request up."""
+        """Give up a request."""
         connection = self._port.requests.pop(number, None)
         if connection is not None:
             connection.request.push(EventKind.ENDED, None)
 
     def poll(self) -> list[DialEvent]:
-        """Take what happened, in order."""
+        """Take the events, in order."""
         taken, self._port.told = self._port.told, []
         return taken

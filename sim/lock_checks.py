@@ -1,4 +1,4 @@
-"""Locks and elections are held once: by revision, and by the clock among sessions that live."""
+"""Locks and elections have one holder: by revision, and by the clock among live sessions."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ GUARANTEE = "locks and elections are held once"
 
 
 def check_locks(history: History, holds: Sequence[Hold]) -> None:
-    """Require that whoever was told it holds something was alone with it."""
+    """Require that a session that was told it holds something was the only holder."""
     for record in history.records:
         if record.is_answered:
             _check_head(history, record)

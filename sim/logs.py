@@ -4,7 +4,7 @@ from sim.world import World
 
 
 class CollectedLogs:
-    """A logger whose messages stand in the trace, marked with their level."""
+    """A logger whose messages go into the trace, marked with their level."""
 
     __slots__ = ("_name", "_world")
 

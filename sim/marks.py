@@ -1,4 +1,4 @@
-"""Which rare paths of the production code a run has come by; `kvorum.api.marks` is their seam."""
+"""Which rare paths of the production code a run has taken; `kvorum.api.marks` is their seam."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ LISTED = (
     "watcher ended by a compaction",
     "watchers resynced",
 )
-"""Every campaign should come by these; the seeds of `make test` must."""
+"""Every campaign should reach these; the seeds of `make test` must."""
 
 RARE = (
     "catch-up abandoned",
@@ -37,12 +37,12 @@ RARE = (
     "snapshot installed by a start",
     "snapshot not needed",
 )
-"""These take a large campaign, or no run comes by them."""
+"""These take a large campaign, or are never reached."""
 
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count the marks that are reached meanwhile, by name."""
+    """Count the marks that are reached in the block, by name."""
     reached: Counter[str] = Counter()
 
     def listener(name: str) -> None:

@@ -9,14 +9,14 @@ GUARANTEE = "memory is bounded"
 PROPOSALS = "proposals that wait"
 CALLS = "calls neither answered nor ended"
 
-# A stream is noticed to be full at the end of a turn, which sends at most this.
+# A full stream is noticed at the end of a turn, which sends at most this.
 _TURN_BYTES_MAX = 256 << 10
-# Runs have a few dozen callers, each with one request on its way; the member adds a few.
+# Runs have a few dozen callers, each with one open request; the member adds a few.
 _WAITING_MAX = 200
 
 
 def check_bounds(machine: Machine) -> None:
-    """Require that a member that works keeps no more than it may."""
+    """Require that a working member keeps no more than it may."""
     member = machine.member
     if member is None:
         return
@@ -49,7 +49,7 @@ def kept(machine: Machine) -> dict[str, int]:
 
 
 def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
-    """Return what a member still keeps; once all clients are gone it must come to nothing.
+    """Return what a member still keeps; once all clients are gone that must be nothing.
 
     Proposals that were lost, and their calls, are kept for seconds; they can be left out.
     """

@@ -1,8 +1,8 @@
 """What a store answers: requests for keys, run on the history of effects as on a small etcd.
 
-Everything a request does follows from the state before it, so an answer is checked by doing the
-same once more. A request that changes something runs on the state before the revision it was
-answered with, and must have the effects of that revision; any other on the state at it.
+Everything a request does follows from the state before it, so an answer is checked by running the
+request once more. One that changes something runs on the state before the revision in its answer,
+and must have the effects of that revision; any other runs on the state at that revision.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from sim.history import History, Row, is_in_range
 
 
 class Transaction:
-    """The state at a revision, and what one request writes over it."""
+    """The state at a revision, and what one request writes on top of it."""
 
     __slots__ = ("_before", "_history", "_written", "main", "rows")
 
@@ -132,7 +132,7 @@ def _delete(transaction: Transaction, request: DeleteRangeRequest) -> DeleteRang
 def _txn(transaction: Transaction, request: TxnRequest, succeeded: bool) -> TxnResponse:
     response = TxnResponse(succeeded=succeeded)
     operations = request.success if succeeded else request.failure
-    # All compares, nested ones too, look at the state before anything is written.
+    # All compares, nested ones too, see the state before anything is written.
     nested = [
         _holds(transaction, each.request_txn.compare) if each.HasField("request_txn") else False
         for each in operations
@@ -180,7 +180,7 @@ def _fulfils(result: int, stored: Any, given: Any) -> bool:
 
 
 def without_headers(response: Any) -> bytes:
-    """Return an answer's bytes but for its headers, those of nested answers too."""
+    """Return an answer's bytes without its headers, including those of nested answers."""
     copy = type(response)()
     copy.CopyFrom(response)
     _strip(copy)

@@ -1,8 +1,8 @@
-"""What goes wrong, and when: it draws moments and victims, and lets things happen to them.
+"""What goes wrong, and when: it draws moments and victims, and injects the faults.
 
-Each kind of trouble is a method that lets itself be called again, as often as the seed's faults
-say. When the faults end it does nothing any more, and what it broke is mended: whoever is down is
-started, and a damaged disk is restored.
+Each kind of fault is a method that schedules itself again, as often as the seed's faults say. When
+the faults end it does nothing more, and what it broke is mended: members that are down are started,
+and a damaged disk is restored.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
 
 
 class Nemesis:
-    """Whoever is after the machines of a cluster."""
+    """Injects faults into the machines of a cluster."""
 
     __slots__ = (
         "_doomed",
@@ -58,17 +58,17 @@ class Nemesis:
         self._network = network
         self._links = links
         self.faults = faults
-        # Who led each term.
+        # Which member led each term.
         self.leaders = leaders
-        # What leaders had committed when they were elected, and the term of one who is to go.
+        # What leaders had committed when they were elected, and the term of one that is to fall.
         self._elected: dict[int, int] = {}
         self._doomed = 0
         # Which leader of a row is to fall next, and the last of them while it is down.
         self._falling = 0
         self._fallen: Machine | None = None
-        # When faults end; a process does not stand still for much longer.
+        # When faults end; a process does not pause for much longer.
         self.peace_at = inf
-        # How often each kind of trouble happened.
+        # How often each kind of fault happened.
         self.counts: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class Nemesis:
         }[trouble]
 
     def _again(self, trouble: Callable[[], None], after: float = 0.0) -> None:
-        """Let a kind of trouble happen once more, if it does in this run."""
+        """Let a kind of fault happen once more, if this run has it."""
         gap = self._gap(trouble)
         if gap:
             self._world.after(after + self._random.expovariate(1 / gap), self._happen, trouble)
@@ -115,7 +115,7 @@ class Nemesis:
             trouble()
 
     def _victim(self) -> Machine:
-        """Return who is to suffer: the newest leader, or anyone."""
+        """Return the victim: the newest leader, or anyone."""
         if self.leaders and self._random.random() < self.faults.leader_chance:
             leader = self._machines.get(self.leaders[max(self.leaders)])
             if leader is not None:
@@ -135,7 +135,7 @@ class Nemesis:
         self._network.partition(list(self._numbers), self._victim().number, random)
         lasts = random.uniform(*self.faults.partition_time)
         if self.faults.moving_chance and random.random() < self.faults.moving_chance:
-            # It goes over into the next, and nothing is healed in between.
+            # It turns into the next one, and nothing is healed in between.
             self.counts["partitions moved"] += 1
             self._world.after(lasts, self._happen, self._partition)
         else:
@@ -179,9 +179,9 @@ class Nemesis:
     def _call_rivals(self) -> None:
         """Let the leader be gone for a moment, and all others stand for election.
 
-        They stand before they hear of each other, so for the same term. What one of them says is
-        late, and it hears of no other leader meanwhile: whoever voted for another by then may have
-        lost its power, and is asked once more.
+        They campaign before they hear of each other, so for the same term. Messages of one of them
+        are late, and it hears of no other leader meanwhile: a member that voted for another by then
+        may have lost its power, and is asked once more.
         """
         leader = self._machines.get(self.leaders[max(self.leaders)]) if self.leaders else None
         if leader is not None and not leader.is_dead:
@@ -200,7 +200,7 @@ class Nemesis:
         self._again(self._call_rivals)
 
     def leads(self, machine: Machine, term: int, committed: int, appended: int) -> None:
-        """See to a leader after its turn: some are not to lead for long."""
+        """Check a leader after its turn: some are not to lead for long."""
         faults, random = self.faults, self._random
         if not faults.leader_crash_chance and not faults.fall_gap:
             return
@@ -231,7 +231,7 @@ class Nemesis:
         self._falling = 1
 
     def _fall_next(self, machine: Machine, term: int) -> bool:
-        """See to a leader that is elected; return whether it is the next of a row."""
+        """Check an elected leader; return whether it is the next of a row."""
         if self._fallen is not None and self._fallen.is_dead:
             self._restart(self._fallen)
         self._fallen = None
@@ -304,7 +304,7 @@ class Nemesis:
             self.counts["bits flipped"] += 1
             self.counts[DATABASE_FLIPS] += kind == "database"
             if random.random() < self.faults.flip_crash_chance:
-                # Most of what is on a disk is read by a start alone.
+                # Most of what is on a disk is read only by a start.
                 machine.crash(power_cut=random.random() < self.faults.power_cut_chance)
                 self.restart_later(machine)
         self._again(self._flip_bit)
@@ -315,7 +315,7 @@ class Nemesis:
         self._again(self._stall_disk)
 
     def stopped(self, machine: Machine) -> None:
-        """See to a machine whose member stopped because of its disk."""
+        """Handle a machine whose member stopped because of its disk."""
         self.counts["members stopped"] += 1
         self._world.after(self._random.uniform(*self.faults.down_time), self._repair, machine)
 
@@ -327,7 +327,7 @@ class Nemesis:
     # The end.
 
     def stop(self, faults: Faults) -> None:
-        """Let nothing go wrong any more, and mend what is broken."""
+        """Stop all faults, and mend what is broken."""
         self.faults = faults
         self._network.heal()
         for machine in list(self._machines.values()):

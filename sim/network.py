@@ -1,7 +1,7 @@
 """The network between members: frames that are late, lost, doubled and cut off.
 
-Frames are bytes; nothing else passes from one member to another. What is cut off is cut off
-when it is sent and when it would arrive.
+Frames are bytes; nothing else passes from one member to another. A cut applies both when a frame is
+sent and when it would arrive.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,8 @@ class Network:
         self._deliver = deliver
         # (sender, receiver) pairs between which nothing passes.
         self._cut: set[tuple[int, int]] = set()
-        # Until when what a member sends takes longer, and by how much; to reach it, twice as much.
+        # Until when what a member sends takes longer, and by how much; what it is sent takes twice
+        # that.
         self._held_back: dict[int, tuple[float, float]] = {}
 
     def send(self, sender: int, to: int, message: Message) -> None:
@@ -75,7 +76,7 @@ class Network:
             self._world.after(delay, self._arrive, sender, to, frame)
 
     def _arrive_late(self, sender: int, to: int, frame: bytes) -> None:
-        """Let a message arrive, unless nothing is late any more: peace need not wait for it."""
+        """Let a message arrive, at once if faults have ended."""
         if self.faults.delay_chance:
             self._arrive(sender, to, frame)
         else:
@@ -88,7 +89,7 @@ class Network:
             self._deliver(sender, to, frame)
 
     def hold_back(self, member: int, until: float, longer: float) -> None:
-        """Let what a member sends until then take so much longer, and what it is sent twice."""
+        """Delay what a member sends until then by so much, and what it is sent by twice that."""
         self._held_back[member] = until, longer
 
     def is_cut(self, sender: int, to: int) -> bool:
@@ -116,7 +117,7 @@ class Network:
             self._world.trace.line(self._world.now, "net", f"cut {names} {arrow} others")
 
     def divide(self, side: list[int], others: list[int]) -> None:
-        """Cut some members off from others, and let everybody else reach each other again."""
+        """Cut some members off from others, and let all the rest reach each other again."""
         self._cut = {
             pair for one in side for other in others for pair in ((one, other), (other, one))
         }
@@ -125,7 +126,7 @@ class Network:
             self._world.trace.line(self._world.now, "net", f"cut {names} -x- others")
 
     def cut_off(self, chosen: int, members: Sequence[int]) -> None:
-        """Cut one member off from all others, and nobody else."""
+        """Cut one member off from all others, and no other."""
         self.divide([chosen], [member for member in members if member != chosen])
 
     def heal(self) -> None:

@@ -1,7 +1,7 @@
 """Requests as Kubernetes makes them: objects are created, updated and deleted by their revision.
 
 Every write is a transaction that compares the object's modification revision with the one last
-seen; where it fails, the answer has the object as it is, and the next attempt goes on from there.
+seen; where that fails, the answer has the current object, and the next attempt starts from it.
 Lists come in pages, all of one revision.
 """
 
@@ -25,7 +25,7 @@ PAGE = 3
 
 
 class KubernetesShape:
-    """What one client asks for."""
+    """The requests of one client."""
 
     __slots__ = ("_history", "_number", "_objects", "_page", "_random", "_values", "_workload")
 

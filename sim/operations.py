@@ -1,7 +1,7 @@
-"""What clients did to keys, as the checker of linearizability takes it.
+"""What clients did to keys, as input of the checker of linearizability.
 
-`components` divides a history where no operation connects keys; `prepare` gives values numbers,
-and decides about operations whose answer never came: one whose value was seen has happened, one
+`components` divides a history where no operation connects keys; `prepare` gives values numbers, and
+decides about operations whose answer never came: one whose value was seen has taken effect, one
 whose values nobody saw explains nothing and is left out.
 """
 
@@ -13,15 +13,15 @@ NEVER: Final = 1 << 62
 """The return of an operation whose answer never came."""
 
 Value = bytes | None
-"""What a key holds; None is a key that does not exist, as all are in the beginning."""
+"""The value of a key; None if it does not exist, as no key does in the beginning."""
 Pairs = tuple[tuple[bytes, Value], ...]
 
 
 class Operation(NamedTuple):
     """One operation: it needs what it `observed` to be there, and leaves what it has `written`.
 
-    Keys that are not named were not looked at, or not written. `invoked` and `returned` are
-    moments of one counter; an operation that is not certain has `returned` NEVER.
+    Keys that are not named were not read, or not written. `invoked` and `returned` are moments of
+    one counter; an operation that is not certain has `returned` NEVER.
     """
 
     invoked: int
@@ -33,7 +33,7 @@ class Operation(NamedTuple):
 
 @dataclass(slots=True)
 class Prepared:
-    """A history in numbers: keys and values are small ones, operations are their places."""
+    """A history in numbers: keys and values are small numbers, operations are their places."""
 
     operations: list[Operation]
     invoked: list[int]
@@ -47,9 +47,9 @@ class Prepared:
     values: int
     """How many values there are; each belongs to one key."""
     sole_writer: dict[int, int]
-    """Who writes a value, where only one does, and it is not there in the beginning."""
+    """The writer of a value, if there is only one and the value is not an initial one."""
     precede: list[int]
-    """Who must be done before an operation, a bit each; filled by `sim.bounds`."""
+    """The operations that must be done before one, a bit each; filled by `sim.bounds`."""
 
 
 def components(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
@@ -74,7 +74,7 @@ def components(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
 
 
 def prepare(operations: Sequence[Operation]) -> Prepared | Operation:
-    """Return the history in numbers; or an operation that saw what nobody wrote."""
+    """Return the history in numbers, or an operation that saw what nobody wrote."""
     writers = _writers(operations)
     kept, happened = _decide(operations, writers)
     keys: dict[bytes, int] = {}
@@ -121,7 +121,7 @@ def _writers(operations: Sequence[Operation]) -> dict[tuple[bytes, Value], list[
 def _decide(
     operations: Sequence[Operation], writers: dict[tuple[bytes, Value], list[int]]
 ) -> tuple[list[Operation], list[bool]]:
-    """Return the operations that matter, and of each whether it has happened for certain."""
+    """Return the operations that matter, and for each whether it certainly took effect."""
     happened = [operation.certain for operation in operations]
     waiting = [place for place, is_certain in enumerate(happened) if is_certain]
     while waiting:

@@ -1,12 +1,11 @@
-"""Whoever runs the cluster: changes its membership, moves leadership, keeps databases small.
+"""The operator of the cluster: changes its membership, moves leadership, keeps databases small.
 
 All of it is asked for by real requests to some member, whose answers may get lost. So the operator
-looks at what the cluster has become, not at what it was told: for a member that the cluster knows
-and that has no machine, one is set up, empty, and joins; one that was removed leaves, and its
-machine is given up; a learner is promoted as soon as the leader lets it be; an alarm is answered by
-a compaction, by defragmenting everywhere, and by clearing it; one about corruption by restoring
-disks. A machine that is refused when it starts is told the members anew and started again; one
-that lost its disk stays down, and is replaced.
+goes by the state of the cluster, not by the answers: for a member without a machine, an empty one
+is set up and joins; a removed member leaves, and its machine is given up; a learner is promoted as
+soon as the leader allows it; an alarm is answered by a compaction, by defragmenting everywhere, and
+by clearing it; one about corruption by restoring disks. A machine that is refused when it starts is
+given the members anew and started again; one that lost its disk stays down, and is replaced.
 """
 
 from collections import Counter
@@ -42,15 +41,15 @@ LEAVE_SECONDS = (0.5, 3.0)
 """When the machine of a removed member is given up, if it has not left by itself."""
 PLAIN_LATE_SECONDS_MAX = 0.5
 FRAMED_LATE_SECONDS_MAX = 1.5
-"""A change whose answer was lost may still come about within this time once faults have ended."""
+"""A change whose answer was lost may still take effect for this long after faults have ended."""
 SETTLE_SECONDS_MAX = 60.0
 ABSENT_LEAVE_SECONDS = (3.0, 6.0)
-"""When the machine of a member that was replaced is given up: nobody could reach it."""
+"""When the machine of a replaced member is given up: it could not be reached."""
 DIVIDED_SECONDS = (1.5, 4.0)
-"""How long a member that was replaced, and those that it reaches, are cut off from the rest."""
+"""How long a replaced member, and those it reaches, are cut off from the rest."""
 MEMBERS_MAX = 5
 AGAIN_SECONDS = (0.1, 1.0)
-"""When a machine that was refused is started again."""
+"""When a refused machine is started again."""
 ENTERING = "members come into their cluster, and no other"
 _HAS_RUN = "has already been bootstrapped"
 _REASONS = (
@@ -60,11 +59,11 @@ _REASONS = (
     "no match found for existing member",
     "no member told its version",
 )
-"""Why a machine may be refused that is started as its operator does."""
+"""Why a machine may be refused although its operator started it correctly."""
 
 
 class Cluster(Protocol):
-    """What the operator has to do with."""
+    """What the operator deals with."""
 
     history: History
     network: Network
@@ -78,20 +77,20 @@ class Cluster(Protocol):
         payload: bytes,
         answered: Callable[[bytes | Status | None], None],
     ) -> int:
-        """Send a request; the answer, or None if the connection broke, is told later."""
+        """Send a request; `then` gets the answer later, or None if the connection broke."""
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer."""
 
     def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
-        """Set up an empty machine for a member that was added; it is told of a cluster."""
+        """Set up an empty machine for a member that was added, with the members of a cluster."""
 
     def remove_machine(self, machine: Machine) -> None:
         """Give up a machine for good."""
 
 
 class Operator:
-    """One operator; what it does is drawn by the seed."""
+    """One operator; the seed decides what it does."""
 
     __slots__ = (
         "_absent",
@@ -122,7 +121,7 @@ class Operator:
     )
 
     def __init__(self, world: World, cluster: Cluster, faults: Faults, ids: dict[int, int]) -> None:
-        # Production's protocol tells a removed member, and loses nothing that comes late.
+        # Production's protocol informs a removed member, and loses nothing that comes late.
         self._is_framed = faults.frames
         self._late_seconds = FRAMED_LATE_SECONDS_MAX if faults.frames else PLAIN_LATE_SECONDS_MAX
         self._world = world
@@ -141,12 +140,12 @@ class Operator:
         self._next_number = len(ids) + 1
         # Members that were removed and still have a machine, and when it is given up.
         self._leaving: dict[int, float] = {}
-        # The member that is being replaced, by its id, and whether that goes on.
+        # The member that is being replaced, by its id, and whether that is still going on.
         self._absent = 0
         self._is_replacing = False
         # Requests that are not answered.
         self._open: set[int] = set()
-        # By then all changes have come about that will.
+        # After this, all changes that will take effect have done so.
         self._late_until = 0.0
         # The end of the leader's log once all logs were of its term.
         self._last_term = self._last_index = 0
@@ -264,7 +263,7 @@ class Operator:
         return next(each for each, at in self._ids.items() if at == number)
 
     def _replace(self) -> None:
-        """Put another in the place of a member that cannot be reached."""
+        """Replace a member that cannot be reached."""
         random, cluster = self._random, self._cluster
         if self._is_replacing or self._wiped or len(cluster.members) < 3:
             return
@@ -286,7 +285,7 @@ class Operator:
         self._remove(at, number, removed)
 
     def _divide(self, absent: Machine) -> None:
-        """Let a member be back that was replaced, with as many others as a quorum would need."""
+        """Let a replaced member come back, with as many others as a quorum would need."""
         random, cluster = self._random, self._cluster
         self._absent = 0
         self.counts["replaced members back"] += 1
@@ -300,13 +299,13 @@ class Operator:
         self._cluster.network.heal()
 
     def _changed(self, result: bytes | Status | None) -> None:
-        """Take the answer to a change; without one it may still come about."""
+        """Take the answer to a change; without one it may still take effect."""
         if not isinstance(result, bytes):
             self._late_until = self._world.now + self._late_seconds
             self._last_term = 0
 
     def _look(self) -> None:
-        """Bring machines and members together, and answer alarms."""
+        """Bring machines and members in line, and answer alarms."""
         self._world.after(LOOK_SECONDS, self._look)
         member = self._newest()
         if member is None:
@@ -317,7 +316,7 @@ class Operator:
         if self._alarmed is None and member.alarms.raised():
             self.counts["alarms"] += 1
             self._alarmed = self._answer_alarm(member)
-            self._go_on()
+            self._next_step()
 
     def _newest(self) -> Member | None:
         """Return the member that has applied most, unless another had applied more before."""
@@ -351,7 +350,7 @@ class Operator:
     # Starts without a log.
 
     def _flags(self, member: Member, number: int) -> InitialCluster:
-        """Return the members to tell a machine of: as a member knows them, or one that lags."""
+        """Return the members to give to a machine: as a member knows them, or one that lags."""
         random = self._random
         if self.faults.stale_flags_chance and random.random() < self.faults.stale_flags_chance:
             running = [each.member for each in self._cluster.machines.values()]
@@ -361,10 +360,10 @@ class Operator:
         return flags | {f"m{number}": (_url(number),)}
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
-        """Look at where a process without a log starts; return whether it may.
+        """Check where a process without a log starts; return whether it may.
 
-        One that lost its log must be refused if anybody told it that it has run before. Where
-        nobody did, etcd lets it start; whoever runs it must know better, and does here.
+        One that lost its log must be refused if any answer told it that it has run before. If none
+        did, etcd lets it start; its operator must know better, and does here.
         """
         config = machine.config
         member_id = self._id_of(machine.number)
@@ -387,7 +386,7 @@ class Operator:
         return not machine.is_wiped
 
     def refused(self, machine: Machine, error: BootstrapError) -> None:
-        """See to a machine that was refused: it is told what is right, or replaced."""
+        """Handle a refused machine: it is given the right members, or replaced."""
         reason = next((each for each in _REASONS if each in str(error)), None)
         if reason is None or (reason == _HAS_RUN and not machine.is_wiped):
             raise Violation(ENTERING, f"{machine.name} is refused: {error}")
@@ -409,7 +408,7 @@ class Operator:
         machine.start()
 
     def _wipe(self) -> None:
-        """Let a machine lose its disk, where the others can do without it, and start it."""
+        """Let a machine lose its disk, if the others can do without it, and start it."""
         random, cluster, newest = self._random, self._cluster, self._newest()
         if newest is None or self._wiped or self._is_changing(newest):
             return
@@ -427,7 +426,7 @@ class Operator:
         machine.start()
 
     def _is_changing(self, newest: Member) -> bool:
-        """Tell whether members change, or are too few for one to be lost."""
+        """Return whether members are changing, or are too few for one to be lost."""
         voters = newest.cluster.voters
         return bool(
             len(voters) < 3
@@ -447,9 +446,10 @@ class Operator:
             self._remove(self._anyone(), self._ids[self._wiped], self._changed)
 
     def _is_known(self, member_id: int) -> bool:
-        """Tell whether all voters know of a removal; one that does not may need that vote for ever.
+        """Return whether all voters know of a removal; one that does not may need that vote.
 
-        Of two members one that removes itself is the only one to know, until the other hears it.
+        Of two members, one that removes itself is the only one to know, until the other learns of
+        it.
         """
         cluster = self._cluster
         voters = [cluster.machines[number].member for number in cluster.members]
@@ -527,21 +527,21 @@ class Operator:
             machine.member.flush_soon()
 
     def _answer_alarm(self, member: Member) -> Iterator[None]:
-        """Mend what it is about and clear it; every step is asked for until it is answered."""
+        """Mend the cause of an alarm and clear it; every step is repeated until it is answered."""
         if member.alarms.raised(AlarmType.CORRUPT):
             yield from self._restore_disks()
             yield from self._clear(member, AlarmType.CORRUPT)
         if not member.alarms.raised(AlarmType.NO_SPACE):
             return
         compaction = etcd.CompactionRequest(revision=member.store.revision, physical=True)
-        # Whoever judges what watchers got has to know of it.
+        # The check of what watchers got has to know of it.
         history, now = self._cluster.history, self._world.now
         history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
-        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, self._go_on)
+        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, self._next_step)
         yield
         for number in list(self._cluster.members):
             request = etcd.DefragmentRequest()
-            self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._go_on)
+            self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._next_step)
             yield
         yield from self._clear(member, AlarmType.NO_SPACE)
 
@@ -552,11 +552,11 @@ class Operator:
                 alarm=alarm_type,  # type: ignore[arg-type]
                 memberID=alarm.member_id,
             )
-            self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._go_on)
+            self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._next_step)
             yield
 
     def _restore_disks(self) -> Iterator[None]:
-        """Restore what has decayed; nobody can tell by an alarm where that is."""
+        """Restore what has decayed; an alarm does not say where that is."""
         self.counts["corruptions found"] += 1
         for machine in list(self._cluster.machines.values()):
             if machine.disk.is_damaged:
@@ -564,19 +564,19 @@ class Operator:
                 machine.disk.restore()
                 if not machine.has_left:
                     machine.start()
-        self._world.after(LOOK_SECONDS, self._go_on)
+        self._world.after(LOOK_SECONDS, self._next_step)
         yield
 
-    def _go_on(self, _result: bytes | Status | None = None) -> None:
+    def _next_step(self, _result: bytes | Status | None = None) -> None:
         assert self._alarmed is not None
         if next(self._alarmed, self) is self:
-            # Looked at again when what it did has come about.
+            # Checked again when its effects are there.
             self._alarmed = None
 
     # The end.
 
     def stop(self, faults: Faults) -> None:
-        """Finish what was begun; raise Violation if that does not come about in time."""
+        """Finish what was begun; raise Violation if that takes too long."""
         self.faults = faults
         self._is_peace = True
         if not self._is_looking:
@@ -610,11 +610,11 @@ class Operator:
         )
 
     def _is_undecided(self) -> bool:
-        """Return whether a change whose answer was lost may still come about.
+        """Return whether a change whose answer was lost may still take effect.
 
-        It may be on its way, also to a process that stands still, or in the log of a member. Once
-        all logs end with an entry of one term they are the leader's, or a part of it; and what it
-        has then is decided when all have applied it.
+        It may be on its way, also to a paused process, or in the log of a member. Once all logs end
+        with an entry of one term they are the leader's, or a part of it; and what it has then is
+        decided when all have applied it.
         """
         now, machines = self._world.now, self._cluster.machines.values()
         if any(each.deaf_until > now for each in machines):

@@ -1,4 +1,4 @@
-"""What a run will be like: everything that its seed decides before it begins."""
+"""The plan of a run: everything that its seed decides before it begins."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -7,10 +7,10 @@ from sim.faults import Faults, draw, draw_more, draw_sleep
 from sim.workloads import Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
-"""How long a heartbeat is, and how many of them an election."""
+"""The length of a heartbeat, and how many of them make an election timeout."""
 SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
-"""How long faults last, at least, where leaders sleep."""
+"""How long faults last, at least, where leaders pause."""
 
 RETENTION_CHANCE = 0.3
 
@@ -23,14 +23,14 @@ class Plan:
     members: int
     faults: Faults
     fault_seconds: float
-    """How long things go wrong."""
+    """How long faults last."""
     workload: Workload
     options: dict[str, object]
     """Options of the members."""
     waits_for_leases: bool
-    """Whether the end of all leases is waited for."""
+    """Whether the run waits for the end of all leases."""
     waits_for_proposals: bool
-    """Whether the end of all proposals that were lost is waited for."""
+    """Whether the run waits for the end of all lost proposals."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -53,7 +53,7 @@ def draw_plan(seed: int, members: int) -> Plan:
     faults = draw_more(more, faults, members)
     waits_for_leases = random.random() < 0.2
     if faults.rivals_gap:
-        # Candidates that ask before they stand would not be late.
+        # Candidates that pre-vote would not be late.
         options |= {"pre_vote": False}
     is_free = not (faults.fall_gap or faults.replace_gap or faults.rivals_gap)
     if members > 2 and is_free and more.random() < SLEEPING_CHANCE:
@@ -99,7 +99,7 @@ def draw_options(random: Random) -> dict[str, object]:
 
 
 def draw_hash_checks(random: Random, more: Random) -> dict[str, object]:
-    """Return how often the leader compares hashes, and whether members do that when they start."""
+    """Return how often the leader compares hashes, and whether members do at their start."""
     return {
         "corrupt_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
         "compact_hash_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),

@@ -1,8 +1,8 @@
 """Requests of clients as operations of the checker of linearizability: what they saw and wrote.
 
-Values are written once in a run, so a compare of revisions says which value it expects. What is
-deleted without a client that was told so, by a lease that ended or by a request whose answer was
-lost, is taken from the history, with the moments between which it must have happened.
+Values are written once in a run, so a compare of revisions says which value it expects. Deletions
+that no client was told of, by a lease that ended or by a request whose answer was lost, are taken
+from the history, with the moments between which they must have happened.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class _Facts:
             self.observed.setdefault(key, value)
 
     def see(self, key: bytes, value: Value) -> None:
-        """Take what an answer shows; what the request wrote itself says nothing."""
+        """Take what an answer shows, except for what the request wrote itself."""
         if key not in self.written:
             self.observed[key] = value
 
@@ -126,7 +126,7 @@ def _inner(operation: RequestOp) -> Any:
 
 
 def _unclaimed_deletions(history: History) -> list[Operation]:
-    """Return what was deleted though no client was told that it deleted it."""
+    """Return the deletions that no client was told of."""
     # A revision cannot be older than the invocation of any request that wrote one before it.
     invoked: dict[int, int] = {}
     claimed = set()

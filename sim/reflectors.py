@@ -1,7 +1,7 @@
 """Caches as Kubernetes has them: they list objects, and watch from that revision on.
 
-After every response the cache is the state of some revision, and in the end it must have been so
-each time. Where the watch cannot be resumed because of a compaction, it lists again.
+After every response the cache must be the state of some revision, which is checked at the end.
+Where the watch cannot be resumed because of a compaction, it lists again.
 """
 
 from kvorum.api.pb.etcdserverpb import RangeRequest
@@ -53,7 +53,7 @@ class Reflector(Watcher):
             return
         revision = record.response.header.revision
         if revision + 1 < self.next:
-            # A member that is behind: what is known is newer, so another is asked.
+            # A member that is behind: known data is newer, so another member is asked.
             self._world.after(0.1, self._list)
             return
         self._objects = {kv.key: kv.SerializeToString() for kv in record.response.kvs}
@@ -80,7 +80,7 @@ class Reflector(Watcher):
         self.states.append((events[-1].kv.mod_revision, dict(self._objects)))
 
     def check_states(self) -> None:
-        """Require that the cache was the state of its revision all the time."""
+        """Require that the cache was always the state of its revision."""
         for revision, objects in self.states:
             expected = self._history.range_at(self.key, self.end, revision)
             if [objects[key] for key in sorted(objects)] != expected:

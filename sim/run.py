@@ -1,8 +1,8 @@
-"""One run: a cluster, clients and faults as its plan says; then peace, and the reckoning.
+"""One run: a cluster, clients and faults as its plan says; then peace, and the checks.
 
-First everything goes wrong that the seed has drawn, while clients work. Then the faults end, and
-within bounded time every member must serve, have what the others have, and every watcher must
-have everything. Then the power is cut everywhere once more, and all of that must hold again.
+First everything that the seed has drawn goes wrong, while clients work. Then the faults end, and
+within bounded time every member must serve, have what the others have, and every watcher must have
+everything. Then the power is cut everywhere once more, and all of that must hold again.
 """
 
 import shutil
@@ -31,11 +31,11 @@ from sim.watchers import Watcher
 from sim.world import World
 
 SERVE_SECONDS_MAX = 30.0
-"""Once nothing goes wrong any more, every member serves within this time."""
+"""Once faults have ended, every member serves within this time."""
 WATCH_SECONDS_MAX = 20.0
-"""And every watcher has everything that was committed within this time."""
+"""And every watcher gets everything that was committed within this time."""
 LEASE_SECONDS_MAX = 6.0
-"""And every lease that nobody renews ends within its time and this."""
+"""And every lease that nobody renews ends within its time plus this."""
 LEASE_ROUNDS_MAX = 3
 """Nothing is on its way for longer than two of these waits."""
 LEAVE_SECONDS_MAX = 30.0
@@ -43,11 +43,11 @@ LEAVE_SECONDS_MAX = 30.0
 END_SECONDS_MAX = 15.0
 """And a process that is told to end has ended within this time, and leads no more."""
 PEACE_SECONDS = 1.0
-"""So long clients go on when faults have ended."""
+"""How long clients go on when faults have ended."""
 LOOK_SECONDS = 0.05
 BOUNDS_SECONDS = 0.5
 EVENTS_MAX = 20_000
-"""In that time, again and again: members answer each other without getting anywhere."""
+"""Above so many messages in that time, repeatedly, members talk without getting anywhere."""
 STORMS_MAX = 3
 """In a row; a member that joins may be sent its log as small messages out of order, and each that
 it refuses lets the leader send all that follow once more."""
@@ -57,33 +57,33 @@ MEMORY_DIRECTORY = "/dev/shm"  # noqa: S108 (a directory of its own is made in i
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to."""
+    """The outcome of a run."""
 
     seed: int
     members: int
     violation: str = ""
     guarantee: str = ""
     seconds: float = 0.0
-    """Virtual ones."""
+    """Virtual seconds."""
     counts: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
-    """What went wrong, by kind."""
+    """The faults that happened, by kind."""
     marks: dict[str, int] = field(default_factory=dict)
     """Rare paths that were taken, by name."""
 
 
 def memory_directory() -> str | None:
-    """Return where files take no time; None, as good as anywhere, if there is no such place."""
+    """Return a directory in which files take no time; None, which also works, if there is none."""
     return MEMORY_DIRECTORY if Path(MEMORY_DIRECTORY).is_dir() else None
 
 
 def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
-    """Run a seed with so many members; tell what it came to."""
+    """Run a seed with so many members; return the outcome."""
     return simulate_plan(draw_plan(seed, members), trace)
 
 
 def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
-    """Run a plan; tell what it came to."""
+    """Run a plan; return the outcome."""
     directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
         with counted() as reached:
@@ -123,12 +123,12 @@ class Run:
         ]
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
-        # What had happened when the bounds were last looked at, and how often it was too much.
+        # The counts when the bounds were last checked, and how often they were exceeded.
         self.events = 0
         self.storms = 0
 
     def outcome(self) -> Outcome:
-        """Do it, and tell what it came to."""
+        """Run it, and return the outcome."""
         outcome = Outcome(self.plan.seed, self.plan.members)
         try:
             self.go()
@@ -141,7 +141,7 @@ class Run:
             if self.world.trace is not None:
                 self.world.trace.line(self.world.now, "!!!", f"{violation}")
         except Exception as error:
-            # Whatever it is, it belongs to this seed, and the campaign goes on.
+            # Any error belongs to this seed, and the campaign goes on.
             outcome.guarantee = "nothing raises"
             outcome.violation = "".join(traceback.format_exception(error))
         finally:
@@ -152,7 +152,7 @@ class Run:
         return outcome
 
     def go(self) -> None:
-        """Let everything happen; raise Violation where a guarantee does not hold."""
+        """Run everything; raise Violation where a guarantee does not hold."""
         world, cluster = self.world, self.cluster
         cluster.start()
         for client in self.clients:
@@ -195,7 +195,7 @@ class Run:
             machine.end()
 
     def _check_bounds(self) -> None:
-        """Look at what members keep, and how busy they are, again and again."""
+        """Check repeatedly what members keep, and how busy they are."""
         for machine in self.cluster.machines.values():
             check_bounds(machine)
         events, self.events = self.world.events - self.events, self.world.events
@@ -208,7 +208,7 @@ class Run:
             )
         self.world.after(BOUNDS_SECONDS, self._check_bounds)
 
-    # In peace.
+    # After the faults.
 
     def _expect_service(self, when: str) -> None:
         """Require that a put and a linearizable get at every member are answered in time."""
@@ -225,7 +225,7 @@ class Run:
             )
 
     def _expect_agreement(self) -> None:
-        """Require that all members come to the same state, and it is that of the history."""
+        """Require that all members reach the same state, and that it is that of the history."""
         world, cluster = self.world, self.cluster
         machines = list(cluster.machines.values())
 
@@ -294,10 +294,10 @@ class Run:
             watcher.hang_up()
 
     def _expect_leases_to_end(self) -> None:
-        """Require that what nobody renews is gone in time, and its keys with it."""
+        """Require that leases that nobody renews are gone in time, and their keys with them."""
         seconds = self.plan.workload.lease_seconds[1] + LEASE_SECONDS_MAX
         there = self._leases()
-        # A grant may be on its way for long; its lease has its time from when it arrives. A new
+        # A grant may be on its way for long; its lease has its full time from its arrival. A new
         # leader gives every lease its time again.
         for _ in range(LEASE_ROUNDS_MAX):
             term = self._newest_term()
@@ -391,7 +391,7 @@ class Run:
         }
 
     def faults(self) -> dict[str, int]:
-        """Return what went wrong, by kind."""
+        """Return the faults that happened, by kind."""
         cluster = self.cluster
         return {
             "messages lost": cluster.network.dropped,

@@ -1,8 +1,8 @@
 """Sessions that want a lock or to be elected, through the services of those names.
 
-A session has a lease and renews it until it does not want to any more. It counts itself as alive
-for as long as the last renewal it was told of lets it, from when it asked for that; what it holds,
-it holds while it is alive and has not begun to give it back.
+A session has a lease and renews it until it wants to end. It counts itself as alive for the time of
+its last confirmed renewal, from when it asked for that; it holds a lock while it is alive and has
+not begun to give it back.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Hold:
 
 
 class Session:
-    """One that wants what only one can have."""
+    """One session that wants what only one can have."""
 
     __slots__ = (
         "_asker",
@@ -76,7 +76,7 @@ class Session:
         self._asker = Caller(world, calls, history, FIRST_NUMBER + number, self.name)
         self._renewer = Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}r")
         self._renewer.roams = 0.05
-        # Some want nothing but their lease.
+        # Some only want their lease.
         self._name = self._random.choice([LOCK_NAME, ELECTION_NAME, b""])
         self._lease = 0
         self._ttl = 0
@@ -132,7 +132,7 @@ class Session:
             if record.is_answered:
                 if not record.response.TTL:
                     return
-                # Who was taken for dead once does not come back to life.
+                # A session that once counted as dead does not come back to life.
                 if self.is_live:
                     until = record.started + record.response.TTL
                     self._live_until = max(self._live_until, until)
@@ -166,7 +166,7 @@ class Session:
 
     def _got(self, record: Record) -> None:
         if not record.is_answered:
-            # It may stand in the queue all the same: with a new lease it begins anew.
+            # It may be in the queue all the same: with a new lease it begins anew.
             self._abandon()
             return
         self._leader = record.response.leader if record.kind == "campaign" else None
@@ -177,7 +177,7 @@ class Session:
         self._world.after(self._random.expovariate(1.0), self._use, record)
 
     def _extend(self) -> None:
-        """Note up to when it is held: now, or when it stopped being alive."""
+        """Note until when it was held: now, or when the session stopped being alive."""
         hold = self._hold
         if hold is not None:
             hold.until = max(hold.since, min(self._world.now, self._live_until))
@@ -228,7 +228,7 @@ class Session:
             self._world.after(self._random.uniform(0.1, 1.0), self._grant)
 
     def stop(self) -> None:
-        """Ask for nothing more; what it waits for, it waits for no longer."""
+        """Ask for nothing more, and stop waiting."""
         self._extend()
         self.is_stopped = True
         self._asker.give_up()

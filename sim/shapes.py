@@ -33,7 +33,7 @@ _COMPACTED_FROM = 5
 
 
 class EtcdShape:
-    """What one client asks for."""
+    """The requests of one client."""
 
     __slots__ = (
         "_history",
@@ -115,7 +115,7 @@ class EtcdShape:
         return Asked("list", request, (), not serializable)
 
     def _past(self) -> Asked:
-        """Read at a revision that was told before."""
+        """Read at a revision that was seen before."""
         random = self._random
         revision = max(1, self._revision - random.choice([0, 1, 3, 10]))
         request = RangeRequest(key=KEY_PREFIX, range_end=KEY_PREFIX_END, revision=revision)
@@ -163,7 +163,7 @@ class EtcdShape:
         if random.random() < 0.5:
             operations[-1] = RequestOp(request_delete_range=DeleteRangeRequest(key=keys[-1]))
         reads = [RequestOp(request_range=RangeRequest(key=key)) for key in keys]
-        # The key one knows least about is compared last.
+        # The key that is known least is compared last.
         compares = [self._compare(key) for key in sorted(keys, key=lambda key: key in self._seen)]
         compares.reverse()
         if random.random() < 0.5:
@@ -235,7 +235,7 @@ class EtcdShape:
 
 
 class ReaderShape:
-    """What one who only reads asks for: a key, or everything that starts with a prefix."""
+    """The requests of a client that only reads: a key, or everything that starts with a prefix."""
 
     __slots__ = ("_random", "_workload")
 
@@ -256,4 +256,4 @@ class ReaderShape:
         return Asked("get", RangeRequest(key=key))
 
     def learn(self, record: Record) -> None:
-        """Forget it: what is read is judged in the end."""
+        """Ignore it: reads are judged in the end."""

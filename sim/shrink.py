@@ -1,7 +1,7 @@
-"""Cuts from a failing run what it does not need: faults, options, those who ask, requests.
+"""Cuts from a failing run what it does not need: faults, options, clients, requests.
 
 Each cut is a smaller plan that is run as a whole; it is kept if the same guarantee is violated. A
-cut changes the course of all that comes after: what is left is a history of its own, but shorter.
+cut changes everything that comes after it: what is left is another history, but a shorter one.
 """
 
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ def _leave_out(shrunk: Shrunk, requests: list[tuple[int, int]], runs_max: int) -
 
 
 def describe(plan: Plan) -> list[str]:
-    """Return what a plan still has, a line each."""
+    """Return what is left in a plan, one line each."""
     peace = without_faults()
     faults = [
         f"{field.name}={getattr(plan.faults, field.name)}"

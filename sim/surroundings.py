@@ -25,7 +25,7 @@ class MachinePeers(Peers, Protocol):
         """Let a process without a log ask others for its place; None if it need not."""
 
     def begin(self, member: Member) -> None:
-        """Take a process that has started."""
+        """Connect a process that has started."""
 
     def crash(self, *, power_cut: bool) -> None:
         """Note that the process has ended."""
@@ -41,22 +41,22 @@ class Cluster(Protocol):
     """What a machine asks of the world around it."""
 
     def said(self, sender: int, message: Message) -> None:
-        """Look at a raft message that leaves a member."""
+        """Check a raft message that leaves a member."""
 
     def turned(self, machine: Machine) -> None:
-        """Look at a member after its turn."""
+        """Check a member after its turn."""
 
     def stopped(self, machine: Machine) -> None:
         """Note that a member stopped itself, and had to: its disk failed or is damaged."""
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
-        """Look at where a process without a log starts; return whether it may."""
+        """Check where a process without a log starts; return whether it may."""
 
     def refused(self, machine: Machine, error: BootstrapError) -> None:
         """Note that a process without a log was refused, and ended."""
 
     def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
-        """Look at a hash that a machine made of its rows."""
+        """Check a hash that a machine made of its rows."""
 
     def accounts_for(self, error: BaseException) -> bool:
         """Return whether a member had to stop because another one is damaged."""

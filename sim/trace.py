@@ -45,7 +45,7 @@ def describe(message: Message) -> str:
 
 
 def shown(data: bytes | None) -> str:
-    """Return a key or value so that it fits a line."""
+    """Return a key or value so that it fits on a line."""
     if data is None:
         return "-"
     text = data[:_KEY_LENGTH_MAX].decode("ascii", "backslashreplace")

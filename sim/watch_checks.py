@@ -92,7 +92,7 @@ def _check_complete(watcher: Watcher, history: History) -> None:
         for row in history.changes(watcher.first, watcher.next - 1, watcher.key, watcher.end)
         if watcher.wants(row) and not is_skipped(row[0] >> 32)
     ]
-    # Of what was compacted while it was away, it may have got the part before.
+    # Of what was compacted while it was away, it may have got the first part.
     got = [
         (event, response)
         for response in watcher.got
@@ -111,8 +111,7 @@ def _missed(watcher: Watcher, row: Row, rest: Sequence[tuple[Event, Got]]) -> No
     following = rest[0][0] if rest else None
     if following is not None and following.kv.mod_revision == main and following.kv.key == key:
         watcher.violate("reliable", f"got {following!r}, where the history has {row!r}")
-    # What was wanted first on a connection, and did not come, was lost on the way from one to
-    # the next.
+    # What was wanted first on a connection and did not come was lost between two connections.
     resumed = {got.wanted for place, got in enumerate(watcher.got) if _is_first(watcher, place)}
     promise = "resumable" if main in resumed and watcher.connections > 1 else "reliable"
     watcher.violate(promise, f"missed {key!r} of revision {main}; next it got {following!r}")
@@ -146,5 +145,5 @@ def _check_event(watcher: Watcher, history: History, event: Event) -> None:
         if event.prev_kv.SerializeToString() != before:
             watcher.violate("prev_kv", f"got {event!r}, before it there was {before!r}")
     elif watcher.has_prev_kv and before is not None and main > history.compacted:
-        # Below a compaction the value before may be gone.
+        # Below a compaction the previous value may be gone.
         watcher.violate("prev_kv", f"got {event!r} without the value before, {before!r}")

@@ -1,8 +1,8 @@
 """Clients that watch a range of keys and never want to miss, repeat or mix up an event.
 
-A watcher that lost its connection goes on at the revision after the last one it was told of, at
-another member, which may not have got that far. Sometimes it takes nothing for a while, so that
-the member must hold it back. What it got is compared with the history in `sim.watch_checks`.
+A watcher that lost its connection continues after the last revision it got, at another member,
+which may not be that far. Sometimes it reads nothing for a while, so that the member must hold it
+back. What it got is compared with the history in `sim.watch_checks`.
 """
 
 from random import Random
@@ -36,12 +36,12 @@ EVERYTHING = b"\0"
 
 
 class Got(NamedTuple):
-    """A response of a watch: its events, or a revision up to which everything was told."""
+    """A response of a watch: its events, or a revision up to which everything was sent."""
 
     revision: int
     events: tuple[Event, ...]
     wanted: int
-    """The first revision that was wanted by then."""
+    """The first revision that was wanted at that time."""
     connection: int
     """Which of the watcher's connections it came by."""
 
@@ -92,11 +92,11 @@ class Watcher:
         self.is_fragmented = random.random() < 0.3
         # Kinds of events that are not wanted.
         self.filters: list[int] = random.choice([[], [], [], [Event.PUT], [Event.DELETE]])
-        # The revision of the next event at the least; 0 until it is known.
+        # The lowest revision of the next event; 0 until it is known.
         self.next = random.choice([0, 1, 1, 5, 30])
         self.first = self.next
         self.got: list[Got] = []
-        # Revisions that were compacted before this watcher got to see them: from, to.
+        # Revisions that were compacted before this watcher saw them: from, to.
         self.skipped: list[tuple[int, int]] = []
         self.connections = 0
         self.is_created = False
@@ -214,7 +214,7 @@ class Watcher:
         self.compacted(compacted)
 
     def compacted(self, revision: int) -> None:
-        """Go on at the compacted revision."""
+        """Continue at the compacted revision."""
         self.skipped.append((self.next, revision - 1))
         self.next = revision
         self._reconnect()
@@ -222,13 +222,13 @@ class Watcher:
     def _take(self, response: WatchResponse, revision: int) -> None:
         self._fragments += response.events
         if response.fragment:
-            # The rest of the response follows; if the connection breaks, all comes again.
+            # The rest of the response follows; if the connection breaks, all of it comes again.
             return
         events, self._fragments = tuple(self._fragments), []
         self.got.append(Got(revision, events, self.next, self.connections))
         if not events:
             self.line(f"progress {revision}")
-            # Everything up to there was told: the next connection begins behind it.
+            # Everything up to there was sent: the next connection begins after it.
             self.next = max(self.next, revision + 1)
             return
         mains = [event.kv.mod_revision for event in events]
@@ -237,10 +237,10 @@ class Watcher:
         self.next = max(self.next, mains[-1] + 1)
 
     def take(self, events: tuple[Event, ...]) -> None:
-        """Take events, for those who do more than to collect them."""
+        """Take events; for subclasses that do more than collect them."""
 
     def is_complete(self) -> bool:
-        """Return whether everything up to the last revision has come."""
+        """Return whether everything up to the last revision has arrived."""
         history = self._history
         wanted = any(
             self.wants(row)

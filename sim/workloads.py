@@ -8,7 +8,7 @@ ETCD = "etcd"
 KUBERNETES = "kubernetes"
 """Objects that are created, updated and deleted by their revision, and listed in pages."""
 READER = "reader"
-"""Nothing but reads, always at the same member, and with little patience."""
+"""Only reads, always at the same member, and with little patience."""
 
 KEY_PREFIX = b"k/"
 KEY_PREFIX_END = b"k0"
@@ -26,21 +26,21 @@ class Workload:
     """What each client's requests are like."""
     keys: int
     requests: int
-    """How many each client makes at the most."""
+    """How many requests each client makes at most."""
     think: float
-    """About the time between an answer and the next request; half of the time there is none."""
+    """Average time between an answer and the next request; half of the time there is none."""
     patience: tuple[float, float]
     value_bytes_max: int
     weights: tuple[tuple[str, float], ...]
-    """How often clients of etcd's shape ask for what."""
+    """How often clients of etcd's shape make which request."""
     watchers: int
     reflectors: int
-    """Those who list objects and watch them from there, as caches of Kubernetes do."""
+    """Clients that list objects and watch them from there, as caches of Kubernetes do."""
     sessions: int
-    """Those who want a lock, or to be elected."""
+    """Clients that want a lock, or to be elected."""
     lease_seconds: tuple[int, int]
     left_out: frozenset[tuple[int, int]] = frozenset()
-    """Requests that are not made, as client and number; for the shrinker."""
+    """Requests that are left out, as client and number; for the shrinker."""
 
 
 def draw_workload(random: Random, seconds: float) -> Workload:
@@ -69,7 +69,7 @@ def draw_workload(random: Random, seconds: float) -> Workload:
         shapes=shapes,
         keys=random.choice([1, 3, 6, 12]),
         requests=requests,
-        # Half of the pauses are none, and answers take time.
+        # Half of the pauses are zero, and answers take time.
         think=seconds / requests,
         patience=random.choice([(0.5, 2.0), (2.0, 9.0)]),
         value_bytes_max=random.choice([16, 16, 400, 4000]),

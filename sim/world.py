@@ -39,13 +39,13 @@ class World:
         heapq.heappush(self._queue, (self.now + seconds, count, call, arguments))
 
     def at(self, moment: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Let a call happen at a moment, behind those that were asked for the same one before."""
+        """Let a call happen at a moment, after those already scheduled for it."""
         assert moment >= self.now, f"{moment} has passed"
         self._count = count = self._count + 1
         heapq.heappush(self._queue, (moment, count, call, arguments))
 
     def run_until(self, moment: float) -> None:
-        """Let everything happen up to a moment, which is now afterwards."""
+        """Let everything happen up to a moment; `now` is that moment afterwards."""
         queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= moment:
             self.now, _, call, arguments = pop(queue)
@@ -55,7 +55,7 @@ class World:
     def run_while(self, condition: Callable[[], bool], moment: float) -> bool:
         """Let things happen while a condition holds, at most up to a moment.
 
-        Returns whether the condition ended; it is asked between events.
+        Returns whether the condition ended; it is checked between events.
         """
         queue = self._queue
         while condition():
@@ -67,7 +67,7 @@ class World:
         return True
 
     def look_while(self, condition: Callable[[], bool], moment: float, seconds: float) -> bool:
-        """As `run_while`, but the condition is asked once in so many seconds only."""
+        """As `run_while`, but check the condition only once in so many seconds."""
         while condition():
             if self.now >= moment:
                 return False
@@ -76,5 +76,5 @@ class World:
 
     @property
     def events(self) -> int:
-        """How many events were asked for so far."""
+        """How many events were scheduled so far."""
         return self._count

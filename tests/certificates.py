@@ -65,9 +65,9 @@ class Authority:
         use_rsa: bool = False,
         names: bytes = b"",
     ) -> Pair:
-        """Make a certificate and its key; one of negative days has expired.
+        """Make a certificate and its key; with negative days it has expired.
 
-        `names` is what it has in place of the hosts' names, whether it can be read or not.
+        `names` replaces the names of the hosts in it, whether they can be parsed or not.
         """
         key = (
             rsa.generate_private_key(65_537, 2048)
@@ -129,7 +129,7 @@ class Authority:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file the way renewal tools do: whole, and under its name at once."""
+    """Write a file the way renewal tools do: complete, and renamed into place."""
     new = path.with_suffix(".new")
     new.write_bytes(content)
     new.rename(path)

@@ -1,7 +1,7 @@
 """What all tests share: properties are about results, never about the time they take.
 
-`make test` draws the same examples each time, as it runs the same seeds: what it says is about the
-change. `make properties` draws others.
+`make test` draws the same examples each time, as it runs the same seeds, so that its result depends
+on the change alone. `make properties` draws others.
 """
 
 import pytest
@@ -18,12 +18,12 @@ settings.load_profile("kvorum")
 
 @pytest.fixture
 def old_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask etcd 3.5.1, whatever is at hand: what is tested came to its end there."""
+    """Ask etcd 3.5.1, whatever is available: later versions no longer have what is tested."""
     monkeypatch.setenv(etcds.CHOICE, "3.5.1")
 
 
 def pytest_report_header() -> str:
-    """Say which etcd is asked."""
+    """Print which etcd is asked."""
     etcd = etcds.chosen()
     return (
         f"etcd: {etcd}, {etcd.programs}" if etcd else "etcd: none; tests that ask one are skipped"

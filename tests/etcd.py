@@ -1,6 +1,6 @@
 """A real etcd to ask and to compare with: started on a directory, stopped; and its tools.
 
-The newest at hand: where it is 3.5.1, it answers some calls otherwise than our target does.
+The newest available: if that is 3.5.1, it answers some calls differently from our target.
 """
 
 import base64
@@ -33,7 +33,7 @@ def binary(name: str) -> Path:
 
 
 def is_target() -> bool:
-    """Tell whether the etcd that is asked answers as we are to: 3.5.1 does not everywhere."""
+    """Return whether the etcd that is asked answers as we should: 3.5.1 does not everywhere."""
     return chosen().version >= (3, 7)
 
 
@@ -101,7 +101,7 @@ def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[E
                 break
         else:
             raise AssertionError(f"etcd ended with {process.wait()}:\n{''.join(lines)}")
-        # Its log is read on, so that it never waits for a full pipe.
+        # Its log is read all the time, so that it never waits for a full pipe.
         reader = threading.Thread(target=process.stderr.read)
         reader.start()
         yield Etcd(port, process)

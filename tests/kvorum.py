@@ -61,7 +61,7 @@ def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[K
                 break
         else:
             raise AssertionError(f"kvorum ended with {process.wait()}:\n{''.join(server.lines)}")
-        # Its log is read on, so that it never waits for a full pipe.
+        # Its log is read all the time, so that it never waits for a full pipe.
         reader.start()
         yield server
         process.terminate()

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 def held_port() -> Iterator[int]:
     """Hold a port for a server of this machine, which may come, go and come again.
 
-    It is bound and not listened at, with the option that servers bind with, too: they get it, and
-    nobody who asks for any port does.
+    It is bound but not listened at, with the same option as servers use: they can bind it, and
+    whoever asks for any free port does not get it.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

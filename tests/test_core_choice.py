@@ -10,6 +10,8 @@ import pytest
 
 from kvorum.compiled import MODULES, PACKAGE, core_name, library, source_hash
 
+pytestmark = pytest.mark.compiled
+
 REPOSITORY = Path(__file__).parents[1]
 needs_compiled = pytest.mark.skipif(
     not library(PACKAGE).exists(), reason="no core is compiled from these sources"

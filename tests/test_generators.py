@@ -1,9 +1,9 @@
 """Generators end because somebody ends them, and procedures keep nothing of a state that may go.
 
 Three rules that are read off the sources. A generator of the compiled core that is collected does
-not run its `finally`: whoever drives one by hand closes it, and everybody else uses `yield from`,
-which hands a close on. A `for` does not, so nothing is walked with one that has something to give
-back. And a snapshot may replace the state of a member at any wait of a procedure.
+not run its `finally`: code that drives one by hand closes it, and all other code uses `yield from`,
+which passes a close on. A `for` does not, so it is never used on a generator that has something to
+release. And a snapshot may replace the state of a member at any wait of a procedure.
 """
 
 import ast
@@ -24,9 +24,9 @@ DRIVERS = {
     "member/stepping.py:_step": "to its end, or closed by `Procedures.end`",
     "mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
     "mvcc/slices.py:run_to_end": "to its end, in one go",
-    "peer/cluster/joining.py:_go_on": "before there is a member; they hold nothing",
+    "peer/cluster/joining.py:_next_step": "before there is a member; they hold nothing",
 }
-"""Who drives generators by hand, and how they end."""
+"""Functions that drive generators by hand, and how they end them."""
 
 KEEPERS = {
     "member/hashing.py:hash_kv": "looks whether it is another after the job",
@@ -58,7 +58,7 @@ FUNCTIONS = functions()
 
 @cache
 def own(node: ast.AST) -> list[ast.AST]:
-    """Return what is in a function but for those that are defined in it."""
+    """Return the nodes of a function, except for those of functions defined in it."""
     found, rest = [], list(ast.iter_child_nodes(node))
     while rest:
         child = rest.pop()
@@ -92,7 +92,7 @@ def drives(node: ast.AST) -> bool:
 
 
 def gives_back(function: ast.FunctionDef) -> bool:
-    """Tell whether a generator has something to do when it is closed half-way."""
+    """Return whether a generator has something to do when it is closed half-way."""
     if any(name_of(each) == "contextmanager" for each in function.decorator_list):
         return False
     for node in own(function):
@@ -110,7 +110,7 @@ def _caught(handler: ast.ExceptHandler) -> list[ast.AST | None]:
 
 
 def givers() -> set[str]:
-    """Return the names of functions whose generators have to be closed, whoever made them."""
+    """Return the names of functions whose generators have to be closed by their users."""
     names = {function.name for _, function in FUNCTIONS if gives_back(function)}
     while True:
         more = {

@@ -1,26 +1,26 @@
 """Imports go downward only, and the deterministic rooms reach no clock, thread or file."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "kvorum"
+REPOSITORY = Path(__file__).parents[1]
+SOURCE = REPOSITORY / "src" / "kvorum"
 
 # Each row may import the rows below it, never its own neighbours or a row above.
 ROWS = [
-    {"testing"},
-    {"ctl", "utl", "bench"},
+    {"utl"},
     {"process"},
     {"server"},
     {"telemetry"},
-    {"rpc", "gateway", "peer", "proxy"},
+    {"rpc", "gateway", "peer"},
     {"settings"},
     {"net"},
     {"edge"},
     {"compiled"},
-    {"client"},
     {"member"},
     {"mvcc", "lease", "auth", "membership"},
     {"wal", "snap", "backend"},
@@ -70,6 +70,13 @@ def test_imports_go_downward(path: Path) -> None:
             assert other == room or RANK[other] > RANK[room], f"{room} imports {name}"
         if room in DETERMINISTIC and str(path.relative_to(SOURCE)) not in SEAMS:
             assert not WORLD & {package, name}, f"{room} imports {name}"
+
+
+def test_the_page_on_the_architecture_has_the_same_layers() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    table = page.partition("## The rooms")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    assert [set(re.findall(r"`(\w+)/`", row)) for row in rows[2:]] == ROWS
 
 
 def test_the_rules_see_the_code() -> None:

@@ -62,6 +62,18 @@ def test_every_module_opens_by_saying_what_it_is(path: Path) -> None:
         assert text.startswith("// "), "a file begins with what it describes"
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".py"], ids=name_of)
+def test_what_tests_share_lives_beside_them(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [part for alias in node.names for part in alias.name.split(".")]
+        else:
+            continue
+        assert not [name for name in names if name.startswith("test_")]
+
+
 def test_links_in_the_documentation_lead_somewhere() -> None:
     for path in FILES:
         if path.suffix == ".md":

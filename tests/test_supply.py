@@ -1,4 +1,4 @@
-"""What is taken from others: locked with hashes, from nowhere in particular, and credited."""
+"""Dependencies: locked with hashes, from no particular registry, and credited."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Which real etcd tests and benchmarks ask: the newest at hand, or the one KVORUM_ORACLE names.
+"""Which real etcd tests and benchmarks use: the newest available, or the one KVORUM_ORACLE names.
 
 `make oracle` builds 3.7.3, whose behaviour is our target, into the virtual environment where there
 is Go; the development setup always installs 3.5.1.
@@ -31,7 +31,7 @@ class Etcd(NamedTuple):
 def chosen() -> Etcd | None:
     """Return the release to ask, or None where there is none at all.
 
-    Raises LookupError if KVORUM_ORACLE names one that is not at hand.
+    Raises LookupError if KVORUM_ORACLE names one that is not available.
     """
     found = at_hand()
     name = os.environ.get(CHOICE, "")

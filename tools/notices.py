@@ -1,8 +1,8 @@
 """Writes the licenses of the crates that are linked into the native edge: `make notices`.
 
-Whoever passes the edge on, in a wheel or an image, has to pass these on with it. Of a crate that
-may be taken under several licenses, the one of Apache is left out where there is another: its text
-is that of this repository, and the others name who wrote the crate.
+Anyone who distributes the edge, in a wheel or an image, has to include these. If a crate has
+several licenses, that of Apache is left out where there is another: its text is in this repository,
+and the others name the crate's authors.
 """
 
 import json
@@ -63,7 +63,7 @@ def texts(package: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Write the file; a text that several packages share stands there once."""
+    """Write the file; a text that several packages share appears once."""
     owners: dict[str, list[str]] = {}
     for package in linked():
         name = f"{package['name']} {package['version']} ({package['license']})"

@@ -1,7 +1,7 @@
 """Runs the processes of a Procfile until they are interrupted: `python tools/procfile.py Procfile`.
 
-Every line of theirs is shown behind their name. One that ends does not end the others, so that
-a member can be killed and started again by hand.
+Every line of output is printed after the process's name. When one ends, the others go on, so that a
+member can be killed and started again by hand.
 """
 
 import shlex
@@ -14,7 +14,7 @@ from types import FrameType
 
 
 def commands(path: Path) -> dict[str, list[str]]:
-    """Return the command of each name; comments and empty lines are passed over."""
+    """Return the command of each name; comments and empty lines are skipped."""
     found: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         name, colon, command = line.partition(":")
@@ -24,7 +24,7 @@ def commands(path: Path) -> dict[str, list[str]]:
 
 
 def show(name: str, width: int, process: subprocess.Popen[str]) -> None:
-    """Print what a process says, and how it ends."""
+    """Print the output of a process, and how it ends."""
     assert process.stdout is not None
     for line in process.stdout:
         print(f"{name:{width}} | {line}", end="", flush=True)

@@ -1,8 +1,8 @@
 """Run the attacks on etcd and on kvorum in turn, and print one table; `make abuse`.
 
-Every attack gets a cluster of its own on an empty directory, one server after the other, so that
-nothing of an attack is left for the next and the two do not share the machine. What the attacker
-saw goes to stderr as it happens.
+Every attack gets a new cluster on an empty directory, one server after the other, so that no attack
+affects the next and the two do not share the machine. What the attacker saw goes to stderr as it
+happens.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from bench.servers import free_port
 
 NAMES = ("etcd", "kvorum")
 AFTERMATH_SECONDS = 0.5
-"""What an attack left to be done is felt by the bystander, too."""
+"""The bystander also feels the work that an attack left behind."""
 PREPARE_SECONDS_MAX = 120.0
 RECOVERY_SECONDS_MAX = 20.0
 LOG_LINES = 3
 MEMORY_DISK = Path("/dev/shm")
-"""Attacks are not aimed at the disk, and neighbours of a real one would show in the puts."""
+"""Attacks are not aimed at the disk, and other users of a real one would show in the puts."""
 
 
 def target_of(cluster: Cluster, metrics: str) -> Target:
@@ -40,7 +40,7 @@ def target_of(cluster: Cluster, metrics: str) -> Target:
 
 
 def starts_again(cluster: Cluster) -> bool:
-    """Start all members anew; tell whether they serve."""
+    """Start all members anew; return whether they serve."""
     for each in cluster.members:
         each.kill()
         each.launch()
@@ -54,7 +54,7 @@ def starts_again(cluster: Cluster) -> bool:
 
 
 def verdict(attack: Attack, seen: Seen, cluster: Cluster) -> str:
-    """Tell how a cluster is after an attack."""
+    """Return the state of a cluster after an attack."""
     members = cluster.members
 
     def is_running() -> bool:
@@ -70,7 +70,7 @@ def verdict(attack: Attack, seen: Seen, cluster: Cluster) -> str:
 
 
 def measure(attack: Attack, name: str, directory: Path) -> tuple[Outcome, Seen]:
-    """Attack a cluster of its own."""
+    """Attack a new cluster."""
     metrics = f"127.0.0.1:{free_port()}"
     with ended_cluster(Cluster(name, directory / name, attack.members)) as cluster:
         first = cluster.members[0]
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--servers", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many is shown")
     given = parser.parse_args()
-    # Attackers have many connections, and their servers as many.
+    # Attackers have many connections, and so have their servers.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     attacks = chosen([name.lower() for name in given.only])

@@ -1,8 +1,8 @@
-"""Somebody who only wants to put: one after the other, on a connection of its own, and timed.
+"""An ordinary client beside an attack: puts, one after the other, on its own connection, timed.
 
-It runs as a process of its own, so that no attack takes its processor time by way of the
-interpreter. It puts until its input ends, and then prints a JSON list of [when, seconds, whether it
-was answered well], by the clock that all processes share.
+It runs as a process of its own, so that no attack takes its time through the interpreter's lock. It
+puts until its input ends, and then prints a JSON list of [when, seconds, whether it was answered
+well], by the clock that all processes share.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ class Bystander:
             self._found = json.loads(output)
 
     def worst(self, begin: float, end: float) -> float:
-        """Return the seconds of the longest put within a time, once all have ended."""
+        """Return the duration of the longest put within a time, once all have ended."""
         return max(
             [
                 seconds if is_well else FAILED

@@ -1,9 +1,9 @@
-"""Attacks by calls that anybody may make: each is a fair request, only much of it."""
+"""Attacks by calls that anybody may make: each is a legitimate request, only very large."""
 
 import time
 
 from bench.abuse.bystander import FAILED
-from bench.abuse.http_attacks import told
+from bench.abuse.http_attacks import in_words
 from bench.abuse.target import Attack, Seen, Target
 from bench.abuse.wire import Wire, head, message
 from bench.load import fill
@@ -124,15 +124,17 @@ def unread_ranges(target: Target, count: int, deadline: float) -> Seen:
         for _ in range(count):
             wire.call(RANGE, EVERYTHING, deadline)
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
-        return Seen(f"{count:,} calls{', closed' if wire.is_closed else ''}; {told(wire.statuses)}")
+        return Seen(
+            f"{count:,} calls{', closed' if wire.is_closed else ''}; {in_words(wire.statuses)}"
+        )
 
 
 def unread_snapshots(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for two snapshots that are never read; somebody else waits so many seconds for one."""
+    """Ask for two snapshots that are never read; another client waits so many seconds for one."""
     with Wire(target.client, window=0) as unread, Wire(target.client) as backup:
         for _ in range(2):
             unread.call(SNAPSHOT, b"", deadline)
-        # They are under way then.
+        # Both are in progress then.
         unread.until(lambda: unread.is_closed, time.monotonic() + min(1.0, target.hold_seconds))
         began = time.monotonic()
         end = min(deadline, began + count)
@@ -159,7 +161,7 @@ def many_leases(target: Target, count: int, deadline: float) -> Seen:
 
 
 def many_locks(target: Target, count: int, deadline: float) -> Seen:
-    """Ask so often for one lock that somebody has, and break the connection off."""
+    """Ask so often for one lock that is held, and break the connection off."""
     with Wire(target.client) as wire:
         for _ in range(count):
             wire.call(LOCK, b"\x0a\x04lock", deadline)

@@ -1,9 +1,9 @@
-"""Attacks by the frames of HTTP/2: each is cheap to send, and some are dear to take."""
+"""Attacks by the frames of HTTP/2: each is cheap to send, and some are costly to process."""
 
 import gzip
 import time
 
-from bench.abuse.http_attacks import told
+from bench.abuse.http_attacks import in_words
 from bench.abuse.target import Attack, Seen, Target
 from bench.abuse.wire import (
     CONTINUATION,
@@ -35,7 +35,7 @@ LABEL_BYTES = 900_000
 
 
 def flood(wire: Wire, each: bytes, count: int, deadline: float, what: str) -> Seen:
-    """Send a frame again and again, until the server has had enough."""
+    """Send a frame again and again, until the server ends it."""
     sent = 0
     for _ in range(0, count, BATCH):
         sent += wire.send(each * min(BATCH, count), deadline) // len(each)
@@ -47,7 +47,7 @@ def flood(wire: Wire, each: bytes, count: int, deadline: float, what: str) -> Se
 
 
 def _is_alive(wire: Wire, deadline: float) -> bool:
-    """Tell whether a call on the same connection is answered."""
+    """Return whether a call on the same connection is answered."""
     return wire.answered(wire.call(RANGE, b"\x0a\x01k", deadline), deadline) == "0"
 
 
@@ -136,7 +136,7 @@ def empty_messages(target: Target, count: int, deadline: float) -> Seen:
         wire.say(stream, message(b"") * count + message(CREATE), deadline)
         is_served = wire.until(lambda: wire.messages[stream] >= 2, deadline)
         text = "all served" if is_served else "closed" if wire.is_closed else "held back"
-        return Seen(f"{count:,} messages; {text}; {told(wire.statuses)}")
+        return Seen(f"{count:,} messages; {text}; {in_words(wire.statuses)}")
 
 
 def window_updates(target: Target, count: int, deadline: float) -> Seen:
@@ -161,7 +161,7 @@ def gzip_bomb(target: Target, count: int, deadline: float) -> Seen:
         is_served = wire.until(lambda: wire.messages[stream] >= 1, deadline)
         text = "all served" if is_served else "closed" if wire.is_closed else "held back"
         sizes = f"{count:,} messages of {len(packed):,} bytes, {len(inner):,} unpacked"
-        return Seen(f"{sizes}; {text}; {told(wire.statuses)}")
+        return Seen(f"{sizes}; {text}; {in_words(wire.statuses)}")
 
 
 def version_labels(target: Target, count: int, deadline: float) -> Seen:
@@ -182,7 +182,7 @@ def version_labels(target: Target, count: int, deadline: float) -> Seen:
             if wire.is_closed:
                 break
         wire.until(lambda: len(wire.ended) >= count, deadline)
-        return Seen(f"{told(wire.statuses)}{', closed' if wire.is_closed else ''}")
+        return Seen(f"{in_words(wire.statuses)}{', closed' if wire.is_closed else ''}")
 
 
 ATTACKS = (

@@ -42,16 +42,16 @@ MALFORMED = (
 TRICKLE = b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1000
 ANSWER_SECONDS_MAX = 2.0
 MEMBER_CONNECTIONS = 3
-"""A member needs one for each of its streams, and one for what it asks."""
+"""A member needs one connection for each of its streams, and one for its questions."""
 
 
-def told(counts: Counter[str]) -> str:
+def in_words(counts: Counter[str]) -> str:
     """Return counts in words."""
     return ", ".join(f"{count:,} x {name}" for name, count in counts.most_common(4)) or "nothing"
 
 
 def connections(address: str, count: int, deadline: float) -> list[socket.socket]:
-    """Return so many connections, or as many as there can be."""
+    """Return so many connections, or as many as possible."""
     made: list[socket.socket] = []
     with contextlib.suppress(OSError):
         while len(made) < count and time.monotonic() < deadline:
@@ -60,7 +60,7 @@ def connections(address: str, count: int, deadline: float) -> list[socket.socket
 
 
 def malformed_targets(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for targets that are none, at every port, by HTTP/1.1 and by HTTP/2."""
+    """Ask for invalid targets, at every port, by HTTP/1.1 and by HTTP/2."""
     seen: Counter[str] = Counter()
     for each in MALFORMED[:count]:
         for address in (target.client, target.metrics, target.peer):
@@ -69,7 +69,7 @@ def malformed_targets(target: Target, count: int, deadline: float) -> Seen:
             end = min(deadline, time.monotonic() + ANSWER_SECONDS_MAX)
             stream = wire.call(head(each, method=b"GET"), b"", end)
             seen[wire.answered(stream, end)] += 1
-    return Seen(told(seen))
+    return Seen(in_words(seen))
 
 
 def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
@@ -82,14 +82,14 @@ def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
         for number in range(count):
             stream = wire.next_stream()
             sent += wire.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, block), deadline)
-            # The entry that was taken last is number 62.
+            # The newest entry of the table is number 62.
             block = start + b"\xbe" * 180
             if wire.is_closed:
                 return Seen(
-                    f"closed after {number:,} requests, {sent:,} bytes; {told(wire.statuses)}"
+                    f"closed after {number:,} requests, {sent:,} bytes; {in_words(wire.statuses)}"
                 )
         wire.until(lambda: len(wire.ended) >= count, deadline)
-        return Seen(f"{sent:,} bytes; {told(wire.statuses)}")
+        return Seen(f"{sent:,} bytes; {in_words(wire.statuses)}")
 
 
 def metrics_burst(target: Target, count: int, deadline: float) -> Seen:
@@ -153,9 +153,11 @@ def unread_answers(target: Target, count: int, deadline: float) -> Seen:
             sent += wire.send(asked, deadline) > 0
             if wire.is_closed:
                 break
-        # What they cost shows while they are held.
+        # Their cost shows while they are held.
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
-        return Seen(f"{sent:,} sent{', closed' if wire.is_closed else ''}; {told(wire.statuses)}")
+        return Seen(
+            f"{sent:,} sent{', closed' if wire.is_closed else ''}; {in_words(wire.statuses)}"
+        )
 
 
 def unread_connections(target: Target, count: int, deadline: float) -> Seen:
@@ -206,7 +208,7 @@ def idle_connections(target: Target, count: int, deadline: float) -> Seen:
         made = connections(target.client, count, deadline)
         for each in made:
             stack.callback(each.close)
-        time.sleep(min(0.5, target.hold_seconds))  # those that wait to be accepted are, if ever
+        time.sleep(min(0.5, target.hold_seconds))  # the listen queue is served by then, if at all
         waited, answered = 0.0, 0
         while answered < MEMBER_CONNECTIONS and time.monotonic() < deadline:
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Attacks on what members say to each other: the peer port, and members that are none."""
+"""Attacks on what members say to each other: the peer port, and false members."""
 
 import contextlib
 import socket
@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from bench.abuse.http_attacks import told
+from bench.abuse.http_attacks import in_words
 from bench.abuse.target import Attack, Seen, Target
 from bench.abuse.wire import Wire, exchange, head, request, status_of
 from bench.load import call
@@ -77,11 +77,11 @@ def member_of_brackets(target: Target, count: int, deadline: float) -> Seen:
                 break
             time.sleep(0.05)
         kinds = Counter(line.split(b" ")[1].decode() for line in asked if b" " in line)
-        return Seen(f"MemberAdd: {status}; asked for {told(kinds)}")
+        return Seen(f"MemberAdd: {status}; asked for {in_words(kinds)}")
 
 
 def log_injection(target: Target, count: int, deadline: float) -> Seen:
-    """Say what is logged with control characters in it, and a line that looks like the log's."""
+    """Send texts that are logged, with control characters and a line that looks like the log's."""
     before = target.log.stat().st_size
     for address in (target.client, target.metrics, target.peer):
         for each in (b"X-Server-Version: ", b"X-PeerURLs: http://", b"X-Raft-To: "):
@@ -113,7 +113,7 @@ def promotion_of_digits(target: Target, count: int, deadline: float) -> Seen:
     for each in (b"9" * count, b"-1", b"1_0", b"%d" % 2**64, "\u0661".encode(), b" 1", b""):
         asked = request(b"/members/promote/" + each, method=b"POST")
         seen[status_of(exchange(target.peer, asked, deadline - time.monotonic()))] += 1
-    return Seen(told(seen))
+    return Seen(in_words(seen))
 
 
 def last_term(target: Target, count: int, deadline: float) -> Seen:
@@ -141,7 +141,7 @@ def last_term(target: Target, count: int, deadline: float) -> Seen:
     end = min(deadline, time.monotonic() + target.hold_seconds)
     while time.monotonic() < end and target.is_running():
         time.sleep(0.05)
-    return Seen(told(seen))
+    return Seen(in_words(seen))
 
 
 ATTACKS = (

@@ -1,6 +1,6 @@
-"""What a server's processes take: memory at its peak, and the processor's time.
+"""What a server's processes use: memory at its peak, and processor time.
 
-The kernel keeps the peak itself, and begins anew when it is told to; nothing is sampled.
+The kernel keeps the peak itself, and restarts it on request; nothing is sampled.
 """
 
 import os
@@ -30,7 +30,7 @@ def _figure(pid: int, name: str) -> int:
 
 def _seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # Those of children that ended count, too.
+    # Those of ended children count, too.
     return sum(int(each) for each in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -45,7 +45,7 @@ class Meter:
             self._before[each] = _figure(each, "VmRSS"), _seconds(each)
 
     def read(self) -> tuple[int, float] | None:
-        """Return the peak of memory and the processor's time; None if the server is no more."""
+        """Return the peak of memory and the processor time; None if the server is gone."""
         peak, seconds = 0, 0.0
         for each in processes(self._pid):
             resident, spent = self._before.get(each, (0, 0.0))

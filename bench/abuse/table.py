@@ -23,7 +23,7 @@ class Outcome:
     """Resident at the peak, above what was there before; None if the server ended."""
     processor_seconds: float | None
     put_seconds: float
-    """Of the bystander's longest put, or of whom the attack is aimed at."""
+    """Of the bystander's longest put, or that of the attack's own victim."""
     survived: str
 
     def cells(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def best(rounds: Sequence[Outcome]) -> Outcome:
-    """Return the least of each figure, for a neighbour only ever adds; but survived is each."""
+    """Return the lowest of each figure, since other work only adds; every round must survive."""
     fallen = [each for each in rounds if each.survived != SURVIVED]
     if fallen:
         return fallen[0]
@@ -60,7 +60,7 @@ def header(names: Sequence[str], width: int) -> str:
 
 
 def line(name: str, outcomes: Sequence[Outcome], width: int) -> str:
-    """Return the line of an attack; the same columns of all servers stand together."""
+    """Return the line of an attack; equal columns of all servers are side by side."""
     parts = [name.ljust(width)]
     rows = [outcome.cells() for outcome in outcomes]
     for number, (_, cell) in enumerate(COLUMNS):

@@ -1,4 +1,4 @@
-"""What an attack is given, and what it tells."""
+"""What an attack is given, and what it returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ class Target:
     log: Path
     is_running: Callable[[], bool]
     hold_seconds: float = 3.0
-    """How long an attack that holds something does so, for what it costs to show."""
+    """How long an attack that holds something does so, so that its cost shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What became of an attack, as its attacker and its own victims saw it."""
+    """The outcome of an attack, as its attacker and its own victims saw it."""
 
     text: str
-    """For whoever wants to know whether the attack took place."""
+    """Shows whether the attack took place."""
     victim_seconds: float = 0.0
-    """How long somebody had to wait whom this attack is aimed at, beside the bystander."""
+    """How long a victim that this attack is aimed at had to wait, apart from the bystander."""
     harm: str = ""
     """What else was done to the server, in a few words."""
 
@@ -36,18 +36,18 @@ class Attack:
 
     name: str
     run: Callable[[Target, int, float], Seen]
-    """Called with the target, how much, and the moment by which it has to return."""
+    """Called with the target, the amount, and the time by which it has to return."""
     count: int
-    """How much of it, beside an etcd."""
+    """The amount, beside an etcd."""
     count_small: int
-    """How much of it in a test."""
+    """The amount in a test."""
     seconds_max: float = 30.0
     prepare: Callable[[Target, int, float], None] | None = None
-    """What has to be there before; not measured."""
+    """Prepares what has to be there; not measured."""
     flags: tuple[str, ...] = ()
     members: int = 1
     """How many members the cluster has; the first is attacked."""
     descriptors: int = 0
-    """How many descriptors the server may open; 0: as many as anybody."""
+    """How many descriptors the server may open; 0: the usual limit."""
     leaves_marks: bool = False
-    """Whether the cluster is another one afterwards: it must start again, and none follows."""
+    """Whether the cluster is changed afterwards: it must be started anew, and no attack follows."""

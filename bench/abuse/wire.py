@@ -1,7 +1,7 @@
 """Clients that send whatever bytes an attack wants: HTTP/2 frame by frame, HTTP/1.1 as it is.
 
-`Wire` keeps HTTP/2's rules only where a call of its own asks for it: `call` and `say` respect the
-server's windows, `send` respects nothing. Nothing waits past the deadline it is given.
+`Wire` keeps HTTP/2's rules only in some methods: `call` and `say` respect the server's windows,
+`send` respects nothing. Nothing waits past the deadline it is given.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def integer(value: int, prefix_bits: int, first: int = 0) -> bytes:
-    """Return a number as HPACK writes it, behind the bits that `first` has set."""
+    """Return a number in HPACK's encoding, with the bits that `first` has set."""
     full = (1 << prefix_bits) - 1
     if value < full:
         return bytes((first | value,))
@@ -104,7 +104,7 @@ def request(target: bytes, *headers: bytes, method: bytes = b"GET", body: bytes 
 
 
 def is_complete(answer: bytes) -> bool:
-    """Tell whether an answer of known length, or in chunks, is complete."""
+    """Return whether an answer of known length, or in chunks, is complete."""
     start, separator, body = answer.partition(b"\r\n\r\n")
     if not separator:
         return False
@@ -179,7 +179,7 @@ class Wire:
 
     def send(self, data: bytes, deadline: float) -> int:
         """Send bytes as they are, and read meanwhile; return how many the socket took."""
-        # An answer goes between frames: within what a caller gives there is no telling where.
+        # Answers are read between frames: inside a caller's bytes the boundaries are not known.
         view, sent = memoryview(bytes(self._answers) + data), 0
         own = len(self._answers)
         self._answers.clear()
@@ -234,7 +234,7 @@ class Wire:
     # Receiving.
 
     def until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Read until a condition holds; False if it does not when time or connection end."""
+        """Read until a condition holds; False if it does not before time or connection end."""
         while not condition():
             if self._answers and not self.is_closed:
                 self.send(b"", deadline)  # which reads as well
@@ -243,7 +243,7 @@ class Wire:
         return True
 
     def answered(self, stream: int, deadline: float) -> str:
-        """Wait for the end of a stream; return how it ended, or why nothing is known of it."""
+        """Wait for the end of a stream; return how it ended, or why that is not known."""
         if self.until(lambda: stream in self.ended, deadline):
             return self._status.get(stream, "reset")
         return "closed" if self.is_closed else "no answer"
@@ -313,7 +313,7 @@ class Wire:
             self.statuses[self._status.get(stream, "")] += 1
 
     def _status_in(self, block: bytes) -> str:
-        # Blocks depend on nothing before them, for the table's size was set to 0.
+        # Blocks are independent of each other, because the table's size was set to 0.
         known = self._known_blocks.get(block)
         if known is None:
             fields = {str(name): str(value) for name, value in self._decoder.decode(block)}

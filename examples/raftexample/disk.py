@@ -1,7 +1,7 @@
 """The disk of a node: its log in `raftexample-<id>`, its snapshots in `raftexample-<id>-snap`.
 
-Everything is written when it is asked for, and is durable when the call returns. A server that
-has more to do would hand the same jobs to a thread.
+Everything is durable when the call returns. A server with more to do would give the same jobs to a
+thread.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kvorum.wal import SnapshotRecord, create_log, exists, open_log, valid_snaps
 
 
 class Disk:
-    """The log, and beside it the same entries in memory, from where raft reads them."""
+    """The log, and the same entries in memory, where raft reads them."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -73,7 +73,7 @@ class Disk:
         record.run(self._files)
 
     def release_to(self, index: int) -> None:
-        """Give up the segments of the log before a snapshot."""
+        """Close the segments of the log before a snapshot."""
         job = self._log.release_to(index)
         if job is not None:
             job.run(self._files)

@@ -28,7 +28,7 @@ from kvorum.raft.wire import decode_conf_change
 
 SNAPSHOT_ENTRIES = 10_000
 CATCH_UP_ENTRIES = 1_000
-"""Entries that are kept behind a snapshot, for nodes that are only a little behind."""
+"""Entries that are kept before a snapshot, for nodes that are only a little behind."""
 PROPOSAL_SECONDS_MAX = 5.0
 
 Answer = Callable[[bool], None]
@@ -36,7 +36,7 @@ Answer = Callable[[bool], None]
 
 
 class Node:
-    """Serves a `Store`. Is what `kvorum.peer.transport` calls the node."""
+    """Serves a `Store`. It is the `Host` of `kvorum.peer.transport`."""
 
     transport: Transport
 
@@ -58,7 +58,7 @@ class Node:
         self._logger = logger
         self._disk = Disk(files, directory)
         self._waiting: dict[int, tuple[Answer, float]] = {}
-        # Of nodes that start twice, too, no two proposals have the same number.
+        # Even across restarts, no two proposals have the same number.
         self._numbers = random_below(1 << 53) << 10
         snapshot = self._disk.snapshot
         if snapshot is not None:
@@ -133,7 +133,7 @@ class Node:
             self._answer(number, is_applied=False)
 
     def turn(self, now: float) -> None:
-        """Do all that raft wants done."""
+        """Do everything that raft asks for."""
         while self.is_running and self._raft.has_ready():
             ready = self._raft.ready()
             if ready.snapshot is not None:
@@ -184,8 +184,8 @@ class Node:
     def _snapshot_if_due(self) -> None:
         """Every so many entries, keep the store in place of the log up to here.
 
-        Once there is a snapshot, every change of the group is followed by another: a node that
-        was added does not take one that it is not named in.
+        Once there is a snapshot, every change of the group is followed by another: a new node does
+        not accept one that does not name it.
         """
         storage = self._disk.storage
         last = storage.snapshot()
@@ -205,7 +205,7 @@ class Node:
         self.transport.stop()
         self._disk.close()
 
-    # What the transport tells.
+    # What the transport reports.
 
     def receive(self, message: Message) -> None:
         """Take a message of another node."""
@@ -215,21 +215,21 @@ class Node:
             self._logger.debug(f"{error}")
 
     def unreachable(self, peer: int) -> None:
-        """Let raft try more carefully."""
+        """Let raft probe the node."""
         self._raft.report_unreachable(peer)
 
     def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
-        """Let raft go on with a node that got a snapshot, or try again."""
+        """Let raft continue with a node that got a snapshot, or try again."""
         self._raft.report_snapshot(transfer.message.to, failed=failed)
 
     def connected(self, peer: int, now: float) -> None:
-        """Take no notice."""
+        """Do nothing."""
 
     def disconnected(self, peer: int) -> None:
-        """Take no notice."""
+        """Do nothing."""
 
     def is_removed(self, peer: int) -> bool:
-        """Tell whether a node was part of the group, and is no more."""
+        """Return whether a node once belonged to the group and no longer does."""
         return peer in self.store.removed
 
     def removed(self) -> None:

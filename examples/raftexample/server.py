@@ -76,7 +76,7 @@ class Server:
         for kind, call, detail in events:
             self._handle(kind, call, detail, now)
         for event in self._dialer.poll():
-            self._transport.happened(event, now)
+            self._transport.handle_answer(event, now)
         while now >= self._tick_at:
             self._tick_at += TICK_SECONDS
             self._node.tick(now)

@@ -1,6 +1,6 @@
 """The store over HTTP: `PUT` and `GET` a key, `POST` and `DELETE` a node.
 
-A change is answered when it is applied here. A `GET` answers what is applied here, which may be
+A change is answered when it is applied here. A `GET` returns what is applied here, which may be
 older than what another node has.
 """
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Put(NamedTuple):
-    """A change of a key, as it stands in the log. The number tells who waits for it."""
+    """A change of a key, as it is in the log. The number identifies the call that waits for it."""
 
     number: int
     key: str
@@ -38,7 +38,7 @@ class Store:
         self.nodes[node] = url
 
     def remove_node(self, node: int) -> None:
-        """Note that a node is no part of the group any more."""
+        """Note that a node no longer belongs to the group."""
         self.nodes.pop(node, None)
         self.removed.add(node)
 
@@ -48,6 +48,6 @@ class Store:
         return json.dumps([self.values, nodes, sorted(self.removed)]).encode()
 
     def restore(self, snapshot: bytes) -> None:
-        """Become what a store was when it made the snapshot."""
+        """Become the store that made the snapshot."""
         self.values, nodes, removed = json.loads(snapshot)
         self.nodes, self.removed = dict(nodes), set(removed)

@@ -9,7 +9,7 @@ use bytes::Bytes;
 pub struct Arrivals {
     unary: Vec<Unary>,
     events: Vec<Event>,
-    /// Calls that began; their first message may not be among what arrived.
+    /// Calls that began; their first message may come in a later pass.
     calls: u32,
     /// gRPC messages among them.
     messages: u32,
@@ -38,7 +38,7 @@ impl Arrivals {
 
     /// Queues everything under one lock; the end of the network thread's pass wakes the loop.
     ///
-    /// What is counted can be polled, so it is counted last.
+    /// The counters come last, so that whatever is counted can be polled already.
     pub fn publish(&mut self, network: &Network, connection: &Connection) {
         if !(self.unary.is_empty() && self.events.is_empty()) {
             self.queue(network, connection);

@@ -1,9 +1,10 @@
-//! Lets clients speak to us whose `:authority` is none, as gRPC servers do, which never look at it.
+//! Accepts clients whose `:authority` is not a valid one, as gRPC servers do: they never look at
+//! it.
 //!
 //! gRPC's C core, and so every Python client, sends a unix socket's path there, or all addresses of
-//! its target; others a list in brackets. h2 refuses such calls. So what no authority has, and behind
-//! it also what has its place in one, is replaced in place, as the bytes pass, where header blocks
-//! spell the authority out.
+//! its target; others send a list in brackets. h2 refuses such calls. So wherever a header block
+//! spells the authority out, characters that no authority may hold are replaced in place as the
+//! bytes pass, and after the first of them the delimiters `:`, `[`, `]` and `@` too.
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -19,11 +20,11 @@ const AUTHORITY_NAME: &[u8] = b":authority";
 pub struct AuthorityFilter {
     header: [u8; FRAME_HEADER_BYTES],
     header_read: usize,
-    /// Bytes of the frame that are left, and of those the ones before its header block.
+    /// Bytes left of the frame, and how many of those come before its header block.
     payload_left: usize,
     skipped_left: usize,
     block: Block,
-    /// Headers that began since somebody last took this.
+    /// Headers that began since this was last read.
     pub fields: usize,
 }
 
@@ -76,12 +77,12 @@ impl AuthorityFilter {
     }
 }
 
-/// What the next byte of a header block is.
+/// How the next byte of a header block is to be read.
 #[derive(Clone, Copy, Default)]
 enum Block {
     #[default]
     Field,
-    /// The rest of a number that says nothing of interest; a literal's value may follow.
+    /// The rest of a number that does not matter here; a literal's value may follow.
     Number {
         then_value: bool,
     },
@@ -102,13 +103,14 @@ enum Block {
 
 #[derive(Clone, Copy)]
 enum Text {
-    /// A name, of which so many bytes are those of `:authority`.
+    /// A name whose first so many bytes are those of `:authority`.
     Name {
         matched: usize,
     },
     Value,
     Authority,
-    /// An authority of which something was replaced; it had its colon and brackets before, if any.
+    /// An authority in which something was replaced; valid delimiters can only have come before
+    /// that.
     MendedAuthority,
     /// An authority in Huffman code, which cannot be mended in place and is not sent by C core.
     CodedAuthority,

@@ -1,10 +1,10 @@
 //! Answers that were given to h2 without asking whether the client has room for them.
 //!
-//! Nearly always they are written in the same pass, and then nothing is remembered of them.
+//! Nearly always they are written in the same pass, and nothing about them has to be remembered.
 
 use rustc_hash::FxHashMap;
 
-/// What may be given to h2 in one pass without asking.
+/// How much may be given to h2 in one pass without asking.
 const HURRY_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub struct Backlog {
     /// Answers of this pass: stream and length.
     recent: Vec<(u32, usize)>,
     recent_bytes: usize,
-    /// What h2 has of the answers of earlier passes, by stream.
+    /// What h2 still holds of answers of earlier passes, by stream.
     inside: FxHashMap<u32, usize>,
     inside_bytes: usize,
 }
@@ -33,7 +33,7 @@ impl Backlog {
         self.inside_bytes
     }
 
-    /// Ends a pass in which these frames of DATA were written.
+    /// Ends a pass; `written` are the DATA frames that went out in it.
     pub fn settle(&mut self, written: &mut Vec<(u32, usize)>) {
         let bytes: usize = written.iter().map(|(_, length)| length).sum();
         let is_even = written.len() == self.recent.len() && bytes == self.recent_bytes;
@@ -51,7 +51,7 @@ impl Backlog {
         self.recent_bytes = 0;
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     pub fn rest(&mut self) {
         self.recent.shrink_to_fit();
     }

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What Go's server says to HTTP/2 where it speaks HTTP/1.1 only.
+/// How Go's server answers HTTP/2 where it speaks only HTTP/1.1.
 const NO_HTTP2: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
@@ -70,7 +70,7 @@ async fn secure(
             transport.close().await;
             return None;
         }
-        // Whoever only looks whether the port is open is nothing to speak of.
+        // A port scan: it said nothing, and is not worth an incident.
         Ok(Ok(None) | Err(_)) => return None,
         Err(_) => {
             timed_out();
@@ -92,7 +92,7 @@ async fn secure(
         }
         Ok(Err((error, mut transport))) => {
             failed(reason_of(&error));
-            // What rustls said of it must not be lost by a reset.
+            // A reset must not destroy the alert that rustls has sent.
             transport.close().await;
             None
         }
@@ -110,7 +110,7 @@ fn reason_of(error: &io::Error) -> String {
     }
 }
 
-/// Whether the client speaks HTTP/2; None if it left before it said so, or speaks TLS.
+/// Whether the client speaks HTTP/2; None if it left before that was known, or speaks TLS.
 async fn read_protocol(io: &mut Io) -> Option<bool> {
     let mut start = BytesMut::with_capacity(HTTP2_PREFACE.len());
     loop {
@@ -134,7 +134,7 @@ async fn read_protocol(io: &mut Io) -> Option<bool> {
     Some(is_http2)
 }
 
-/// Takes a connection off the books however its task ends.
+/// Removes a connection from the lists, however its task ends.
 struct Registered {
     network: Rc<Network>,
     connection: Rc<Connection>,

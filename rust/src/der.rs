@@ -1,4 +1,4 @@
-//! As much of DER as certificates ask for: serial numbers, a common name, a revocation list.
+//! The part of DER that certificates need: serial numbers, a common name, a revocation list.
 //!
 //! Nothing here decides whether a certificate is genuine; rustls has done that before.
 
@@ -12,7 +12,7 @@ const EXPLICIT_VERSION: u8 = 0xA0;
 /// 2.5.4.3, the attribute "common name".
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// The values that follow each other in some DER.
+/// The values that follow each other in a piece of DER.
 #[derive(Clone, Copy)]
 struct Values<'a>(&'a [u8]);
 

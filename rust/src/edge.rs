@@ -41,7 +41,7 @@ const WRITABLE: u8 = 6;
 /// The largest window HTTP/2 knows.
 const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 
-/// A stream or HTTP request that the loop has heard of.
+/// A stream or HTTP request that the loop knows.
 struct OpenStream {
     pending: Arc<Pending>,
     is_http: bool,
@@ -126,7 +126,7 @@ impl NativeEdge {
         let bound = BoundSocket::new(address, ListenerFacts { number, kind, http1_only }, tls);
         let (bound, address) = bound.map_err(|error| {
             let reason = error.to_string();
-            // The number goes into the exception itself.
+            // The exception carries the error number itself.
             let reason = reason.split(" (os error").next().unwrap_or_default();
             let text = format!("cannot listen at {address}: {reason}");
             PyOSError::new_err((error.raw_os_error().unwrap_or(libc::EINVAL), text))
@@ -252,10 +252,6 @@ impl NativeEdge {
         Ok(())
     }
 
-    fn is_congested(&self) -> bool {
-        self.shared.room.is_scarce(&self.shared.limits)
-    }
-
     #[pyo3(signature = (call, is_long = false))]
     fn has_room(&self, call: Call, is_long: bool) -> bool {
         let shared = &self.shared;
@@ -346,7 +342,7 @@ impl NativeEdge {
     }
 
     fn is_quiet(&self) -> bool {
-        // In this order: a client that is no caller any more has queued its calls before.
+        // In this order: a client that may open no more calls has queued its last ones by then.
         self.shared.draining.load(Ordering::SeqCst)
             && self.shared.callers.load(Ordering::SeqCst) == 0
             && self.shared.inbox.lock().is_drained()
@@ -362,7 +358,7 @@ impl NativeEdge {
         }
     }
 
-    /// Keeps the list of sockets still while the process forks.
+    /// Holds the lock on the list of sockets while the process forks.
     fn before_fork(&self) {
         std::mem::forget(self.shared.descriptors.lock());
     }
@@ -400,7 +396,7 @@ impl NativeEdge {
         Ok(())
     }
 
-    /// Lets go of a stream or HTTP request that is over for the loop.
+    /// Forgets a stream or HTTP request that the loop has finished.
     fn forget(&self, call: Call) {
         let stream = self.streams.lock().remove(&call);
         if stream.is_some_and(|stream| stream.is_http)
@@ -411,7 +407,7 @@ impl NativeEdge {
         }
     }
 
-    /// Hands answers over, after counting what their clients have to take.
+    /// Hands answers over, after adding them to what their clients have to take.
     fn hand_over(&self, commands: Vec<Command>) {
         let inbox = self.shared.inbox.lock();
         let mut given = (0, (0, 0));
@@ -447,7 +443,7 @@ impl NativeEdge {
         self.shared.wakeup.close();
     }
 
-    /// Takes what arrived, and tells connections that stopped reading if they may go on.
+    /// Takes what arrived, and tells connections that stopped reading when they may go on.
     fn take(
         &self,
         calls_max: usize,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-/// Pieces of an answer that are sent as one.
+/// How many bytes of small pieces are sent as one.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
 
 /// How much of an answer is given to hyper at a time.
@@ -36,7 +36,7 @@ pub struct Exchanges {
     requests: u32,
     current: Option<Exchange>,
     ledger: Ledger,
-    /// A request's body broke off, and with it the connection.
+    /// A request's body broke off, so the connection ends.
     pub broken: bool,
 }
 
@@ -125,7 +125,7 @@ impl Exchanges {
             .is_some_and(|current| !current.ended && !current.is_paused && current.held < limit)
     }
 
-    /// Whether it is the client's turn to go on with a request's body.
+    /// Whether the client has to send more of a request's body.
     pub fn awaits_body(&self) -> bool {
         self.may_receive() && self.current.as_ref().is_some_and(|current| current.body.is_some())
     }
@@ -158,7 +158,7 @@ impl Exchanges {
         }
     }
 
-    /// Lets go of a request that is answered; returns whether one is being served.
+    /// Forgets a request that is answered; returns whether one is still being served.
     pub fn is_busy(&mut self) -> bool {
         // hyper drops the answer's body when it is done with it.
         if self.is_finished() && self.current.as_ref().is_some_and(|current| current.is_taken()) {
@@ -203,7 +203,7 @@ impl Exchanges {
         self.current.as_ref().is_none_or(|current| current.outgoing.borrow().ending.is_some())
     }
 
-    /// Ends the current exchange; the loop hears of it unless it has finished.
+    /// Ends the current exchange; the loop is told unless it has finished with it.
     pub fn end(&mut self) {
         if let Some(current) = self.current.take() {
             uncount(&self.network.shared.counters.calls_open, 1);
@@ -288,8 +288,8 @@ impl Outgoing {
         self.ending.get_or_insert(code);
     }
 
-    /// Takes the next piece, and small ones after it: each costs a chunk's head, and work of
-    /// whoever reads it. Of a long one only a part is taken, so that the rest is counted here.
+    /// Takes the next piece, and small ones after it: each would cost a chunk header, and work at
+    /// the reader. Of a long one only a part is taken, so that the rest is counted here.
     fn take(&mut self) -> Option<Bytes> {
         let mut piece = self.pieces.pop_front()?;
         if piece.len() > PIECE_BYTES_MAX {

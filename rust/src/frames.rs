@@ -1,6 +1,6 @@
 //! Follows HTTP/2's frames in the bytes that pass, by their headers alone.
 //!
-//! h2 answers pings and forgets resets by itself; what a client does with them is seen here.
+//! h2 answers pings and forgets resets by itself; this is where a client's use of them is counted.
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -18,7 +18,7 @@ const OVERHEAD_BYTES: usize = 256;
 /// What a header costs in memory besides its bytes, even if one byte refers to all of it.
 const FIELD_BYTES: usize = 128;
 
-/// How much of calls that nobody has taken in is read at once. Usually they are taken in soon.
+/// How much is read ahead while new calls have not been accepted. Usually that is soon.
 const CALLS_BYTES_MAX: usize = 256 * 1024;
 
 struct Frame {
@@ -74,7 +74,7 @@ impl Walker {
     }
 }
 
-/// What passed on a connection, until somebody takes note of it.
+/// What passed on a connection since it was last looked at.
 #[derive(Default)]
 pub struct Traffic {
     reading: Walker,
@@ -89,11 +89,11 @@ pub struct Traffic {
     answered: bool,
     /// Streams that the client reset.
     pub resets: Vec<u32>,
-    /// Bytes that new calls brought, and what they cost besides, until they are taken in.
+    /// Bytes that new calls brought, and their overhead, until the calls are accepted.
     pub calls_bytes: usize,
-    /// New calls are not taken in for now.
+    /// New calls are not accepted for now.
     pub held: bool,
-    /// Nothing was read because calls have to be taken in first.
+    /// Nothing was read because calls have to be accepted first.
     pub throttled: bool,
     /// DATA that was written: stream and length.
     pub data: Vec<(u32, usize)>,
@@ -117,14 +117,14 @@ impl Traffic {
         });
     }
 
-    /// Counts headers that came.
+    /// Counts headers that arrived.
     pub fn read_fields(&mut self, fields: usize) {
         self.calls_bytes += fields * FIELD_BYTES;
     }
 
-    /// Whether calls have to be taken in before more is read.
+    /// Whether calls have to be accepted before more is read.
     pub fn is_throttled(&mut self) -> bool {
-        // Calls that are held are not taken in, and what makes them go on has to be read.
+        // Calls that are held are not accepted, and what releases them has to be read.
         self.throttled = !self.held && self.calls_bytes > CALLS_BYTES_MAX;
         self.throttled
     }

@@ -24,7 +24,7 @@ const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc
 /// Length of the prefix of a message: a flag and four bytes of length.
 const PREFIX_BYTES: usize = 5;
 
-/// A call that is answered before the loop hears of it.
+/// A call that the edge answers itself, before the loop sees it.
 pub struct Refusal {
     pub http_status: StatusCode,
     pub code: i32,
@@ -89,7 +89,7 @@ pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Re
     Ok(CallHead { method, gzip: gzip?, timeout, metadata })
 }
 
-/// Whether messages may be in gzip; an encoding that nobody knows is refused.
+/// Whether messages may be in gzip; an unknown encoding is refused.
 fn parse_encoding(value: &[u8]) -> Result<bool, Refusal> {
     match value {
         b"identity" | b"" => Ok(false),
@@ -119,7 +119,7 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The client will send nothing more, and what it sent is no whole message.
+/// The client sends nothing more, and what it sent is not a whole message.
 pub fn cut_off(streaming: bool, partial_bytes: usize) -> Refusal {
     let text = if partial_bytes == 0 { "EOF" } else { "unexpected EOF" };
     refuse(if streaming { INTERNAL } else { UNKNOWN }, text.to_owned())
@@ -167,11 +167,11 @@ pub fn frame(payload: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// What comes next of a call's messages.
+/// What the body of a call holds next.
 pub enum Next {
     Message {
         message: Bytes,
-        /// How long it was when it came.
+        /// Its length on the wire.
         wire_bytes: usize,
         compressed: bool,
     },
@@ -187,7 +187,7 @@ pub struct MessageReader {
     message_bytes_max: usize,
     /// The beginning of a message whose rest has not arrived.
     partial: BytesMut,
-    /// What arrived last and is not cut yet.
+    /// What arrived last and is not yet cut into messages.
     chunk: Bytes,
 }
 
@@ -196,7 +196,7 @@ impl MessageReader {
         MessageReader { gzip, message_bytes_max, ..MessageReader::default() }
     }
 
-    /// Takes the bytes that follow; those before have been cut.
+    /// Takes the next bytes; all earlier ones have been cut into messages.
     pub fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty());
         self.chunk = chunk;
@@ -207,7 +207,7 @@ impl MessageReader {
         self.partial.len() + self.chunk.len()
     }
 
-    /// Returns the next complete message; a compressed one only if it may be unpacked.
+    /// Returns the next complete message; a compressed one only if `may_unpack`.
     pub fn next(&mut self, may_unpack: impl FnOnce() -> bool) -> Result<Next, Refusal> {
         if self.partial.is_empty() && self.chunk.len() >= PREFIX_BYTES {
             let length = self.check_prefix(self.chunk[..PREFIX_BYTES].try_into().expect("five"))?;
@@ -305,7 +305,7 @@ pub fn ok_trailers() -> HeaderMap {
     trailers
 }
 
-/// Adds how a call ended to trailers, or to the headers of an answer that has nothing else.
+/// Adds a call's outcome to trailers, or to the headers of an answer that consists of nothing else.
 pub fn add_status(trailers: &mut HeaderMap, code: i32, text: &str, extra: &[(String, String)]) {
     trailers.insert(GRPC_STATUS, HeaderValue::from(code));
     if !text.is_empty() {
@@ -316,7 +316,7 @@ pub fn add_status(trailers: &mut HeaderMap, code: i32, text: &str, extra: &[(Str
 
 pub fn append_all(headers: &mut HeaderMap, pairs: &[(String, String)]) {
     for (name, value) in pairs {
-        // The loop's own names and values; one that HTTP forbids is a mistake there.
+        // Names and values come from our own code; one that HTTP forbids is a bug there.
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
             headers.append(name, value);
         }

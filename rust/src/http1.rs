@@ -46,14 +46,14 @@ enum Stage {
     Closed,
 }
 
-/// What the client is waited for.
+/// What the client has to do next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// A request; only connections of a listener for HTTP/1.1 alone are closed for lack of one.
+    /// Send a request; only connections at listeners for HTTP/1.1 alone are closed for lack of one.
     Idle,
-    /// The rest of a request's headers.
+    /// Send the rest of a request's headers.
     Head,
-    /// More of its body.
+    /// Send more of its body.
     Body,
 }
 
@@ -113,7 +113,7 @@ impl Driver {
         polled
     }
 
-    /// What the client did not do in time.
+    /// What the client has failed to do in time, if anything.
     ///
     /// hyper's own timeout would close connections that are merely idle, too.
     fn missing(&mut self, cx: &mut Context<'_>) -> Option<Waiting> {
@@ -149,7 +149,7 @@ impl Driver {
         loop {
             match &mut self.stage {
                 Stage::Http(hyper) => {
-                    // Once to make room for what the socket has, once to take what came.
+                    // Once to make room for what the socket holds, once to take what was read.
                     self.exchanges.borrow_mut().poll_body(cx);
                     let polled = hyper.poll_without_shutdown(cx);
                     self.exchanges.borrow_mut().poll_body(cx);
@@ -184,7 +184,7 @@ impl Driver {
     }
 }
 
-/// Reads what fits into the queue. Ready: the connection is broken.
+/// Reads what fits into the queue. Ready means that the connection is broken.
 fn poll_raw_read(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<()> {
     while exchanges.may_receive() {
         let mut data = BytesMut::zeroed(RAW_READ_BYTES);
@@ -203,7 +203,7 @@ fn poll_raw_read(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -
     Poll::Pending
 }
 
-/// Writes what was sent. Ready: whether it is over, because it was finished or broke.
+/// Writes what was sent. Ready means that it is over: finished, or broken.
 fn poll_raw_write(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<bool> {
     while let Some(mut piece) = exchanges.take_piece() {
         while !piece.is_empty() {

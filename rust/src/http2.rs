@@ -32,13 +32,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
-/// What a stream's answer may hold inside h2; the rest waits where it is counted.
+/// How much of a stream's answer h2 may hold; the rest waits here, where it is counted.
 const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
 
-/// What is unpacked of compressed messages in one pass; one of them may go beyond.
+/// How much of compressed messages is unpacked in one pass; the last one may exceed it.
 const UNPACKED_BYTES_MAX: usize = 1024 * 1024;
 
-/// No deadline is farther away; what is farther never comes.
+/// Deadlines that are farther away than this never pass.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 const NO_SETTINGS: &str = "http2: no settings came in time";
@@ -78,24 +78,24 @@ struct Driver {
     /// When calls with a deadline have to be answered.
     deadlines: BTreeSet<(Instant, u32)>,
     alarm: Option<Pin<Box<Sleep>>>,
-    /// Streams that have something to send as soon as the socket takes what it has.
+    /// Streams that have something to send as soon as the socket has written what it holds.
     blocked: Vec<u32>,
-    /// What the loop said and the socket has no room for, and what clients are to take of it.
+    /// What the loop said and the socket has no room for, and what clients have to take of it.
     commands: VecDeque<Command>,
     commands_load: (usize, usize),
     ledger: Ledger,
-    /// What h2 was given since it last had the opportunity to write.
+    /// What h2 was given since it was last able to write.
     granted: usize,
     /// Streams that have a compressed message for which there was no room.
     packed: Vec<u32>,
-    /// Unary calls that nobody watches yet.
+    /// Unary calls that have no waker yet.
     young: Vec<u32>,
     link: Rc<RefCell<Link>>,
     arrivals: Arrivals,
     going_away: bool,
-    /// The client may open calls: it has not confirmed that it was told to open no more.
+    /// The client may open calls: it has not yet confirmed the request to open no more.
     is_caller: bool,
-    /// How long the client may take to begin with its settings.
+    /// How long the client may take to send its settings.
     patience: Option<Pin<Box<Sleep>>>,
     keepalive: Option<Keepalive>,
     last_read: Instant,
@@ -105,12 +105,12 @@ struct Driver {
     /// Sum of the streams' loads.
     load: Load,
     backlog: Backlog,
-    /// The client leaves so many answers unread that its new calls wait.
+    /// The client leaves so much unread that its new calls wait.
     clogged: bool,
 }
 
 impl Driver {
-    // Not part of `serve`, whose future would keep room for the parts and for the whole.
+    // Apart from `serve`, whose future would otherwise hold room for the parts and the whole.
     fn new(
         network: &Rc<Network>,
         connection: &Rc<Connection>,
@@ -214,13 +214,13 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Whether nothing more was read because of the calls that this pass took in.
+    /// Whether reading stopped because of the calls that this pass accepted.
     fn is_throttled(&self) -> bool {
         let mut link = self.link.borrow_mut();
         link.traffic.as_mut().is_some_and(|traffic| mem::take(&mut traffic.throttled))
     }
 
-    /// Lets compressed messages be unpacked in the next pass, if there is room for them then.
+    /// Lets compressed messages be unpacked in the next pass, if there is room by then.
     fn unpack(&mut self, cx: &Context<'_>) {
         if !self.packed.is_empty() && !self.link.borrow().is_paused() {
             for stream in std::mem::take(&mut self.packed) {
@@ -232,8 +232,8 @@ impl Driver {
 
     /// Notes that the client has heard that it may open no more calls.
     ///
-    /// With its GOAWAY h2 sends a ping; after the answer, which every call before it has
-    /// preceded, it sends another GOAWAY.
+    /// With its GOAWAY h2 sends a ping. The answer comes after every call that the client opened
+    /// before, and h2 sends a second GOAWAY then.
     fn look_for_confirmation(&mut self) {
         let confirmed = self.link.borrow().traffic.as_ref().is_some_and(|it| it.goaways > 1);
         if confirmed && std::mem::take(&mut self.is_caller) {
@@ -241,7 +241,7 @@ impl Driver {
         }
     }
 
-    /// Gives back what an idle connection does not need; there may be very many of them.
+    /// Frees memory that an idle connection does not need; there may be very many of them.
     fn rest(&mut self) {
         self.streams.shrink_to_fit();
         self.commands.shrink_to_fit();
@@ -258,14 +258,14 @@ impl Driver {
         matches!(drained, Poll::Ready(Err(_)))
     }
 
-    /// Takes in every new call, and moves bytes both ways; true if the connection is closed.
+    /// Accepts every new call, and moves bytes both ways; true if the connection is closed.
     fn accept_all(&mut self, cx: &mut Context<'_>) -> bool {
         let is_held = self.clogged || !self.socket_is_free();
         if let Some(traffic) = &mut self.link.borrow_mut().traffic {
             traffic.held = is_held;
         }
         if is_held {
-            // What opens the client's windows has to be read all the same.
+            // Frames that open the client's windows have to be read all the same.
             return self.h2.poll_closed(cx).is_ready();
         }
         loop {
@@ -328,7 +328,7 @@ impl Driver {
         offence.is_some()
     }
 
-    /// Whether the client does not answer when it is asked if it is there.
+    /// Whether the client has failed to answer a ping in time.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         if let Some(patience) = &mut self.patience {
             let greeted = self.link.borrow().traffic.as_ref().is_none_or(|traffic| traffic.greeted);
@@ -362,7 +362,7 @@ impl Driver {
         self.clogged = clogged;
     }
 
-    /// Counts what a stream keeps here; true if its message has to be turned away.
+    /// Counts what a stream keeps here; true if its message has to be refused.
     fn weigh(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         let (before, now) = (stream.load, stream.current_load());
@@ -469,7 +469,7 @@ impl Driver {
         id
     }
 
-    /// Applies what the loop said, as long as the socket takes what comes of it.
+    /// Applies what the loop said, as long as the socket has room for the result.
     fn apply_commands(&mut self) {
         let mut said = self.connection.commands.borrow_mut();
         for command in said.iter() {
@@ -529,8 +529,8 @@ impl Driver {
 
     /// Finds unary calls that the client gave up.
     ///
-    /// Most are answered before a waker would be worth its price. Only those that were there
-    /// before this pass and still are get one; the others are looked at once.
+    /// Most calls are answered before a waker would be worth its price: only those that are older
+    /// than this pass get one, the others are looked at once.
     fn watch_young(&mut self, known: usize) {
         let ready = self.ready.clone();
         let young = std::mem::take(&mut self.young);
@@ -544,7 +544,7 @@ impl Driver {
         }
     }
 
-    /// Takes a stream as far as it goes.
+    /// Drives a stream as far as it goes.
     fn drive(&mut self, id: u32) {
         let socket_is_free = self.socket_is_free();
         let Some(stream) = self.streams.get_mut(&id) else { return };
@@ -593,7 +593,8 @@ impl Driver {
             }
             let deadline = deadline.into();
             let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-            // An alarm that is too early costs one pass; setting it anew for each call more.
+            // An alarm that rings too early costs one pass; setting it anew for each call would
+            // cost more.
             if alarm.deadline() > deadline || alarm.is_elapsed() {
                 alarm.as_mut().reset(deadline);
             }
@@ -614,7 +615,7 @@ impl Driver {
         }
     }
 
-    /// Ends a call because too much of unfinished messages is here already.
+    /// Ends a call because there are too many bytes of incomplete messages already.
     fn turn_away(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.turn_away();
@@ -624,7 +625,7 @@ impl Driver {
         }
     }
 
-    /// Ends a call whose client gave it up.
+    /// Ends a call that the client gave up.
     fn give_up(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| stream.is_reported()) {
             self.event(id, EventDetail::Ended);
@@ -653,7 +654,7 @@ impl Driver {
     }
 }
 
-/// The runtime drops its tasks when the edge stops; the calls end then, too.
+/// When the edge stops, the runtime drops its tasks; the calls have to end then, too.
 impl Drop for Driver {
     fn drop(&mut self) {
         if self.is_caller {

@@ -14,7 +14,7 @@ const OVERHEAD_BYTES: usize = 256;
 pub trait Item {
     fn bytes(&self) -> usize;
 
-    /// Whether it asks for an answer, for which there has to be room.
+    /// Whether it needs an answer, and so room for one.
     fn asks(&self) -> bool;
 
     /// Whether it is a plain HTTP request.
@@ -56,7 +56,7 @@ impl Item for Event {
     }
 }
 
-/// What was taken of a connection's queue.
+/// What was taken from a connection's queue.
 #[derive(Default)]
 pub struct Freed {
     pub cost: usize,
@@ -65,9 +65,9 @@ pub struct Freed {
 
 struct Lane<T> {
     queues: FxHashMap<u32, VecDeque<T>>,
-    /// Connections that have something, the next one first.
+    /// Connections that have something to take, the next one first.
     turns: VecDeque<u32>,
-    /// Connections that have something for whose answer there is no room.
+    /// Connections whose next item needs room for an answer, which there is not.
     parked: Vec<u32>,
 }
 
@@ -84,7 +84,7 @@ impl<T: Item> Lane<T> {
         }
         let queue = self.queues.entry(connection).or_default();
         if queue.is_empty() {
-            // One that is parked has something, so this one is not.
+            // An empty queue had no turn and was not parked.
             self.turns.push_back(connection);
             *queue = items.into();
         } else {
@@ -116,7 +116,7 @@ impl<T: Item> Lane<T> {
             let mut freed_here = Freed::default();
             let is_full = !has_room(connection);
             for _ in 0..TURN_CALLS.min(calls_max - taken.len()) {
-                // One HTTP request a turn: how many there are decides about the next.
+                // One HTTP request a turn: the number of open ones decides about the next.
                 let is_http = freed_here.http_calls > 0 && queue.front().is_some_and(Item::is_http);
                 if is_http || is_full && queue.front().is_some_and(Item::asks) {
                     break;
@@ -154,8 +154,8 @@ impl Inbox {
         self.connections.insert(number, connection);
     }
 
-    /// Forgets a connection and its requests, whose answers nobody awaits. Events stay: the
-    /// loop has to hear that its streams ended.
+    /// Forgets a connection and its requests, whose answers nobody waits for. Events stay: the loop
+    /// has to be told that its streams ended.
     pub fn close(&mut self, number: u32) {
         self.connections.remove(&number);
         self.unary.queues.remove(&number);
@@ -181,14 +181,14 @@ impl Inbox {
         self.unary.turns.is_empty() && self.events.turns.is_empty()
     }
 
-    /// Whether there is nothing that only waits for room, either.
+    /// Whether there is nothing at all, not even items that wait for room.
     pub fn is_drained(&self) -> bool {
         self.is_empty() && self.unary.parked.is_empty() && self.events.parked.is_empty()
     }
 
-    /// Takes at most so many items and about so many bytes, half of them of each kind while
-    /// both wait. What asks for an answer stays while there is no room for it. `freed` hears which
-    /// connection's queue became shorter, and by what.
+    /// Takes at most so many items and about so many bytes, half of them of each kind while both
+    /// wait. Items that need an answer stay while there is no room for it. `freed` is called with
+    /// every connection whose queue became shorter, and by how much.
     pub fn take(
         &mut self,
         calls_max: usize,

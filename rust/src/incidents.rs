@@ -1,4 +1,5 @@
-//! What clients were refused or held back for: counted, and the last of each kind kept to be told.
+//! Why clients were refused or held back: all are counted, and the last of each kind is kept for
+//! the log.
 //!
 //! One of each kind is kept until the loop takes it, with how many there were, so that a flood
 //! costs as little memory as a single one.
@@ -62,7 +63,7 @@ impl Incidents {
         let count = recent.as_ref().map_or(0, |recent| recent.count) + 1;
         let (name, peer) = (NAMES[place], peer.to_owned());
         *recent = Some(Recent { name, listener, peer, text, count });
-        // What is counted can be taken, so it is counted last.
+        // The counter comes last, so that whatever is counted can be taken already.
         self.totals[place].fetch_add(1, Ordering::Relaxed);
     }
 

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-/// Gathered bytes above which nothing more is taken until the socket accepts some.
+/// Once this much is gathered, nothing more is taken until the socket accepts some.
 pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 
 /// A piece this large goes to the socket directly: copying it would cost more than a call.
@@ -60,7 +60,7 @@ impl Socket {
         }
     }
 
-    /// Writes what TLS has encrypted and kept.
+    /// Writes what TLS has encrypted but not sent.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Socket::Plain(_) => Poll::Ready(Ok(())),
@@ -83,17 +83,17 @@ pub struct Link {
     prefix: Bytes,
     gathered: Vec<u8>,
     written: usize,
-    /// Bytes read since somebody last set this to zero.
+    /// Bytes read since this was last set to zero.
     pub read: usize,
     connection: Rc<Connection>,
     shared: Arc<Shared>,
     filter: Option<Box<AuthorityFilter>>,
-    /// What passes, if it is HTTP/2.
+    /// The frames that pass, if it is HTTP/2.
     pub traffic: Option<Box<Traffic>>,
 }
 
 impl Link {
-    /// Bytes the socket has not taken.
+    /// Bytes the socket has not accepted yet.
     pub fn waiting(&self) -> usize {
         self.gathered.len() - self.written
     }
@@ -108,12 +108,12 @@ impl Link {
         }
     }
 
-    /// Says something that is not HTTP's own.
+    /// Sends bytes that do not come from the HTTP library.
     pub fn say(&mut self, data: &[u8]) {
         self.gathered.extend_from_slice(data);
     }
 
-    /// Says why the connection ends, if it can be said.
+    /// Tells the client why the connection ends, where the protocol has words for it.
     pub fn go_away(&mut self, last_stream: u32, reason: u32, text: &str) {
         let frame =
             self.traffic.as_ref().and_then(|traffic| traffic.go_away(last_stream, reason, text));
@@ -138,7 +138,7 @@ impl Link {
         Poll::Ready(Ok(()))
     }
 
-    /// Closes in peace: writes the last bytes, then reads until the client has closed, too.
+    /// Closes gracefully: writes the last bytes, then reads until the client has closed, too.
     ///
     /// A socket closed with unread bytes is reset, and the client may lose what it was sent.
     fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -149,14 +149,14 @@ impl Link {
 
     /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
     ///
-    /// A client whose calls are held is read from all the same: what it queued waits until it
-    /// takes its answers, and that it does is heard here.
+    /// A client whose calls are held is read from all the same: they wait until it takes its
+    /// answers, and reading is how we learn that it does.
     pub fn is_paused(&self) -> bool {
         if self.traffic.as_ref().is_some_and(|traffic| traffic.held) || !self.is_over() {
             return false;
         }
         self.connection.shared.paused.store(true, Ordering::SeqCst);
-        // Whoever lowered it meanwhile may not have seen the flag.
+        // Whoever took bytes off the queue meanwhile may not have seen the flag.
         self.is_over()
     }
 
@@ -166,7 +166,7 @@ impl Link {
     }
 }
 
-/// Says goodbye to a client whose connection is over, however it ended.
+/// Closes a connection that is over, however it ended.
 pub async fn farewell(link: &RefCell<Link>) {
     let _ = timeout(FAREWELL_MAX, poll_fn(|cx| link.borrow_mut().poll_farewell(cx))).await;
 }
@@ -196,7 +196,7 @@ impl Io {
         self.0.clone()
     }
 
-    /// Prepares for HTTP/2, whose clients name strange authorities.
+    /// Prepares for HTTP/2, whose clients may send invalid authorities.
     pub fn expect_http2(&mut self) {
         let link = &mut *self.0.borrow_mut();
         link.traffic = Some(Box::default());
@@ -224,7 +224,7 @@ impl AsyncRead for Io {
             return Poll::Ready(Ok(()));
         }
         if link.traffic.as_mut().is_some_and(|traffic| traffic.is_throttled()) {
-            // The connection's driver goes on as soon as it has taken calls in.
+            // The connection's driver reads on as soon as it has accepted calls.
             return Poll::Pending;
         }
         if link.is_paused() {

@@ -19,7 +19,7 @@ const BACKLOG: i32 = 4096;
 /// Silence after which the system asks whether the client's machine is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Accepting failed for lack of descriptors or memory: how long to leave it alone.
+/// How long to pause after accepting failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 enum Bound {
@@ -27,11 +27,11 @@ enum Bound {
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// What a connection has from its listener.
+/// What a connection inherits from its listener.
 #[derive(Clone, Copy)]
 pub struct ListenerFacts {
     pub number: usize,
-    /// Whose share of the connections its clients take.
+    /// Which kind's share of the connections its clients count towards.
     pub kind: usize,
     pub http1_only: bool,
 }
@@ -71,7 +71,7 @@ impl BoundSocket {
         let socket =
             socket2::Socket::new(Domain::for_address(resolved), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
-        // Sockets that are accepted have it from here.
+        // Accepted sockets inherit this.
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket.set_tcp_keepalive(&keepalive)?;
         socket.bind(&resolved.into())?;
@@ -94,7 +94,7 @@ fn remove_stale_socket(path: &PathBuf) -> io::Result<()> {
     }
 }
 
-/// Removes a socket's file with its listener, unless this is a fork's copy.
+/// Removes a socket's file together with its listener, except in a forked child.
 struct SocketFile(Option<PathBuf>, u32);
 
 impl Drop for SocketFile {
@@ -159,7 +159,7 @@ async fn wait_for_room(network: &Network, listener: ListenerFacts) {
     }
 }
 
-/// Keeps a listening socket on the books; dropped after the socket.
+/// Counts a listening socket as open; dropped after the socket.
 pub struct Listening {
     network: Rc<Network>,
     descriptor: RawFd,

@@ -71,7 +71,7 @@ impl LogWriter {
         !self.queue.state.lock().finished.is_empty()
     }
 
-    /// Ends the thread after the write that is under way; those behind it are not begun.
+    /// Ends the thread after the write in progress; those behind it are not begun.
     pub fn stop(&self) {
         self.queue.state.lock().stopping = true;
         self.queue.changed.notify_one();
@@ -102,7 +102,7 @@ fn run(queue: &Queue, wakeup: &Wakeup) {
     }
 }
 
-/// Returns 0, or the error's number.
+/// Returns 0, or the errno.
 fn perform(write: &Write) -> i32 {
     let mut written = 0;
     while written < write.data.len() {

@@ -33,18 +33,18 @@ thread_local! {
 /// The network thread's own state; only that thread ever sees it.
 pub struct Network {
     pub shared: Arc<Shared>,
-    /// Connections that can be told something, by number.
+    /// Connections that can be given commands, by number.
     connections: RefCell<FxHashMap<u32, Rc<Connection>>>,
     connections_made: Cell<u32>,
-    /// Sockets that are open, even if they only say goodbye, by kind of listener.
+    /// Open sockets, including those that are only being closed, by kind of listener.
     connections_open: [Cell<usize>; LISTENER_KINDS],
     listeners: RefCell<Vec<AbortHandle>>,
-    /// Listening sockets that are open; one that is aborted is closed a little later.
+    /// Open listening sockets; an aborted one is closed a little later.
     listeners_open: Cell<usize>,
     main: RefCell<Option<Waker>>,
     pub draining: Cell<bool>,
     stopping: Cell<bool>,
-    /// Told whenever a connection closes, for listeners that wait at the limit.
+    /// Notified whenever a connection closes, for listeners that wait at the limit.
     pub closed: Notify,
 }
 
@@ -63,7 +63,7 @@ pub struct Connection {
     pub shared: Arc<ConnectionShared>,
     pub commands: RefCell<VecDeque<Command>>,
     pub waker: RefCell<Option<Waker>>,
-    /// It leaves too much unread, and has to end.
+    /// It leaves too much unread, and has to be ended.
     pub expelled: Cell<bool>,
     descriptor: RawFd,
 }
@@ -142,7 +142,7 @@ fn before_sleep() {
         loop {
             network.dispatch();
             outbox.set_network_asleep(true);
-            // What was said before the loop could see that we sleep must not wait for it.
+            // Commands given before the loop could see that this thread sleeps must not wait.
             if !outbox.is_filled() {
                 break;
             }
@@ -152,7 +152,7 @@ fn before_sleep() {
     });
 }
 
-/// Lets a future that stays on this thread pass for one that may move.
+/// Lets a future that stays on this thread be treated as one that may move.
 struct Here<F>(F);
 
 // A single-threaded runtime polls and drops its tasks on the thread that runs it.
@@ -203,7 +203,7 @@ impl Network {
                 connection.commands.borrow_mut().extend(command);
                 connection.wake();
             }
-            // A call that is marked after its connection broke ends all the same.
+            // A call that is marked after its connection broke is reported as ended all the same.
             (None, Some(Command::MarkWaiting { call })) => {
                 let ended = Event { call, detail: EventDetail::Ended };
                 let mut inbox = self.shared.inbox.lock();
@@ -243,7 +243,7 @@ impl Network {
         self.note_if_drained();
     }
 
-    /// Takes a listener off the books; its socket is closed.
+    /// Counts a listener as closed.
     pub fn forget_listener(&self) {
         self.listeners_open.set(self.listeners_open.get() - 1);
         self.note_if_drained();
@@ -258,7 +258,7 @@ impl Network {
         }
     }
 
-    /// Notes that one client less may open calls.
+    /// Notes that one client fewer may open calls.
     pub fn lose_caller(&self) {
         let before = self.shared.callers.fetch_sub(1, Ordering::SeqCst);
         if before == 1 && self.draining.get() {
@@ -271,7 +271,7 @@ impl Network {
         self.shared.wakeup.note();
     }
 
-    /// Takes a new client in and serves it until it is gone.
+    /// Accepts a new client and serves it until it is gone.
     pub fn serve(self: &Rc<Self>, transport: Transport, origin: Origin) {
         let descriptor = transport.descriptor();
         self.connections_made.set(self.connections_made.get().wrapping_add(1));
@@ -304,7 +304,7 @@ impl Network {
         spawn(connection::serve(self.clone(), connection, transport));
     }
 
-    /// Ends a connection for the loop: what is said to it from now on goes nowhere.
+    /// Ends a connection as far as the loop is concerned: later commands for it have no effect.
     pub fn detach(&self, connection: &Connection, commands: impl Iterator<Item = Command>) {
         self.connections.borrow_mut().remove(&connection.number);
         let said = std::mem::take(&mut *connection.commands.borrow_mut());
@@ -313,7 +313,7 @@ impl Network {
         }
     }
 
-    /// Takes a connection off the books; its socket is closed.
+    /// Removes a connection whose socket is closed from all lists.
     pub fn forget(&self, connection: &Connection) {
         self.detach(connection, std::iter::empty());
         self.shared.inbox.lock().close(connection.number);
@@ -324,7 +324,7 @@ impl Network {
         uncount(&self.shared.counters.connections_open, 1);
         let open = &self.connections_open[connection.listener.kind];
         open.set(open.get() - 1);
-        // Each waits for connections of its own kind.
+        // Each listener waits for connections of its own kind.
         self.closed.notify_waiters();
         self.note_if_drained();
     }

@@ -1,6 +1,6 @@
 //! How much a client may ping and cancel, and how long it may be silent.
 //!
-//! The rules about pings are those of grpc-go, whose clients know the word `too_many_pings`.
+//! The rules for pings are those of grpc-go, whose clients understand `too_many_pings`.
 
 use h2::{Ping, PingPong};
 use std::future::Future;
@@ -46,8 +46,8 @@ impl Pings {
 
 /// Counts calls that were cancelled soon after they began, second by second.
 ///
-/// Streams are numbered in order, so a call is young if its number is above what was the
-/// highest when the second before began.
+/// Streams are numbered in order, so a call is young if its number is above the one that was
+/// highest at the beginning of the previous second.
 pub struct Resets {
     since: Instant,
     old: u32,
@@ -66,7 +66,7 @@ impl Resets {
 
     /// Judges calls that were cancelled now; true if they are too many.
     ///
-    /// `highest` is the highest stream's number before them.
+    /// `highest` is the highest stream number before them.
     pub fn are_too_many(&mut self, resets: &[u32], highest: u32, max: usize, now: Instant) -> bool {
         let passed = now - self.since;
         if passed > SECOND {
@@ -78,7 +78,7 @@ impl Resets {
     }
 }
 
-/// Asks a silent client whether it is still there.
+/// Sends a ping to a silent client.
 pub struct Keepalive {
     interval: Duration,
     timeout: Duration,
@@ -94,9 +94,10 @@ impl Keepalive {
         Keepalive { interval, timeout, ping, asked: None, alarm, is_set: false }
     }
 
-    /// Does what is due; true if the client has not answered. Anything it sends is an answer.
+    /// Does what is due; true if the client has not answered. Anything that it sends counts as an
+    /// answer.
     pub fn poll(&mut self, cx: &mut Context<'_>, last_read: Instant) -> bool {
-        // Looking at an alarm that is set costs more than looking whether it went off.
+        // Polling a timer costs more than asking whether it has gone off.
         while !self.is_set || self.alarm.is_elapsed() {
             if self.alarm.as_mut().poll(cx).is_pending() {
                 self.is_set = true;
@@ -108,7 +109,7 @@ impl Keepalive {
                 Some(asked) if last_read < asked => return true,
                 _ if last_read + self.interval > now => last_read + self.interval,
                 _ => {
-                    // Takes the answer to the last one, without which there is no next.
+                    // Takes the answer to the previous ping; h2 sends no other one before that.
                     let _ = self.ping.poll_pong(cx);
                     let _ = self.ping.send_ping(Ping::opaque());
                     self.asked = Some(now);

@@ -1,7 +1,7 @@
-//! Which streams of a connection can go on: wakers that remember whom they woke.
+//! Which streams of a connection can go on: wakers that note the stream they woke.
 //!
-//! A connection may carry thousands of idle watches; looking at each on every pass would make
-//! a pass cost as much as all of them.
+//! A connection may carry thousands of idle watches; visiting each of them on every pass would be
+//! far too slow.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Ready {
     pub fn push(&self, stream: u32) {
         let mut state = self.state.lock();
         state.streams.push(stream);
-        // Waking a running task would only make it run once more for nothing.
+        // Waking a running task would only make it run once more in vain.
         if !state.running
             && let Some(task) = &state.task
         {

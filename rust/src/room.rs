@@ -1,7 +1,7 @@
-//! What clients leave unread: accounts of what the loop has given for them and they have not taken.
+//! What clients leave unread: accounts of what the loop has sent them and they have not taken.
 //!
 //! The loop adds to an account before it hands an answer over, so that it knows at once whether
-//! there is room for the next one; the network thread takes off what is gone, once per pass.
+//! there is room for the next one; the network thread subtracts what has left, once per pass.
 //! Messages of streams have an account of their own: each stream is held back by itself, and no
 //! call waits for them unless the server as a whole has too much.
 
@@ -15,10 +15,10 @@ use std::time::Instant;
 pub struct Account {
     answers: AtomicUsize,
     streams: AtomicUsize,
-    /// How much it ever took, and how much that was when this was last looked at.
+    /// How much it ever took, and how much that was at the last check.
     taken: AtomicUsize,
     taken_before: AtomicUsize,
-    /// There was more than it may leave when this was last looked at.
+    /// It left more than it may at the last check.
     was_behind: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ impl Account {
         self.answers() + self.streams.load(Ordering::SeqCst)
     }
 
-    /// What was taken since the last time.
+    /// What was taken since the last check.
     fn progress(&self) -> usize {
         let taken = self.taken.load(Ordering::Relaxed);
         taken.wrapping_sub(self.taken_before.swap(taken, Ordering::Relaxed))
@@ -44,25 +44,25 @@ pub struct Room {
     total: AtomicUsize,
     /// The loop waits for room.
     wanted: AtomicBool,
-    /// There is room again, which the loop has not been told.
+    /// There is room again, and the loop has not been told yet.
     news: AtomicBool,
     look: Mutex<Option<Look>>,
 }
 
 impl Room {
-    /// Whether there may be a connection without room.
-    pub fn is_scarce(&self, limits: &Limits) -> bool {
+    /// Whether any connection may be without room.
+    fn is_scarce(&self, limits: &Limits) -> bool {
         self.total.load(Ordering::SeqCst) > limits.connection_unread_bytes_max
     }
 
-    /// Whether an answer for a client may be made; a long one waits as soon as the server as a
-    /// whole has too much, others only for clients that are behind.
+    /// Whether an answer to a client may be made. A long one waits as soon as all clients together
+    /// leave too much unread; others wait only if their own client is behind.
     pub fn has_room(&self, limits: &Limits, account: &Account, is_long: bool) -> bool {
         if self.is_free(limits, account, is_long) {
             return true;
         }
         self.wanted.store(true, Ordering::SeqCst);
-        // Whoever made room meanwhile may not have seen that it is wanted.
+        // Whoever made room meanwhile may not have seen that the loop waits for it.
         self.is_free(limits, account, is_long)
     }
 
@@ -84,18 +84,18 @@ impl Room {
         self.total.fetch_add(answers + streams, Ordering::SeqCst);
     }
 
-    /// Takes off all of a connection that is gone.
+    /// Subtracts everything of a connection that is gone.
     pub fn close(&self, shared: &Shared, account: &Account) {
         self.total.fetch_sub(account.unread(), Ordering::SeqCst);
         self.tell(shared);
     }
 
-    /// Whether the loop has to look again; asked when it goes to sleep.
+    /// Whether there is new room that the loop has to know of; asked when it goes to sleep.
     pub fn take_news(&self) -> bool {
         self.news.swap(false, Ordering::SeqCst)
     }
 
-    /// Lets the loop look again before it sleeps, if it waits for room.
+    /// Makes the loop check again before it sleeps, if it waits for room.
     pub fn remind(&self) -> bool {
         let is_wanted =
             self.wanted.load(Ordering::SeqCst) && self.wanted.swap(false, Ordering::SeqCst);
@@ -121,10 +121,10 @@ impl Room {
         !self.is_scarce(limits) || self.has_room(limits, &connection.account, false)
     }
 
-    /// Finds whom to end: clients that are behind and take nothing, and as long as all together
+    /// Finds the clients to end: those that are behind and take nothing, and while all together
     /// leave too much, those that take least of what they have, until half of the limit is free.
     ///
-    /// Each was so the last time, too, which is at least `unread_max` ago.
+    /// A client is ended only if the same was true at the last check, at least `unread_max` ago.
     pub fn offenders(&self, shared: &Shared) -> Vec<u32> {
         let limits = &shared.limits;
         let mut look = self.look.lock();
@@ -158,7 +158,7 @@ impl Room {
                 slow.push((taken, unread, number));
             }
         }
-        // Those that need longest for the rest, first.
+        // First those that would need longest for the rest.
         slow.sort_by_key(|(taken, unread, _)| std::cmp::Reverse(unread / (taken + 1)));
         for (_, unread, number) in slow {
             if excess == 0 {
@@ -171,13 +171,13 @@ impl Room {
     }
 }
 
-/// When it was last looked at who is behind.
+/// The last check for clients that are behind.
 struct Look {
     at: Instant,
     was_over: bool,
 }
 
-/// What a connection's driver has been given and not yet taken off its account.
+/// What a connection's driver was given and has not yet subtracted from its account.
 #[derive(Default)]
 pub struct Ledger {
     answers: usize,
@@ -191,9 +191,9 @@ impl Ledger {
         self.streams += streams;
     }
 
-    /// Takes off what is gone: all but what is still here.
+    /// Subtracts what has left: all but what is still here.
     pub fn settle(&mut self, shared: &Shared, account: &Account, here: (usize, usize)) {
-        // A unary call may be answered like a stream: it has left the account as such, then.
+        // A unary call may be answered like a stream, and was then counted as one.
         let answers = self.answers.saturating_sub(here.0);
         let streams = self.streams.saturating_sub(here.1);
         if answers + streams > 0 {

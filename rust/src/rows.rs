@@ -1,8 +1,8 @@
 //! Many rows a call, between etcd's pages, our database file and the index.
 //!
-//! `kvorum.backend.native` documents the functions. Each takes what is exactly as usual and leaves
-//! everything else, damage above all, to the Python that it stands in for: that one knows what to
-//! say. So nothing here has an error of its own.
+//! `kvorum.backend.native` documents the functions. Each handles rows in their usual form and
+//! leaves everything else, damage above all, to the Python code that it replaces, which has the
+//! error messages. So nothing here has an error of its own.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyList, PyTuple};
@@ -28,7 +28,7 @@ const BYTEARRAY_FROM_BYTES: usize = 600;
 fn crc32c(checksum: u32, data: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the processor has the instructions.
+        // SAFETY: the processor was found to have the instructions.
         return unsafe { crc32c_sse42(checksum, data) };
     }
     crc32c_table(checksum, data)
@@ -80,7 +80,7 @@ fn revision_of(row_key: &[u8]) -> Option<u128> {
     Some(u128::from(main) << 32 | u128::from(sub) << 1 | u128::from(is_tombstone))
 }
 
-/// A value without its checksum, if that fits.
+/// A value without its checksum, if the checksum is right.
 fn opened<'a>(row_key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (value, checksum) = sealed.split_at_checked(sealed.len().checked_sub(CHECKSUM_BYTES)?)?;
     let expected = crc32c(crc32c(0, row_key), value);
@@ -97,7 +97,7 @@ struct KeyValue<'a> {
     lease: u64,
 }
 
-/// Read a number of as few bytes as it needs.
+/// Read a varint in its shortest form.
 fn varint(data: &[u8], offset: &mut usize) -> Option<u64> {
     let mut number = 0;
     for shift in (0..70).step_by(7) {
@@ -114,7 +114,7 @@ fn varint(data: &[u8], offset: &mut usize) -> Option<u64> {
     None
 }
 
-/// Read the one form of a `KeyValue` with a key: fields in order, those that are zero left out.
+/// Read the canonical form of a `KeyValue` with a key: fields in order, zero ones left out.
 fn key_value(data: &[u8]) -> Option<KeyValue<'_>> {
     let mut found = KeyValue::default();
     let mut offset = 0;
@@ -192,7 +192,7 @@ fn leaf(
             return None;
         }
         last = key;
-        // A row without a value is the mark that a restored snapshot raised its revision by.
+        // A row without a value marks the revision to which a restored snapshot was raised.
         if !value.is_empty() {
             let kv = key_value(value)?;
             if revision & 1 == 0 && u128::from(kv.modified) != revision >> 32 {
@@ -313,8 +313,8 @@ pub fn leaves_of_rows<'py>(
     Ok(Some((PyBytes::new(py, &pages), children, done)))
 }
 
-/// Give a history one more revision, as `kvorum.mvcc.history.appended` does; None if it grew where
-/// it is.
+/// Append a revision to a history, as `kvorum.mvcc.history.appended` does; None if it grew in
+/// place.
 fn appended<'py>(entry: &Bound<'py, PyAny>, revision: u128) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = entry.py();
     let record = record_of(revision);

@@ -79,8 +79,8 @@ pub struct Methods {
 
 /// Subscribed metadata of one request: (place among the subscribed keys, first value).
 ///
-/// Values are shared with whoever decoded them: a client may refer to one of its values with a
-/// single byte, as often as it likes.
+/// Values are shared with the header table: with a single byte a client may refer to a long value,
+/// as often as it likes.
 pub type Metadata = Option<Box<[(usize, HeaderValue)]>>;
 
 pub fn metadata_bytes(metadata: &Metadata) -> usize {
@@ -114,7 +114,7 @@ pub struct HttpRequest {
     pub listener: usize,
     pub method: String,
     pub target: String,
-    /// Those that somebody reads: place among the subscribed names, and value.
+    /// Subscribed headers: place among the subscribed names, and value.
     pub headers: Vec<(usize, HeaderValue)>,
     pub pending: Arc<Pending>,
 }
@@ -129,7 +129,7 @@ impl HttpRequest {
         let mut headers = Vec::new();
         for (place, name) in shared.http_headers.iter().enumerate() {
             headers.extend(parts.headers.get_all(name).iter().map(|value| (place, value.clone())));
-            // HTTP/2 has the host in its authority; whoever reads headers looks for `host`.
+            // HTTP/2 carries the host in its authority; the loop expects it in `host`.
             if *name == HOST
                 && !parts.headers.contains_key(HOST)
                 && let Some(authority) = parts.uri.authority()
@@ -166,12 +166,12 @@ pub struct Event {
 #[derive(Default)]
 pub struct Pending {
     pub bytes: AtomicUsize,
-    /// The bytes reached the mark at which their falling below it is reported.
+    /// The bytes reached the threshold; the loop will be told when they fall below it.
     pub reached_mark: AtomicBool,
 }
 
 impl Pending {
-    /// Notes that bytes left. An answer to a unary call was not counted when it was given.
+    /// Notes that bytes left. The answer to a unary call was not counted.
     pub fn sent(&self, bytes: usize) {
         let less = |pending: usize| Some(pending.saturating_sub(bytes));
         let _ = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
@@ -185,7 +185,7 @@ impl Pending {
     }
 }
 
-/// What the loop says to a connection, or to all of them.
+/// A command of the loop to a connection, or to all of them.
 pub enum Command {
     Reply {
         call: Call,
@@ -215,7 +215,7 @@ pub enum Command {
     MarkWaiting {
         call: Call,
     },
-    /// A stream's message was taken; its bytes may be sent anew.
+    /// A stream's message was taken; the client may send as many bytes again.
     Release {
         call: Call,
         bytes: usize,
@@ -253,7 +253,7 @@ impl Command {
         }
     }
 
-    /// What it brings to be taken by the client: as an answer, and as messages of a stream.
+    /// How many bytes it gives the client to take: as an answer, and as messages of a stream.
     pub fn load(&self) -> (usize, usize) {
         match self {
             Command::Reply { result: Ok(message), .. } => (message.len(), 0),
@@ -265,17 +265,17 @@ impl Command {
     }
 }
 
-/// What the loop may know of a connection.
+/// What the loop may look up about a connection.
 pub struct ConnectionShared {
     pub peer: String,
-    /// The certificate that the client has shown, if it was asked for one.
+    /// The certificate that the client has shown, if one was asked for.
     pub certificate: OnceLock<Bytes>,
     /// Bytes received and not polled.
     pub queued: AtomicUsize,
     /// Reading stopped because of a limit; `poll` has to say when it may go on.
     pub paused: AtomicBool,
     pub account: Account,
-    /// HTTP requests that the loop has and did not answer; the loop's side alone counts them.
+    /// HTTP requests that the loop has not answered; counted by the loop's thread alone.
     pub http_calls: AtomicUsize,
 }
 
@@ -363,16 +363,16 @@ pub struct Shared {
     /// Every socket, so that a forked child can close its copies.
     pub descriptors: Mutex<HashSet<RawFd>>,
     pub draining: AtomicBool,
-    /// HTTP/2 connections whose clients may open calls.
+    /// HTTP/2 connections whose clients may still open calls.
     pub callers: AtomicUsize,
     pub drained: AtomicBool,
-    /// The loop has not been told how far draining is.
+    /// There is progress in draining that the loop has not been told.
     pub drain_news: AtomicBool,
 }
 
 impl Shared {
-    /// What a connection may have queued: less if all together have too much, so that those who
-    /// queue little are still served.
+    /// How much a connection may have queued: less if all together have too much, so that those
+    /// that queue little are still served.
     pub fn queued_bytes_max(&self) -> usize {
         let limits = &self.limits;
         match self.queued.load(Ordering::SeqCst) > limits.queued_bytes_max {
@@ -381,7 +381,7 @@ impl Shared {
         }
     }
 
-    /// What each connection may have of something that all share.
+    /// A connection's share of something that all share.
     pub fn share_of(&self, bytes: usize) -> usize {
         bytes / (self.counters.connections_open.load(Ordering::Relaxed).max(1) as usize)
     }

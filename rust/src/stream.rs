@@ -42,7 +42,7 @@ struct Ending {
 pub enum Progress {
     /// It goes on when its waker is called.
     Waiting,
-    /// It goes on when the socket has taken what it has.
+    /// It goes on when the socket has written what it holds.
     Blocked,
     Done,
     /// The client reset it.
@@ -55,21 +55,21 @@ pub struct Stream {
     pub method: u32,
     pub metadata: Metadata,
     pub deadline: Option<Instant>,
-    /// The loop wants to hear if this unary call ends early.
+    /// The loop wants to be told if this unary call ends early.
     pub waiting: bool,
     pub pending: Arc<Pending>,
-    /// The answer to this request has no body, whatever is said of it.
+    /// The answer to this request has no body, whatever its headers say.
     pub bodiless: bool,
     body: Option<RecvStream>,
     reader: MessageReader,
     answer: Answer,
-    /// Received bytes that were not given back to the client's window.
+    /// Received bytes that were not yet given back to the client's window.
     owed: usize,
-    /// What is to be sent before the stream ends, and how long that is.
+    /// What is to be sent before the stream ends, and its length.
     pieces: VecDeque<Bytes>,
     pieces_bytes: usize,
     ending: Option<Ending>,
-    /// What was sent has had its chance to leave before the stream is reset.
+    /// Everything sent has had its chance to leave before the stream is reset.
     breaking: bool,
     waker: Option<Waker>,
     /// What the connection counts for this stream.
@@ -79,15 +79,15 @@ pub struct Stream {
 /// Bytes that a call keeps here.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Of a message that is not complete.
+    /// Bytes of an incomplete message.
     pub partial: usize,
-    /// Of an answer that the client does not take.
+    /// Bytes of an answer that the client does not take.
     pub unread: usize,
-    /// The same of a stream's messages.
+    /// Bytes of a stream's messages that the client does not take.
     pub streamed: usize,
 }
 
-/// How far the client's bytes were taken in.
+/// How far the client's bytes were processed.
 pub enum Received {
     All,
     /// A compressed message has to wait until there is room for it.
@@ -96,7 +96,7 @@ pub enum Received {
     Reset,
 }
 
-/// Answers a call that is not taken in.
+/// Answers a call that is refused.
 pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
     let mut response = grpc::response(refusal.http_status, &[]);
     grpc::add_status(response.headers_mut(), refusal.code, &refusal.text, &[]);
@@ -104,7 +104,7 @@ pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
     let _ = respond.send_response(response, true);
 }
 
-/// Answers a plain HTTP request that is not taken in.
+/// Answers a plain HTTP request that is refused.
 pub fn refuse_http(mut respond: SendResponse<Bytes>, status: StatusCode) {
     let mut response = Response::new(());
     *response.status_mut() = status;
@@ -149,9 +149,9 @@ impl Stream {
         }
     }
 
-    /// Breaks a call off whose message is not taken.
+    /// Breaks off a call whose message is refused.
     pub fn turn_away(&mut self) {
-        // Clients try again what was surely not processed.
+        // Clients try again if a call was certainly not processed.
         let reason = match self.kind {
             Kind::Unary => Reason::REFUSED_STREAM,
             _ => Reason::ENHANCE_YOUR_CALM,
@@ -162,18 +162,18 @@ impl Stream {
         }
     }
 
-    /// Whether the loop has heard of the stream and not finished with it.
+    /// Whether the loop knows the stream and has not finished with it.
     pub fn is_in_use(&self) -> bool {
         self.kind != Kind::Unary && self.ending.is_none()
     }
 
-    /// Whether the loop has to hear that the client gave up.
+    /// Whether the loop has to be told that the client gave up.
     pub fn is_reported(&self) -> bool {
         self.is_in_use() || self.waiting && self.ending.is_none()
     }
 
-    /// Reads what the client sent; `may_unpack` tells whether there is room for a message that is
-    /// compressed.
+    /// Reads what the client sent; `may_unpack` says whether there is room for a compressed
+    /// message.
     pub fn receive(
         &mut self,
         ready: &Arc<Ready>,
@@ -181,7 +181,7 @@ impl Stream {
         arrivals: &mut Arrivals,
         may_unpack: impl Fn(&Arrivals) -> bool,
     ) -> Result<Received, Refusal> {
-        // Most requests are here whole; only one that is not needs a waker.
+        // Most requests arrive whole; only the others need a waker.
         let mut waker = None;
         loop {
             if self.reader.partial_bytes() > 0 && !self.take_messages(arrivals, &may_unpack)? {
@@ -234,8 +234,8 @@ impl Stream {
             match self.reader.next(|| may_unpack(arrivals))? {
                 Next::Packed => return Ok(false),
                 Next::Incomplete => {
-                    // A message may be larger than the window, so what is incomplete is given
-                    // back at once; the rest when the loop has taken the messages.
+                    // A message may be larger than the window, so the window of an incomplete one
+                    // is given back at once; that of the others when the loop has taken them.
                     let owed = std::mem::take(&mut self.owed);
                     self.release(owed);
                     break;
@@ -244,7 +244,7 @@ impl Stream {
                     arrivals.unpacked_bytes += if compressed { message.len() } else { 0 };
                     let call = self.call;
                     if self.kind == Kind::Unary {
-                        // What may follow is of no interest, and h2 disposes of it.
+                        // What may follow does not matter, and h2 disposes of it.
                         self.body = None;
                         let (method, metadata) = (self.method, self.metadata.take());
                         arrivals.request(Unary { call, method, payload: message, metadata });
@@ -268,8 +268,8 @@ impl Stream {
 
     /// Sends a unary call's whole answer; true if nothing is left to do for it.
     ///
-    /// In a hurry, a small answer is h2's at once, even if its window is closed: asking costs
-    /// more.
+    /// With `hurry`, a small answer goes to h2 at once, even if its window is closed: asking would
+    /// cost more.
     pub fn reply(&mut self, message: Bytes, hurry: bool) -> bool {
         self.start(&[]);
         if let Answer::Open(send) = &mut self.answer
@@ -336,7 +336,7 @@ impl Stream {
         self.end();
     }
 
-    /// Sends what can be sent, as long as the socket is free; `granted` is what h2 was given.
+    /// Sends what can be sent, as long as the socket is free; `granted` counts what h2 was given.
     pub fn transmit(
         &mut self,
         ready: &Arc<Ready>,
@@ -387,8 +387,8 @@ impl Stream {
         Progress::Waiting
     }
 
-    /// Whether the client gave the stream up; if not, it is driven when the client does,
-    /// provided that it is told where to say so.
+    /// Whether the client gave the stream up. If not, and there is a waker, the stream is driven
+    /// when that happens.
     pub fn is_reset(&mut self, ready: Option<&Arc<Ready>>, id: u32) -> bool {
         let waker = match ready {
             Some(ready) => self.waker.get_or_insert_with(|| stream_waker(ready, id)),

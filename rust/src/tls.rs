@@ -1,7 +1,7 @@
-//! TLS of one listener: its files, read again when they change, and who may come in.
+//! TLS of one listener: its files, read again when they change, and which clients may connect.
 //!
-//! Files are looked at before every handshake. If what is new cannot be used, because a key is
-//! replaced after its certificate, say, the old goes on until it can.
+//! Files are checked before every handshake. While changed files cannot be used, because only one
+//! of certificate and key is replaced yet, say, the old ones stay in use.
 
 use crate::der;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -24,7 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Kinds of keys that a server can have.
+/// Kinds of keys that a server may have.
 const KEYS: &str = "RSA with 2048 bits or more, ECDSA P-256 or P-384, Ed25519";
 
 /// The settings of `kvorum.edge.interface.TlsSettings`, where each is documented.
@@ -60,7 +60,7 @@ impl TlsSettings {
     }
 }
 
-/// What a file looked like; other contents come with another one of these.
+/// What identifies a file's content; changed content comes with another stamp.
 type Stamp = (u64, i64, i64, u64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -90,13 +90,13 @@ impl Tls {
         self.settings.plain_too
     }
 
-    /// What the next handshake uses, and why new files are not used if they are not.
+    /// What the next handshake uses, and why changed files are not used if they are not.
     pub fn config(&self) -> (Arc<ServerConfig>, Option<String>) {
         let mut loaded = self.loaded.borrow_mut();
         let stamps: Vec<_> = self.settings.files().map(|path| stamp(path)).collect();
         let mut failure = None;
         if stamps != loaded.stamps {
-            // Even if it fails: the same files would fail again.
+            // Noted even if loading fails: the same files would fail again.
             loaded.stamps = stamps;
             match load(&self.settings) {
                 Ok(config) => loaded.config = config,
@@ -148,7 +148,7 @@ fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// The cryptography with the cipher suites that are allowed; those of TLS 1.3 always are.
+/// The cryptography provider with the allowed cipher suites; those of TLS 1.3 always are.
 fn provider(settings: &TlsSettings) -> Result<CryptoProvider, String> {
     let mut provider = ring::default_provider();
     if !settings.cipher_suites.is_empty() {
@@ -168,7 +168,7 @@ fn provider(settings: &TlsSettings) -> Result<CryptoProvider, String> {
     Ok(provider)
 }
 
-/// Which clients may come in.
+/// Which clients may connect.
 #[derive(Debug)]
 struct Clients {
     chains: Arc<dyn ClientCertVerifier>,

@@ -20,7 +20,7 @@ enum Stream {
 
 pub struct Transport {
     stream: Stream,
-    /// A byte that was looked at and has still to be read.
+    /// A byte that was peeked at and has still to be read.
     first: Option<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Transport {
         }
     }
 
-    /// Waits for the client's first byte, and leaves it to be read; None if it says nothing.
+    /// Waits for the client's first byte, without consuming it; None if it sends nothing.
     pub async fn peek(&mut self) -> io::Result<Option<u8>> {
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
@@ -53,7 +53,7 @@ impl Transport {
         Ok(self.first)
     }
 
-    /// Closes in peace: a socket closed with unread bytes would be reset, and what was written
+    /// Closes gracefully: a socket closed with unread bytes would be reset, and what was written
     /// before might be lost.
     pub async fn close(&mut self) {
         let _ = timeout(
@@ -66,7 +66,7 @@ impl Transport {
         .await;
     }
 
-    /// Reads and forgets until the client has closed.
+    /// Reads and discards until the client has closed.
     pub fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut waste = [0; 4096];
         loop {

@@ -54,8 +54,8 @@ impl Wakeup {
 
     /// Announces sleep unless something waits.
     ///
-    /// Who queues something notes it before it looks for a sleeper; this looks into the queues
-    /// after it says that it sleeps. So one of the two sees the other.
+    /// A thread queues before it looks for a sleeper; the loop looks into the queues after it has
+    /// announced its sleep. So one of the two sees the other.
     pub fn announce_sleep(&self, something_waits: impl FnOnce() -> bool) -> bool {
         self.noted.store(false, Ordering::SeqCst);
         self.sleeping.store(true, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 """Bugs to be found: each replaces one production function in memory, for as long as a run lasts.
 
-They are the field's classics, and each breaks a promise. `make sim-planted` looks for every one
-from three ranges of seeds, and tells how many it took.
+They are the field's classics, and each breaks a promise. `make sim-planted` looks for every one in
+three ranges of seeds, and prints how many it took.
 """
 
 from sim.planted.consensus import (
@@ -67,4 +67,4 @@ PLANTED: dict[str, Planted] = {
         stay_when_removed,
     )
 }
-"""By name; the first fifteen are those the simulator is measured by."""
+"""By name; the simulator is measured by the first fifteen."""

@@ -22,7 +22,7 @@ from kvorum.wal.log import Log
 
 @contextmanager
 def forget_the_vote() -> Iterator[None]:
-    """Write the term without whom the vote went to."""
+    """Write the term without the vote."""
     original = Log.save
 
     def save(log: Log, state: HardState | None, entries: list[Entry]) -> AppendLog | None:
@@ -34,7 +34,7 @@ def forget_the_vote() -> Iterator[None]:
 
 @contextmanager
 def commit_an_older_term_by_counting() -> Iterator[None]:
-    """Take whatever is on a quorum for committed, of whatever term."""
+    """Commit whatever is on a quorum, whatever its term."""
 
     def maybe_commit(log: RaftLog, term: int, index: int) -> bool:
         if term and index > log.committed:
@@ -48,7 +48,7 @@ def commit_an_older_term_by_counting() -> Iterator[None]:
 
 @contextmanager
 def skip_the_read_index_quorum() -> Iterator[None]:
-    """Let a leader answer reads without asking whether it still leads."""
+    """Let a leader answer reads without checking that it still leads."""
 
     def read(raft: Raft, message: Message) -> None:
         reads._answer(raft, message, raft.log.committed)
@@ -59,7 +59,7 @@ def skip_the_read_index_quorum() -> Iterator[None]:
 
 @contextmanager
 def match_a_late_read_index_answer() -> Iterator[None]:
-    """Take any answer for that to the round that runs."""
+    """Take any answer for that of the current round."""
 
     def answered(waiting: Reads, states: Sequence[ReadState]) -> float:
         started = -inf
@@ -77,9 +77,9 @@ def match_a_late_read_index_answer() -> Iterator[None]:
 
 @contextmanager
 def count_votes_of_removed_members() -> Iterator[None]:
-    """Ask those for their votes, too, who were removed, and count what they answer.
+    """Ask removed members for their votes, too, and count their answers.
 
-    A member hears nothing from who was removed; here it hears their votes, or they would not count.
+    A member ignores what removed ones send; here it accepts their votes, or they would not count.
     """
     removed: dict[int, set[int]] = {}
     install, campaign, tally = Tracker.install, election.campaign, Tracker.tally_votes

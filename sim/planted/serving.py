@@ -17,7 +17,7 @@ from kvorum.rpc import sessions
 
 @contextmanager
 def miss_the_last_compare() -> Iterator[None]:
-    """Look at all compares of a transaction but the last, if there are several."""
+    """Check all compares of a transaction but the last, if there are several."""
     original = transactions.txn
 
     def txn(member: Member, request: Txn, wanted: bool) -> Any:
@@ -50,7 +50,7 @@ def serve_a_range_across_two_revisions() -> Iterator[None]:
 
 @contextmanager
 def keep_a_lease_alive_on_a_deposed_leader() -> Iterator[None]:
-    """Renew without a look at when the leadership was confirmed."""
+    """Renew without checking when the leadership was confirmed."""
     with patch.object(leases, "is_confirmed", lambda _: True):
         yield
 
@@ -69,7 +69,7 @@ def end_leases_early_after_an_election() -> Iterator[None]:
 
 @contextmanager
 def skip_the_queue_of_a_lock() -> Iterator[None]:
-    """Wait for the oldest of the queue only, not for all who are before."""
+    """Wait only for the oldest key of the queue, not for all that are before."""
     original = sessions.wait_for_older
 
     def wait_for_older(name: bytes, own_revision: int) -> Any:
@@ -90,7 +90,7 @@ def skip_the_queue_of_a_lock() -> Iterator[None]:
 
 @contextmanager
 def keep_procedures_of_clients_that_left() -> Iterator[None]:
-    """Let calls go on whose clients are gone."""
+    """Let calls go on after their clients are gone."""
 
     def cancel(_procedures: Procedures, _call: int) -> None:
         pass

@@ -16,7 +16,7 @@ from kvorum.wal.reading import LogContent
 
 @contextmanager
 def acknowledge_before_fsync() -> Iterator[None]:
-    """Let go what waits for a batch as soon as the batch is on its way."""
+    """Release what waits for a batch as soon as the batch is on its way."""
     original = LogWriter._write_batch
 
     def write_batch(writer: LogWriter) -> None:
@@ -33,7 +33,7 @@ def acknowledge_before_fsync() -> Iterator[None]:
 
 @contextmanager
 def lose_the_tail_of_the_log() -> Iterator[None]:
-    """Leave out the last entry when the log is read, and say nothing."""
+    """Silently leave out the last entry when the log is read."""
     original = reading.read_log
 
     def read_log(*arguments: Any) -> LogContent:
@@ -51,7 +51,7 @@ def lose_the_tail_of_the_log() -> Iterator[None]:
 
 @contextmanager
 def apply_twice_after_restart() -> Iterator[None]:
-    """Take the last applied entry for one that is not applied yet."""
+    """Treat the last applied entry as not applied yet."""
     original = View.applied
 
     def applied(view: View) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def index_ahead_of_effects() -> Iterator[None]:
 
 @contextmanager
 def compact_away_a_needed_revision() -> Iterator[None]:
-    """Forget, too, what a reader at the compacted revision itself sees."""
+    """Also forget what a reader at the compacted revision itself sees."""
     original = history.compacted
 
     def compacted(entry: history.Entry, main: int) -> tuple[history.Entry | None, bytes]:

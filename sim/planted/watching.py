@@ -43,7 +43,7 @@ def deliver_an_event_twice() -> Iterator[None]:
 
 @contextmanager
 def tell_progress_too_soon() -> Iterator[None]:
-    """Take a watcher that is still catching up for one that was told everything."""
+    """Treat a watcher that is still catching up as one that was sent everything."""
 
     def request_progress(stream: WatchStream) -> None:
         hub = stream._hub

@@ -1,1 +1,1 @@
-"""Attacks in a small size, of which every one is survived."""
+"""Attacks in a small size; the server survives every one."""

@@ -1,6 +1,6 @@
-"""Every attack of `make abuse`, in a small size: the server goes on, and somebody else is served.
+"""Every attack of `make abuse`, in a small size: the server survives, and other clients are served.
 
-Those that leave nothing behind share a server. What they cost is for `make abuse` to tell.
+Attacks that leave nothing behind share a server. Their cost is measured by `make abuse`.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.ports import held_ports
 SECONDS_MAX = 60.0
 HOLD_SECONDS = 0.2
 PATIENT = {"snapshots unread"}
-"""Here somebody is served in the end, and that takes a minute."""
+"""Here other clients are served in the end, which takes a minute."""
 
 
 class Servers:

@@ -78,7 +78,6 @@ def transactions(of: st.SearchStrategy[RequestOp]) -> st.SearchStrategy[TxnReque
     return st.builds(TxnRequest, compare=st.lists(compares(), max_size=3), success=few, failure=few)
 
 
-simple_txns = transactions(operations)
 txns = transactions(
     st.recursive(
         operations,

@@ -20,6 +20,8 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from tests.api import messages
 
+pytestmark = pytest.mark.compiled
+
 
 class Kind(NamedTuple):
     message: type[Message]

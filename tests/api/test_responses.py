@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 from hypothesis import given
@@ -23,6 +24,8 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.pb.v3electionpb import LeaderResponse
+
+pytestmark = pytest.mark.compiled
 
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 counts = st.integers(0, (1 << 63) - 1)

@@ -21,7 +21,7 @@ ROOT = ("--user", "root:secret")
 
 
 def enable(etcd: Etcd) -> None:
-    """Have only those served who authenticate."""
+    """Serve only those who authenticate."""
     etcd.ask("auth/user/add", name="root", password="secret")
     etcd.ask("auth/role/add", name="root")
     etcd.ask("auth/user/grant", user="root", role="root")
@@ -73,7 +73,7 @@ def test_once_it_is_disabled_users_are_kept_and_everything_is_served(tmp_path: P
         etcd.put(b"key", b"value")
         enable(etcd)
         done("etcdctl", f"--endpoints={etcd.address}", *ROOT, "auth", "disable")
-        # Questions go through the log too, and stop nobody who reads it.
+        # Requests that only read go through the log, too, and stop no reader.
         etcd.ask("auth/user/list")
         status = etcd.ask("auth/status")
     source, ours, back = tmp_path / "data", tmp_path / "ours", tmp_path / "back"
@@ -102,7 +102,7 @@ def test_a_directory_with_it_does_not_start() -> None:
 
 @pytest.fixture
 def leader(guarded: Path, tmp_path: Path) -> Iterator[tuple[Etcd, str]]:
-    """Run an etcd whose log begins behind what was enabled; its members' URL comes with it."""
+    """Run an etcd whose log begins after authentication was enabled; yields its peer URL, too."""
     with ExitStack() as stack:
         port = stack.enter_context(held_port())
         url = f"http://127.0.0.1:{port}"
@@ -128,7 +128,7 @@ def test_a_leaders_snapshot_of_it_is_not_installed(
             f"--listen-peer-urls={own}",
             f"--initial-advertise-peer-urls={own}",
         )
-        # It ends by itself, and at the next start too.
+        # It ends by itself, and at the next start, too.
         for reason in ("is not installed", "failed to start"):
             ended = subprocess.run(
                 command(tmp_path / "joiner", "127.0.0.1:0", *flags),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from kvorum.backend import Environments
+from kvorum.backend import Backend, Environments
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files import Files
@@ -27,7 +27,7 @@ class Disk(Protocol):
     def directory(self) -> str: ...
 
     def crash(self, coin: Coin) -> "Disk":
-        """Return what the next start finds; the coin decides what is open."""
+        """Return what the next start finds; the coin decides what is uncertain."""
 
     def crash_after(self, calls: int) -> None:
         """Raise Crash at a call that changes the disk, after that many others."""
@@ -72,7 +72,7 @@ class MemoryDisk:
 
 
 class LmdbDisk:
-    """The process lives on, so a crash here is one between two steps: what is open is dropped."""
+    """The process lives on, so a crash here is between two steps: open files are dropped."""
 
     def __init__(self, path: Path) -> None:
         self.files = RealFiles()
@@ -89,3 +89,12 @@ class LmdbDisk:
 
     def crash_after(self, calls: int) -> None:
         del calls
+
+
+def flush(disk: MemoryDisk, backend: Backend) -> None:
+    job = backend.seal()
+    assert job is not None
+    staged = job.run(disk.files, disk.environments)
+    removal = backend.committed(backend.staged(staged).run(disk.files, disk.environments))
+    if removal is not None:
+        removal.run(disk.files, disk.environments)

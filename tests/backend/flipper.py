@@ -1,8 +1,8 @@
 """Flips bits anywhere in a database file, and reads everything in a process of its own each time.
 
-LMDB trusts its pages: what has changed there may end the process that reads it. Prints a line
-for each flip with what became of the reader: `whole` if it read what was written, `damaged` if it
-said so, `ended` if a signal ended it, and anything else if it was told what was never written.
+LMDB trusts its pages: a change there may end the process that reads it. Prints a line for each flip
+with the reader's outcome: `whole` if it read what was written, `damaged` if it reported damage,
+`ended` if a signal ended it, and anything else if it read what was never written.
 """
 
 import json
@@ -23,7 +23,7 @@ READER_SECONDS_MAX = 20
 
 
 def read(directory: str, expected: dict[int, str]) -> int:
-    """Read every row, and return what came of it."""
+    """Read every row, and return the outcome."""
     try:
         backend = open_backend(RealFiles(), LmdbEnvironments(), directory)
         found: dict[int, str] = {}

@@ -1,12 +1,12 @@
 """A machine that drives a backend through its protocol, step by step, against a plain model.
 
 The log is a list of entries that never gets lost. Applying an entry changes the backend and the
-model alike. After a crash the backend says how many entries it remembers: at least those it said
-were durable, and its content must be the model's after exactly that many. Then the rest is applied
+model alike. After a crash the backend knows how many entries it holds: at least those it reported
+durable, and its content must be the model's after exactly that many. Then the rest is applied
 again, as a member does.
 
-Every step takes a number, from which it draws what it does; a step that makes no sense at the
-moment does nothing. So any list of steps and numbers is a history.
+Every step takes a number that decides what it does; a step that makes no sense at the moment does
+nothing. So any list of steps and numbers is a history.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from kvorum.backend.flush import CommitFlush, StageFlush
 from tests.backend.disks import Crash, Disk
 from tests.backend.model import NAMES, Entry, Model
 
-# A handful of rows, so that both halves of the cache and their change are met.
+# A handful of rows, so that both halves of the cache are used, and change.
 LIMITS = Limits(cache_bytes_max=1_500)
 
 
@@ -88,7 +88,7 @@ class Machine:
             )
             for sub in range(rows)
         ]
-        # Compaction takes old rows and young ones alike.
+        # Compaction removes old rows and young ones alike.
         present = sorted(self.model.rows)
         deletes = chance.sample(present, min(len(present), chance.choice([0, 0, 1, 3])))
         if present and present[-1] not in deletes and chance.random() < 0.2:

@@ -1,4 +1,4 @@
-"""What a database must hold, told the plain way: entries of a log, and what they amount to."""
+"""What a database must hold, the simple way: entries of a log, and their result."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ ALL = 1 << 96
 
 @dataclass
 class Model:
-    """What the entries so far amount to."""
+    """The result of the entries so far."""
 
     rows: dict[int, bytes] = field(default_factory=dict)
     entries: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)

@@ -13,10 +13,9 @@ from kvorum.backend.cache import ROW_BYTES, RowCache
 from kvorum.backend.encoding import row_key
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
-from tests.backend.disks import LmdbDisk, MemoryDisk
+from tests.backend.disks import LmdbDisk, MemoryDisk, flush
 from tests.backend.machine import STEPS, Machine
 from tests.backend.model import NAMES
-from tests.backend.test_opening import flush
 
 
 def open_small(disk: MemoryDisk) -> Backend:

@@ -114,8 +114,8 @@ def test_a_saturated_loop_leaves_no_row_unflushed(
     first_active = first_sealed = 0.0
     committing: Future[Environment] | None = None
     with ThreadPoolExecutor(1) as flusher:
-        # Waits are told in the time of this process, which is busy all along: what others on the
-        # machine take away does not count.
+        # Waits are measured in the time of this process, which is always busy: what others on the
+        # machine use does not count.
         now = time.process_time()
         while (is_writing := len(waits) < FLUSHES) or committing is not None:
             if is_writing and not backend.is_full:

@@ -1,8 +1,8 @@
-"""A process that writes a database and can be killed, robbed of power, or left without space.
+"""A process that writes a database and can be killed, lose its power, or run out of space.
 
-What entry number n of a seed does is known without running it, so whoever looks at the database
-afterwards can tell what must be in it. Run as `python -m tests.backend.writer`, it prints the
-index of the last entry of every batch that is durable.
+What entry number n of a seed does is known without running it, so a test that opens the database
+afterwards knows what must be in it. Run as `python -m tests.backend.writer`, it prints the index of
+the last entry of every batch that is durable.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.backend.model import NAMES, Entry, Model
 
 
 def entries(seed: int) -> Iterator[Entry]:
-    """Give entries without end; rows of all sizes up to some pages, deletions, names."""
+    """Yield entries without end; rows of all sizes up to some pages, deletions, names."""
     chance = random.Random(seed)
     live: list[int] = []
     main = 1
@@ -43,7 +43,7 @@ def entries(seed: int) -> Iterator[Entry]:
 
 
 def models(seed: int, count: int) -> list[Model]:
-    """Return what the first 0, 1, 2 ... entries of a seed amount to."""
+    """Return the result of the first 0, 1, 2 ... entries of a seed."""
     result = [Model()]
     for entry in islice(entries(seed), count):
         model = Model(dict(result[-1].rows), dict(result[-1].entries))

@@ -23,6 +23,6 @@ def etcd(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["kvorum", "etcd"])
 def server(request: pytest.FixtureRequest) -> str:
-    """One after the other: what a test says of ours must be true of a real etcd too."""
+    """One after the other: what a test expects of ours must hold for a real etcd, too."""
     address: str = request.getfixturevalue(request.param)
     return address

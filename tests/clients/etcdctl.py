@@ -10,7 +10,7 @@ from tests.etcd import binary
 
 
 class Outcome(NamedTuple):
-    """How a command ended. Errors are its last line, without the address it was said by."""
+    """How a command ended. Errors are its last line, without the address of the server."""
 
     code: int
     output: str
@@ -48,7 +48,7 @@ def answer(address: str, *arguments: str) -> Any:
 
 
 class Session:
-    """A command that goes on, line by line."""
+    """A command that keeps running, line by line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -68,8 +68,8 @@ class Session:
     def interrupt(self) -> int:
         """Ask it to end, as Control-C does; return the exit code.
 
-        Not by SIGINT itself: who runs the tests in the background of a shell ignores it, and so
-        do all its children.
+        Not by SIGINT itself: tests that run in the background of a shell ignore it, and so do their
+        children.
         """
         self._process.terminate()
         return self._process.wait(30)

@@ -76,7 +76,7 @@ class Client:
     def talk(
         self, name: str, metadata: Metadata = (), timeout: float = STREAM_SECONDS_MAX
     ) -> "Talk":
-        """Open a stream of both directions."""
+        """Open a stream in both directions."""
         method = by_name(name)
         call = self._channel.stream_stream(
             method.path, method.request.SerializeToString, method.response.FromString
@@ -84,7 +84,7 @@ class Client:
         return Talk(call, metadata, timeout)
 
     def watch(self, metadata: Metadata = (), **create: Any) -> "Talk":
-        """Open a watch, and wait until it is there."""
+        """Open a watch, and wait until it is created."""
         talk = self.talk("Watch/Watch", metadata)
         talk.say(pb.WatchRequest(create_request=pb.WatchCreateRequest(**create)))
         assert talk.hear().created
@@ -95,7 +95,7 @@ class Client:
 
 
 class Talk:
-    """A stream of both directions, one message at a time."""
+    """A stream in both directions, one message at a time."""
 
     def __init__(self, call: Any, metadata: Metadata, timeout: float) -> None:
         self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -108,7 +108,7 @@ class Talk:
         return next(self._call)
 
     def end(self) -> Status:
-        """Take messages until the other side ends the stream; return how."""
+        """Take messages until the other side ends the stream; return how it ended."""
         try:
             for _ in self._call:
                 pass

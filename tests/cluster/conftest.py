@@ -1,4 +1,4 @@
-"""Clusters that tests share: three members of ours, and in campaigns a real etcd's too."""
+"""Clusters that tests share: three members of ours, and in campaigns three of a real etcd."""
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -29,7 +29,7 @@ class Lender:
         self._cluster: Cluster | None = None
 
     def lend(self) -> Cluster:
-        """Return three members, all well, whatever the test before did to them."""
+        """Return three healthy members, whatever the test before did to them."""
         if self._cluster is None:
             directory = self._factory.mktemp("cluster")
             self._cluster = self._running.enter_context(running_cluster(directory, self._make))
@@ -39,7 +39,7 @@ class Lender:
     def give_up(self) -> None:
         """Print what the members of a failed test logged, and end them."""
         if self._cluster is not None:
-            self._cluster.tell()
+            self._cluster.print_logs()
         self.close()
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Lender:
 
 
 def make_of(name: str) -> object:
-    """Return a parameter: what is said of ours must be true of etcd; asked in campaigns."""
+    """Return a parameter: what is expected of ours must hold for etcd, which campaigns check."""
     return pytest.param(name, marks=pytest.mark.campaign) if name == "etcd" else name
 
 

@@ -1,9 +1,9 @@
-"""Clients that go on whatever happens, and what may be said of their history.
+"""Clients that go on whatever happens, and what must hold for their history.
 
-A clerk is one client: it writes keys of its own, and writes, reads and compares registers that
-all clerks share. It asks one member until a call fails, then the next. What was acknowledged must
-be there in the end; what happened to a register must have an order that explains it; revision and
-term of the answers that one clerk gets never go back.
+A clerk is one client: it writes keys of its own, and writes, reads and compares registers that all
+clerks share. It asks one member until a call fails, then the next. What was acknowledged must be
+there in the end; some order must explain what happened to each register; revision and term in the
+answers to one clerk never go back.
 """
 
 import threading
@@ -26,7 +26,7 @@ _loads = count()
 
 
 class Clerk(threading.Thread):
-    """One client of a cluster; `acknowledged` counts what it was told to have happened."""
+    """One client of a cluster; `acknowledged` counts its successful requests."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Load:
         self._cluster = cluster
         self._moments = count()
         members = list(cluster)
-        # Of its own: what an earlier load no longer waited for may still be done.
+        # Keys of its own: requests that an earlier load gave up may still be executed.
         load = next(_loads)
         self._registers = [b"register/%d/%d" % (load, number) for number in range(REGISTERS)]
         self._clerks = [
@@ -153,7 +153,7 @@ class Load:
         for clerk in self._clerks:
             clerk.start()
 
-    def go_on(self, acknowledged: int = 20) -> None:
+    def await_progress(self, acknowledged: int = 20) -> None:
         """Wait until every clerk was served so many times more."""
         goals = [(clerk, clerk.acknowledged + acknowledged) for clerk in self._clerks]
         until("every clerk is served", lambda: all(self._has_reached(*goal) for goal in goals))
@@ -173,7 +173,7 @@ class Load:
                 raise clerk.error
 
     def check(self) -> None:
-        """What was acknowledged is there, and the registers' histories have an explanation."""
+        """What was acknowledged is there, and an order explains the registers' histories."""
         (member, *_) = self._cluster
         prefix = pb.RangeRequest(key=b"written/", range_end=b"written0")
         found = {each.key: each.value for each in member.answer("KV/Range", prefix).kvs}
@@ -193,8 +193,8 @@ class Load:
 def load(cluster: Cluster, clerks: int = 4, *, ordered: bool = True) -> Iterator[Load]:
     """Keep clerks at work while the block runs; then mend the cluster, and check everything.
 
-    Of five members one may answer that has voted in a newer term than the leader's, which two
-    others have not heard of: terms are not `ordered` from member to member then.
+    Of five members, one may answer that has voted in a newer term than the leader's, which two
+    others do not know yet: then terms are not `ordered` from member to member.
     """
     everything = pb.DeleteRangeRequest(key=b"\0", range_end=b"\0")
     cluster.leader().answer("KV/DeleteRange", everything)

@@ -46,9 +46,10 @@ PASSING = frozenset(
         errors.CONTEXT_DEADLINE_EXCEEDED,
     }
 )
-"""What may be said where an election comes between, as it does whenever a busy machine starves a
-leader; of what was asked for nobody knows then whether it has happened."""
+"""Errors that an election in between may cause, as happens whenever a busy machine starves a
+leader; whether the request took effect is not known then."""
 _prefixes = count()
+_leases = count(1000)
 
 
 def until(what: str, condition: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
@@ -77,7 +78,7 @@ class Member:
         self.log = cluster.directory / f"{name}.log"
         self.client = Client(self.address)
         self.flags: tuple[str, ...] = ()
-        """What it is told beside what all are told."""
+        """Flags of its own, beside those of all members."""
         self.process: Process | None = None
         self.is_paused = False
         self.id = 0
@@ -139,7 +140,7 @@ class Member:
         return code
 
     def pause(self) -> None:
-        """Stop it in its tracks: it neither hears nor speaks, and nobody is told."""
+        """Suspend it: it neither receives nor sends, and nobody is told."""
         self.send_signal(signal.SIGSTOP)
         self.is_paused = True
         assert self.process is not None
@@ -150,7 +151,7 @@ class Member:
         self.send_signal(signal.SIGCONT)
         self.is_paused = False
 
-    # What it says.
+    # What it answers.
 
     def logged(self, text: str, since: int = 0) -> int:
         """Count the lines of its log with a text, from an offset on."""
@@ -166,13 +167,13 @@ class Member:
         return "\n".join(lines[-40:])
 
     def ask(self, name: str, request: Message, **options: Any) -> Any:
-        """Make a unary call of it; return the response or the status."""
+        """Make a unary call; return the response or the status."""
         return self.client.ask(name, request, **options)
 
     def settled(self, name: str, request: Message, **options: Any) -> Any:
-        """Make a unary call of it, again where an election comes between.
+        """Make a unary call, again if an election comes in between.
 
-        Return the response or the status. What the call does may have been done before.
+        Return the response or the status. The call may have taken effect before.
         """
 
         def found() -> Any:
@@ -182,18 +183,19 @@ class Member:
         return until(f"{self} answers {name} {request!s:.200}", found)
 
     def answer(self, name: str, request: Message, **options: Any) -> Any:
-        """Make a unary call of it that succeeds, again where an election comes between."""
+        """Make a unary call that succeeds, again if an election comes in between."""
         answer = self.settled(name, request, **options)
         assert not isinstance(answer, Status), f"{self}: {name} {request}: {answer}"
         return answer
 
     def answers(self, name: str, requests: Sequence[Message]) -> list[Any]:
-        """Make calls that succeed, all at once; those between which an election came, again."""
+        """Make calls that succeed, all at once; repeat those interrupted by an election."""
         calls = [(request, self.client.begin(name, request)) for request in requests]
         return [self.outcome(call, name, request) for request, call in calls]
 
     def outcome(self, call: Any, name: str, request: Message) -> Any:
-        """Return what a call that was begun succeeds with, asking again as `answer` does."""
+        """Return the answer to a call that was begun and succeeds, asking again as `answer`
+        does."""
         error = call.exception()
         if error is None:
             return call.result()
@@ -201,7 +203,7 @@ class Member:
         return self.answer(name, request)
 
     def talk(self, name: str, first: Message, metadata: Metadata = ()) -> tuple[Talk, Any]:
-        """Open a stream and say something; anew where an election comes between.
+        """Open a stream and send a message; again if an election comes in between.
 
         Return the stream and the answer.
         """
@@ -315,7 +317,7 @@ class Cluster:
         return member
 
     def forget(self, member: Member) -> None:
-        """Give a member up that is no longer of the cluster."""
+        """Give up a member that no longer belongs to the cluster."""
         self._members.remove(member)
         member.client.close()
 
@@ -382,7 +384,7 @@ class Cluster:
         def leads() -> bool:
             leader = self.leader()
             if leader is not member:
-                # It may be refused: another leads by now.
+                # It may be refused: another member leads by now.
                 leader.ask("Maintenance/MoveLeader", move)
             return self._led() is member
 
@@ -400,9 +402,10 @@ class Cluster:
         return revision
 
     def check_agreement(self) -> None:
-        """All members have, or come to, the same keys, leases, members, alarms and hashes."""
+        """Check that all members have, or reach, the same keys, leases, members, alarms and
+        hashes."""
         revision = self.catch_up()
-        # At this revision: a call that nobody waited for any more may still change something.
+        # At this revision: a call that was given up may still change something.
         everything = pb.RangeRequest(
             key=b"\0", range_end=b"\0", revision=revision, serializable=True
         )
@@ -424,8 +427,8 @@ class Cluster:
         for member, view in zip(self, views, strict=True):
             assert view == views[0], f"{member} differs from {self[0]}"
 
-    def tell(self) -> None:
-        """Print what the members logged last, for whoever looks for the reason of a failure."""
+    def print_logs(self) -> None:
+        """Print what the members logged last, to explain a failure."""
         for member in self:
             print(f"--- {member} ({member.process}):\n{member.log_tail()}")  # noqa: T201
 
@@ -440,7 +443,7 @@ class Cluster:
 def _prefix() -> tuple[str, socket.socket]:
     """Return the first three numbers of loopback addresses that no other cluster uses.
 
-    They are taken for as long as the socket is open.
+    They are reserved for as long as the socket is open.
     """
     while True:
         number = 256 + (os.getpid() * 16 + next(_prefixes)) % 60_000
@@ -478,5 +481,18 @@ def running_cluster(
             cluster.start()
             yield cluster
         except BaseException:
-            cluster.tell()
+            cluster.print_logs()
             raise
+
+
+def is_done(answer: object) -> bool:
+    """Return whether a member is removed, by this call or by an earlier one without an answer."""
+    return not isinstance(answer, Status) or answer == errors.MEMBER_NOT_FOUND
+
+
+def grant(member: Member, ttl: int = 60) -> int:
+    lease = next(_leases)
+    answer = member.settled("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
+    # It exists already if an earlier call without an answer has granted it.
+    assert not isinstance(answer, Status) or answer == errors.LEASE_EXIST, answer
+    return lease

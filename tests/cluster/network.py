@@ -1,9 +1,9 @@
 """The network between members: what a test delays, slows, cuts and mends.
 
-Members advertise addresses at which this network listens, and are reached where they really
-listen only through it. Who dialled is read from the kernel's table of sockets, so that members of
-any make, with TLS or without, need not know of it. Of every connection the bytes of the two
-directions belong to two links, since a member both asks its peers and streams to those who asked.
+Members advertise addresses at which this network listens, and can be reached only through it. Which
+member dialled is read from the kernel's table of sockets, so that members of any make, with TLS or
+without, need not cooperate. The two directions of every connection belong to two links, since a
+member both asks its peers and streams to those that asked.
 
 Bytes on a link that is cut wait, as they do where routers drop packets and TCP sends them again.
 """
@@ -30,7 +30,7 @@ _INODE_OFFSET = 16 + 68
 
 
 class Node(NamedTuple):
-    """A member as the network knows it. Only those of one group reach each other."""
+    """A member as the network knows it. Only members of one group reach each other."""
 
     group: str
     name: str
@@ -62,7 +62,7 @@ class Link:
         self._moved_at = now
 
     async def carry(self, size: int) -> None:
-        """Wait until bytes that set out now arrive."""
+        """Wait until bytes that are sent now arrive."""
         self._note()
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
@@ -109,7 +109,7 @@ class Network:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Let those who dial wait while the block starts a process, which may be the one."""
+        """Let dials wait while the block starts a process, which may be the one that dials."""
         self._call(self._all_known.clear)
         try:
             yield
@@ -117,11 +117,11 @@ class Network:
             self._call(self._all_known.set)
 
     def started(self, node: Node, process: int) -> None:
-        """Take what a process dials for a node's."""
+        """Attribute what a process dials to a node."""
         self._call(lambda: self._processes.update({process: node}))
 
     def ended(self, process: int) -> None:
-        """Forget a process, whose number may be used again."""
+        """Forget a process, whose id may be used again."""
         self._call(lambda: self._processes.pop(process, None))
 
     # Faults.
@@ -136,7 +136,7 @@ class Network:
     def slow(
         self, source: Node, target: Node, delay_seconds: float, bytes_per_second: float = 0
     ) -> None:
-        """Let everything pass later."""
+        """Delay everything."""
 
         def change() -> None:
             link = self.link(source, target)
@@ -146,11 +146,11 @@ class Network:
         self._call(change)
 
     def reset(self, one: Node, other: Node) -> None:
-        """Break all connections between two nodes off; they may dial again."""
+        """Break off all connections between two nodes; they may dial again."""
         self._call(lambda: self._break_off(one, other))
 
     def sever(self, one: Node, other: Node) -> None:
-        """Break all connections between two nodes off, and refuse others."""
+        """Break off all connections between two nodes, and refuse new ones."""
 
         def change() -> None:
             self.link(one, other).is_severed = self.link(other, one).is_severed = True
@@ -197,14 +197,14 @@ class Network:
         self._connections[task] = (source, target)
         onward: asyncio.StreamWriter | None = None
         try:
-            # A dial is bytes too: it does not get through a link that is cut.
+            # A dial is bytes, too: it does not get through a cut link.
             await self.link(source, target).carry(0)
             back, onward = await asyncio.open_connection(*target.listening)
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pump(reader, onward, self.link(source, target)))
                 both.create_task(_pump(back, writer, self.link(target, source)))
         except (OSError, ExceptionGroup, asyncio.CancelledError):
-            # Broken off by one side, or by a fault: the other is told.
+            # Broken off by one side, or by a fault: the other side is closed, too.
             pass
         finally:
             del self._connections[task]
@@ -213,7 +213,7 @@ class Network:
                 onward.transport.abort()
 
     def _who(self, remote: Address, local: Address) -> Node | None:
-        """Tell whose socket is connected from `remote` to `local`."""
+        """Return the node whose socket is connected from `remote` to `local`."""
         inode = _inode(remote, local)
         for process, node in self._processes.items():
             if inode and inode in _inodes(process):

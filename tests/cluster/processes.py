@@ -1,4 +1,4 @@
-"""Servers as processes: etcd's from its binary, ours forked from one that has imported all."""
+"""Servers as processes: etcd's from its binary, ours forked from one with all imports done."""
 
 import atexit
 import subprocess
@@ -57,7 +57,7 @@ def _nursery() -> Nursery:
 
 
 def start(make: str, arguments: list[str], log: Path) -> Process:
-    """Start a server of a make; what it says is added to a file."""
+    """Start a server of a make; its output is appended to a file."""
     if make == "kvorum":
         return Forked(_nursery().spawn(arguments, log))
     with log.open("ab") as output:

@@ -1,9 +1,9 @@
-"""Telling an election that a member is to blame for from one that a busy machine caused.
+"""Distinguishing an election caused by a member from one caused by a busy machine.
 
-A member whose loop gets no processor for an election timeout looks dead to the others, and they
-are right to elect another leader. The kernel counts how long each thread was ready to run and had
-to wait, and how long the machine itself was not run by the one below it; only where that is long
-enough may what was expected fail, and the test begins anew.
+A member whose loop gets no processor for an election timeout looks dead to the others, and they are
+right to elect another leader. The kernel counts how long each thread was ready to run and had to
+wait, and how long the machine itself was not run by the one below it; only if that was long enough
+may an expectation fail, and the test begins anew.
 """
 
 import os
@@ -57,7 +57,7 @@ class Machine:
         self._before = self._waits()
 
     def _waits(self) -> dict[int, float]:
-        """Return the seconds that each process' threads have waited so far; of 0, all together."""
+        """Return the seconds that each process' threads have waited so far; key 0: all together."""
         running = [member.process for member in self._cluster if member.process is not None]
         waits = {0: _stolen()}
         for number in (os.getpid(), *(process.pid for process in running)):
@@ -65,7 +65,7 @@ class Machine:
         return waits
 
     def expect(self, holds: bool, what: str) -> None:
-        """Check something that holds where no process waits for an election timeout."""
+        """Check something that holds if no process waits for an election timeout."""
         if holds:
             return
         waits = self._waits()

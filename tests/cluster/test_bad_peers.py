@@ -1,4 +1,4 @@
-"""Whoever comes to the peer port without belonging there: refused or bounded, and told of once.
+"""Strangers at the peer port: refused or bounded, and reported once.
 
 Connections go straight to where a member listens. While they last, the cluster serves.
 """
@@ -40,7 +40,7 @@ def ask(
 
 
 def peer_headers(cluster: Cluster, source: Member, target: Member) -> dict[str, str]:
-    """Return what one member says of itself when it asks another."""
+    """Return what a member says about itself when it asks another."""
     return {
         "X-Server-From": f"{source.id:x}",
         "X-Server-Version": str(chosen()) if cluster.make == "etcd" else "3.7.3",
@@ -79,9 +79,9 @@ def undisturbed(cluster: Cluster, member: Member) -> Iterator[None]:
     term = cluster.leader().term()
     before = resident_bytes(member)
     with load(cluster, clerks=2) as work:
-        work.go_on(5)
+        work.await_progress(5)
         yield
-        work.go_on()
+        work.await_progress()
         assert resident_bytes(member) < before + MEMORY_BYTES_MAX
     now = cluster.leader().term()
     machine.expect(now == term, f"an election: term {now} after {term}")
@@ -115,7 +115,7 @@ def test_strangers_are_refused_with_the_reason(cluster: Cluster) -> None:
         assert ask(leader, "DELETE", "/raft")[0] == 405
 
 
-# A real etcd tells of each.
+# A real etcd reports each.
 @pytest.mark.parametrize("make", ["kvorum"], indirect=True, scope="module")
 def test_a_stranger_that_insists_is_told_of_once(cluster: Cluster) -> None:
     leader = cluster.leader()
@@ -149,7 +149,7 @@ def test_garbage(cluster: Cluster) -> None:
                     pass
 
 
-# A real etcd takes them into memory whole.
+# A real etcd reads them into memory whole.
 @pytest.mark.parametrize("make", ["kvorum"], indirect=True, scope="module")
 @pytest.mark.parametrize("target", ["/raft", "/raft/snapshot"])
 @again_if_starved

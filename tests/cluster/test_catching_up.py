@@ -10,7 +10,7 @@ from tests.cluster.load import load
 from tests.cluster.members import Cluster, Member, running_cluster, until
 
 VALUE_BYTES = 2000
-# Entries that a leader keeps for those who lag; etcd 3.5.1 has no flag for it.
+# Entries that a leader keeps for followers that lag; etcd 3.5.1 has no flag for it.
 KEPT = {"kvorum": 100, "etcd": 5000}
 RECEIVED = {"kvorum": "received the snapshot", "etcd": "applied incoming Raft snapshot"}
 FLAGS = {
@@ -31,7 +31,7 @@ def write(member: Member, entries: int) -> None:
 
 @pytest.fixture
 def small_logs(make: str, tmp_path: Path) -> Iterator[Cluster]:
-    """Three members that forget their log soon; new ones, as etcd keeps it after a snapshot."""
+    """Three members that soon discard their log; new ones, as etcd keeps it after a snapshot."""
     with running_cluster(tmp_path, make, 3, *FLAGS[make]) as cluster:
         yield cluster
 
@@ -41,7 +41,7 @@ def test_a_snapshot_while_writes_go_on(small_logs: Cluster, make: str, how: str)
     cluster = small_logs
     behind = cluster.followers()[0]
     with load(cluster, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         if how == "killed":
             behind.kill()
         else:
@@ -54,4 +54,4 @@ def test_a_snapshot_while_writes_go_on(small_logs: Cluster, make: str, how: str)
         else:
             cluster.network.mend()
         until("a snapshot has arrived", lambda: behind.logged(RECEIVED[make], size))
-        work.go_on()
+        work.await_progress()

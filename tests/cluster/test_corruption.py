@@ -1,4 +1,4 @@
-"""A member whose database was changed behind its back is found by the comparison of hashes."""
+"""A member whose database was changed unnoticed is found by the comparison of hashes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvorum.api import errors
-from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.backend.buckets import KEY
-from kvorum.backend.directory import database_path, read_current
-from kvorum.backend.encoding import CHECKSUM_BYTES, seal_value
-from kvorum.backend.environment import writing
-from kvorum.backend.quota import reserved_bytes
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.files.real import RealFiles
-from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.corruption import alarms, tamper
+from tests.cluster.members import Cluster, is_done, running_cluster, until
 
 
 @pytest.fixture
@@ -26,42 +18,11 @@ def checking(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def tamper(member: Member, key: bytes, value: bytes) -> None:
-    """Change a key of a member that is stopped, as if it had always been so."""
-    directory = str(member.data / "member" / "backend")
-    current = read_current(RealFiles(), directory)
-    assert current is not None
-    environment = LmdbEnvironments().open(
-        database_path(directory, current.number), reserved_bytes(0)
-    )
-    view = environment.begin()
-    rows = view.scan(KEY, b"", 10_000)
-    view.end()
-    with writing(environment) as transaction:
-        for row, sealed in rows:
-            kv = KeyValue.FromString(sealed[:-CHECKSUM_BYTES])
-            if kv.key == key:
-                kv.value = value
-                changed = seal_value(row, kv.SerializeToString())
-                transaction.put(KEY, [(row, changed)])
-    environment.close()
-
-
-def alarms(member: Member) -> list[tuple[int, int]]:
-    raised = member.answer("Maintenance/Alarm", pb.AlarmRequest()).alarms
-    return [(each.memberID, each.alarm) for each in raised]
-
-
-def is_done(answer: object) -> bool:
-    """Tell whether a member is removed, by this call or by one before that nobody answered."""
-    return not isinstance(answer, Status) or answer == errors.MEMBER_NOT_FOUND
-
-
 def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
     victim, through = checking.followers()
     for number in range(20):
         through.put(b"key/%d" % number, b"true")
-    # Whoever leads takes the others for those who differ, so it had better not campaign.
+    # A leader takes the others for those that differ, so this one had better not campaign.
     victim.flags = ("--election-timeout=20000",)
     victim.terminate()
     tamper(victim, b"key/7", b"false")

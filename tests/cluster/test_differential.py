@@ -19,8 +19,8 @@ from tests.rpc.pairs import SEQUENCES
 
 pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)
 
-# An election may lose what one cluster was asked for, and nobody can be compared from then on.
-# So patient are the members that a machine that is busy with something else makes nobody campaign.
+# An election may lose a request to one cluster, and then nothing can be compared any more. So the
+# timeouts are long enough that a busy machine makes nobody campaign.
 FLAGS = ("--unsafe-no-fsync", "--heartbeat-interval=100", "--election-timeout=5000")
 
 

@@ -13,33 +13,33 @@ Fault = Callable[[Cluster, Member, Load], None]
 
 def kill(_cluster: Cluster, member: Member, work: Load) -> None:
     member.kill()
-    work.go_on()
+    work.await_progress()
     member.start()
 
 
 def pause(_cluster: Cluster, member: Member, work: Load) -> None:
     member.pause()
-    work.go_on()
+    work.await_progress()
     member.resume()
 
 
 def isolate(cluster: Cluster, member: Member, work: Load) -> None:
     cluster.network.isolate(member.node)
-    work.go_on()
+    work.await_progress()
     cluster.network.mend()
 
 
 def cut_from_it(cluster: Cluster, member: Member, work: Load) -> None:
     for other in cluster.others(member):
         cluster.network.cut(member.node, other.node)
-    work.go_on()
+    work.await_progress()
     cluster.network.mend()
 
 
 def cut_to_it(cluster: Cluster, member: Member, work: Load) -> None:
     for other in cluster.others(member):
         cluster.network.cut(other.node, member.node)
-    work.go_on()
+    work.await_progress()
     cluster.network.mend()
 
 
@@ -47,7 +47,7 @@ def slow(cluster: Cluster, member: Member, work: Load) -> None:
     for other in cluster.others(member):
         cluster.network.slow(member.node, other.node, 0.03, 200_000)
         cluster.network.slow(other.node, member.node, 0.03, 200_000)
-    work.go_on()
+    work.await_progress()
     cluster.network.mend()
 
 
@@ -55,7 +55,7 @@ def reset(cluster: Cluster, member: Member, work: Load) -> None:
     for _ in range(5):
         for other in cluster.others(member):
             cluster.network.reset(member.node, other.node)
-        work.go_on(5)
+        work.await_progress(5)
 
 
 DEPOSING: tuple[Fault, ...] = (kill, pause, isolate, cut_from_it, cut_to_it)
@@ -66,20 +66,20 @@ DISTURBING: tuple[Fault, ...] = (slow, reset)
 @pytest.mark.parametrize("fault", DEPOSING, ids=lambda fault: fault.__name__)
 def test_a_leader_is_deposed(cluster: Cluster, fault: Fault) -> None:
     with load(cluster) as work:
-        work.go_on()
-        # In this order: whoever leads then does so in this term or a later one.
+        work.await_progress()
+        # In this order: the leader at that time leads in this term or a later one.
         term = cluster.leader().term()
         fault(cluster, cluster.leader(), work)
-        work.go_on()
+        work.await_progress()
     assert cluster.leader().term() > term
 
 
 @pytest.mark.parametrize("fault", DISTURBING, ids=lambda fault: fault.__name__)
 def test_a_leader_is_disturbed(cluster: Cluster, fault: Fault) -> None:
     with load(cluster) as work:
-        work.go_on()
+        work.await_progress()
         fault(cluster, cluster.leader(), work)
-        work.go_on()
+        work.await_progress()
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_a_follower_in_trouble_disturbs_nobody(cluster: Cluster, fault: Fault) -
     machine = Machine(cluster)
     term = cluster.leader().term()
     with load(cluster) as work:
-        work.go_on()
+        work.await_progress()
         fault(cluster, cluster.followers()[0], work)
-        work.go_on()
+        work.await_progress()
     now = cluster.leader().term()
     machine.expect(now == term, f"an election: term {now} after {term}")
 

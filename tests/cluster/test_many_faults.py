@@ -45,7 +45,7 @@ def one_round(cluster: Cluster, random: Random, work: Load) -> None:
         leader = cluster.leader()
         victims = list({leader: None, victims[0]: None})
     trouble(cluster, random, victims)
-    work.go_on(random.randint(1, 20))
+    work.await_progress(random.randint(1, 20))
     cluster.network.mend()
     for victim in victims:
         if victim.is_paused:
@@ -55,7 +55,7 @@ def one_round(cluster: Cluster, random: Random, work: Load) -> None:
     if random.random() < 0.5:
         # Otherwise the next trouble finds them where they are.
         cluster.settle()
-    work.go_on(random.randint(1, 10))
+    work.await_progress(random.randint(1, 10))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

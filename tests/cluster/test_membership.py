@@ -26,14 +26,14 @@ _ports = count(10_000)
 
 
 def somewhere() -> str:
-    """Return a peer URL where nobody is: a member that was added with one never comes."""
+    """Return a peer URL where nobody listens: a member added with one never starts."""
     return f"http://127.0.0.1:{next(_ports)}"
 
 
 def change(through: Member, name: str, request: Message) -> Any:
     """Ask for a change of the membership.
 
-    Raft drops one that comes before the leader has applied the last; who asked hears nothing.
+    Raft drops one that comes before the leader has applied the last; then there is no answer.
     """
 
     def answer() -> Any:
@@ -44,7 +44,7 @@ def change(through: Member, name: str, request: Message) -> Any:
 
 
 def is_unheard(answer: object) -> bool:
-    """Tell whether nobody knows if a change was made."""
+    """Return whether it is unknown if a change was made."""
     return isinstance(answer, Status) and (
         answer in PASSING or answer.code is Code.DEADLINE_EXCEEDED
     )
@@ -105,7 +105,7 @@ def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, ma
     with running_cluster(directory, make) as cluster, load(cluster, clerks=2) as work:
         lost = cluster.followers()[0]
         saved = lost.data.with_suffix(".saved")
-        work.go_on()
+        work.await_progress()
         lost.kill()
         lost.data.rename(saved)
         machine = Machine(cluster)
@@ -114,11 +114,11 @@ def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, ma
             size = lost.log_size()
             lost.start(state=state)
             until("it ends or serves", lambda: not lost.is_running or lost.status())
-            # Whom no other member answers within a second founds the cluster, as etcd does.
+            # If no other member answers within a second, it founds the cluster, as etcd does.
             told = lost.logged("has already been bootstrapped", size)
             machine.expect(told >= 1, f"{lost} was not told that it is known: {lost.log_tail()}")
             assert lost.wait() == 1
-            work.go_on()
+            work.await_progress()
             shutil.rmtree(lost.data, ignore_errors=True)
         saved.rename(lost.data)
 
@@ -192,7 +192,7 @@ def test_an_unhealthy_cluster_is_not_changed(cluster: Cluster) -> None:
 
 
 def is_refused(member: Member) -> bool:
-    """Tell whether a learner may not be added; if it was, it is removed again."""
+    """Return whether a learner may not be added; if it was, it is removed again."""
     request = pb.MemberAddRequest(peerURLs=[somewhere()], isLearner=True)
     answer = change(member, "MemberAdd", request)
     if isinstance(answer, Status):
@@ -209,18 +209,18 @@ def test_a_removed_member_stops_itself_and_comes_back_as_another(
     gone = cluster.leader() if role == "leader" else cluster.followers()[0]
     through = cluster.others(gone)[0]
     with load(cluster, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         remove(through, gone.id)
         assert gone.wait() == 0, gone.log_tail()
         # Its data says that it was removed, and so do the others.
         gone.start()
         gone.wait()
-        work.go_on()
+        work.await_progress()
         shutil.rmtree(gone.data)
         gone.id = add(through, gone.peer_url)
         gone.start(state="existing")
         until("it serves", gone.status)
-        work.go_on()
+        work.await_progress()
     assert len(cluster[0].members()) == 3
 
 
@@ -228,9 +228,9 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
     dead = cluster.followers()[0]
     through = cluster.others(dead)[0]
     with load(cluster, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         dead.kill()
-        work.go_on()
+        work.await_progress()
         remove(through, dead.id)
         place = cluster.add()
         cluster.forget(dead)
@@ -244,23 +244,23 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
         assert place.state().isLearner
         promote(through, learner)
         until("it knows", lambda: not place.state().isLearner)
-        work.go_on()
+        work.await_progress()
     assert not listed(place, learner).isLearner
-    # It counts: with another one gone, the cluster lives.
+    # It counts: with another one gone, the cluster still works.
     with load(cluster, clerks=2) as work:
         cluster.others(place)[0].kill()
-        work.go_on()
+        work.await_progress()
 
 
 def test_five_members_lose_two(tmp_path_factory: pytest.TempPathFactory, make: str) -> None:
     directory = tmp_path_factory.mktemp("five")
     with running_cluster(directory, make, 5) as cluster, load(cluster, ordered=False) as work:
-        work.go_on()
+        work.await_progress()
         leader = cluster.leader()
         other = cluster.others(leader)[0]
         leader.kill()
         other.kill()
-        work.go_on()
+        work.await_progress()
         leader.start()
         other.start()
-        work.go_on()
+        work.await_progress()

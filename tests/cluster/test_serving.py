@@ -1,8 +1,7 @@
-"""What clients get: from every member, from one that was asleep, and when the quorum is lost."""
+"""What clients get: from every member, from one that was paused, and when the quorum is lost."""
 
 import signal
 import threading
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,11 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest, ProclaimRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.cluster.client import LEADER_REQUIRED, OPTIONS, STREAM_SECONDS_MAX, Talk
-from tests.cluster.members import PASSING, Cluster, Member, running_cluster, until
+from tests.cluster.members import PASSING, Cluster, Member, grant, running_cluster, until
 from tests.cluster.starvation import Machine, again_if_starved
 from tests.edge.wire import Wire, grpc_headers, message
 from tests.etcd import is_target
 from tests.rpc.oracle import by_name, status_of
-
-_leases = count(1000)
-
-
-def grant(member: Member, ttl: int = 60) -> int:
-    lease = next(_leases)
-    answer = member.settled("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
-    # It is there if a call before, which nobody answered, has granted it.
-    assert not isinstance(answer, Status) or answer == errors.LEASE_EXIST, answer
-    return lease
 
 
 def keep_alive(member: Member, *leases: int) -> list[int]:
@@ -107,7 +96,7 @@ def test_watches_at_every_member_see_the_same(cluster: Cluster) -> None:
     assert views == [views[0]] * 3
     revisions = [revision for _, revision in views[0]]
     assert revisions == sorted(set(revisions))
-    # Where an election came between, a put may have been made twice; its last answer counts.
+    # If an election came in between, a put may have been made twice; its last answer counts.
     assert list(dict(views[0]).items()) == expected
 
 
@@ -121,7 +110,7 @@ def test_a_lock_goes_from_member_to_member(cluster: Cluster) -> None:
     for place, (member, call) in enumerate(zip(cluster, waiting, strict=True)):
         held = member.outcome(call, "Lock/Lock", requests[place])
         assert not any(each.done() and not each.exception() for each in waiting[place + 1 :])
-        # Whoever holds it may release it at any member.
+        # The holder may release it at any member.
         cluster[(place + 1) % 3].answer("Lock/Unlock", UnlockRequest(key=held.key))
         assert member.get(held.key) is None
 
@@ -138,7 +127,8 @@ def test_an_election_is_observed_at_every_member(cluster: Cluster) -> None:
     cluster[1].answer("Election/Proclaim", ProclaimRequest(leader=leader, value=b"proclaimed"))
     for member, observer in zip(cluster, observers, strict=True):
         while (said := next(observer).kv.value) != b"proclaimed":
-            # Who campaigns anew, as an election of members came between, is elected twice.
+            # A client that campaigns anew, because an election of members came in between, is
+            # elected twice.
             assert said == b"elected"
         observer.cancel()
         told = member.answer("Election/Leader", LeaderRequest(name=b"office"))
@@ -146,7 +136,7 @@ def test_an_election_is_observed_at_every_member(cluster: Cluster) -> None:
 
 
 def heard(talk: Talk) -> int | None:
-    """Return the time to live that a stream tells next, or None if it ends for want of a leader."""
+    """Return the next time to live on a stream, or None if it ends for lack of a leader."""
     try:
         ttl: int = talk.hear().TTL
     except grpc.RpcError as error:
@@ -161,7 +151,7 @@ def test_a_leader_that_slept_tells_nothing_old(cluster: Cluster, make: str) -> N
     talk, renewed = old.talk("Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest(ID=lease))
     assert renewed.TTL == 60
     old.pause()
-    # They are in its sockets when it wakes up.
+    # They are in its sockets when it resumes.
     reads = [old.client.begin("KV/Range", pb.RangeRequest(key=b"slept")) for _ in range(20)]
     talk.say(pb.LeaseKeepAliveRequest(ID=lease))
     written = old.client.begin("KV/Put", pb.PutRequest(key=b"written asleep"), 2)
@@ -218,7 +208,7 @@ class Reader(threading.Thread):
         self._ending = threading.Event()
         self.served = 0
         self.refused: list[list[Status]] = []
-        """What reads were told that did not succeed at once."""
+        """The errors of reads that did not succeed at once."""
 
     def run(self) -> None:
         method = by_name("KV/Range")
@@ -247,7 +237,7 @@ class Reader(threading.Thread):
                     self.refused.append(told)
                 self.served += 1
 
-    def go_on(self, reads: int) -> None:
+    def await_reads(self, reads: int) -> None:
         """Wait for so many more."""
         goal = self.served + reads
         until("the reader goes on", lambda: self.served >= goal)
@@ -258,7 +248,7 @@ class Reader(threading.Thread):
 
     @property
     def failed(self) -> list[list[Status]]:
-        """What reads were told that did not succeed at all."""
+        """The errors of reads that never succeeded."""
         return [told for told in self.refused if len(told) == READ_TRIES]
 
 
@@ -273,7 +263,7 @@ def test_rolling_restart(cluster: Cluster, make: str) -> None:
             member.start()
             cluster.settle()
             for reader in readers:
-                reader.go_on(50)
+                reader.await_reads(50)
     finally:
         for reader in readers:
             reader.end()
@@ -286,7 +276,7 @@ def test_rolling_restart(cluster: Cluster, make: str) -> None:
 
 
 def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
-    # So long clients are waited for, and so long this test has time.
+    # Clients are waited for that long, and this test has that much time.
     with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=10000") as cluster:
         leader = cluster.leader()
         range_path = by_name("KV/Range").path
@@ -298,7 +288,7 @@ def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
             while not isinstance(unaware.read_frame(), GoAwayFrame):
                 pass
             late = [unaware.call(range_path, body) for _ in range(10)]
-            # With the ping that follows it hears of the end, and says so.
+            # With the ping that follows it learns of the end, and confirms it.
             assert [unaware.answer(stream).status for stream in late] == [(0, "")] * 10
             assert not unaware.answers[watching].ended
             # An open stream is not waited for.
@@ -346,7 +336,7 @@ def test_without_a_quorum(cluster: Cluster, make: str) -> None:
     is_new = make == "kvorum" or is_target()
     code = Code.DEADLINE_EXCEEDED if is_new else Code.UNKNOWN  # As 3.5.1 says it.
     assert ends["KV/Put"] == Status(code, "context deadline exceeded")
-    # Who did not ask for a leader waits, and is told when there is one again.
+    # A call that did not ask for a leader waits until there is one again.
     cluster.settle()
     cluster[1].put(b"alone", b"together")
     while not any(event.kv.value == b"together" for event in patient.hear().events):

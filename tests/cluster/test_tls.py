@@ -45,12 +45,12 @@ def secure(
 
 def test_a_cluster_over_tls(secure: Cluster) -> None:
     with load(secure, clerks=2) as work:
-        work.go_on()
+        work.await_progress()
         leader = secure.leader()
         leader.kill()
-        work.go_on()
+        work.await_progress()
         leader.start()
-        work.go_on()
+        work.await_progress()
 
 
 def test_renewed_certificates_are_used_without_a_restart(
@@ -70,7 +70,7 @@ def test_renewed_certificates_are_used_without_a_restart(
         for member in secure:
             for other in secure.others(member):
                 secure.network.reset(member.node, other.node)
-        work.go_on()
+        work.await_progress()
 
 
 def shown_serial(member: Member, context: ssl.SSLContext) -> int:
@@ -105,7 +105,7 @@ def test_a_member_of_another_authority(
         secure.flags = right
         until("it tells the reason", lambda: stranger.logged(REFUSED[make], size))
         secure.leader(members).put(b"secret", b"value")
-        work.go_on()
+        work.await_progress()
         status = stranger.status()
         assert status is None or status.leader == 0
         stranger.kill()

@@ -28,7 +28,7 @@ def shake_hands(edge: Edge, wire: Wire) -> None:
 
 
 def turn_until(edge: Edge, condition: Callable[[], bool]) -> None:
-    """Take turns until something holds that no wake-up tells of, and nothing arrives."""
+    """Take turns until a condition holds for which there is no wake-up; nothing may arrive."""
     tick = threading.Event()
     for _ in range(int(WAIT_SECONDS * 500)):
         assert edge.poll(100, 100) == ([], [])
@@ -55,3 +55,18 @@ def poll_until(
         if not some_requests and not some_events:
             wait(edge)
     return requests, events
+
+
+def queue_up(edge: Edge, received: int, counter: str = "messages_received") -> None:
+    """Let the edge read so many messages without taking one.
+
+    The native edge reads by itself; the pure one reads when it is polled, so this polls for
+    nothing.
+    """
+    tick = threading.Event()
+    for _ in range(2000):
+        assert edge.poll(0, 0) == ([], [])
+        if edge.counters()[counter] >= received:
+            return
+        tick.wait(0.005)
+    raise AssertionError(f"{edge.counters()} after 10 s")

@@ -49,7 +49,7 @@ class Server:
 
 
 class Nowhere(queue.Queue[Any]):
-    """What nobody is going to ask for."""
+    """A key that nobody is going to ask for."""
 
     def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         pass

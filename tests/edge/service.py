@@ -1,8 +1,8 @@
 """A service behind an edge, for tests: the loop of the interface in a thread of its own.
 
-Echo methods and targets answer by themselves. What arrives for the others waits in `requests`
-and `events`, and the test answers it through `remote`, in the loop's thread.
-Every wait has an end, so that what does not come fails the test instead of hanging it.
+Echo methods and targets answer by themselves. What arrives for the others waits in `requests` and
+`events`, and the test answers it through `remote`, in the loop's thread. Every wait has a limit, so
+that a missing event fails the test instead of hanging it.
 """
 
 import os
@@ -22,7 +22,7 @@ OK = Status(Code.OK, "")
 
 ECHO, ECHO_STREAM = "/test.Echo/Unary", "/test.Echo/Stream"
 HELD, HELD_STREAM = "/test.Held/Unary", "/test.Held/Stream"
-# Paths that a real etcd has too, so that both can be sent the same bytes.
+# Paths that a real etcd has, too, so that both can be sent the same bytes.
 RANGE, WATCH = "/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"
 METHODS = [
     (ECHO, False),
@@ -92,7 +92,7 @@ class Service:
         self._thread.start()
 
     def do(self, function: Callable[[Edge], T]) -> T:
-        """Run a function in the loop's thread, and return what it returns."""
+        """Run a function in the loop's thread, and return its result."""
         results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
         def job() -> None:
@@ -136,7 +136,7 @@ class Service:
         return arrived
 
     def until(self, condition: Callable[[Edge], bool]) -> None:
-        """Wait until a condition holds that no event tells of, such as a counter."""
+        """Wait until a condition holds for which there is no event, such as a counter."""
         tick = threading.Event()
         for _ in range(int(WAIT_SECONDS * 100)):
             if self.do(condition):
@@ -145,7 +145,7 @@ class Service:
         raise AssertionError(f"did not come to hold within {WAIT_SECONDS} s")
 
     def stop_edge(self) -> None:
-        """Stop the edge now; `do` goes on working."""
+        """Stop the edge now; `do` still works."""
 
         def stop(edge: Edge) -> None:
             self._polling = False
@@ -154,7 +154,7 @@ class Service:
         self.do(stop)
 
     def stop(self) -> None:
-        """End the loop and the edge. Raises what made the loop fail, if anything did."""
+        """End the loop and the edge. Raises the error that ended the loop, if any."""
         self._running = False
         os.write(self._ring, b"\0")
         self._thread.join(WAIT_SECONDS)
@@ -187,7 +187,7 @@ class Service:
             poller = select.poll()
             poller.register(self.edge.fileno(), select.POLLIN)
             poller.register(self._bell, select.POLLIN)
-            # No timeout: a wake-up that gets lost has to show.
+            # No timeout: a lost wake-up has to show.
             if self._bell in dict(poller.poll()):
                 os.read(self._bell, 4096)
             self.edge.awake()

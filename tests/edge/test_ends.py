@@ -1,7 +1,7 @@
 """How calls end other than by an answer: deadlines, cancellation, connections that break.
 
-Python hears of it for streams, and for unary calls it marked as waiting; of other unary calls
-it hears nothing, and its late answer is dropped.
+Python is told of it for streams, and for unary calls it marked as waiting; for other unary calls it
+is not, and its late answer is dropped.
 """
 
 import queue
@@ -156,7 +156,7 @@ def test_a_stream_that_ends_is_reported_once(service: Service, wire: Wire, end: 
     assert service.next_event(EventKind.MESSAGE, call).detail == b"a"
     end(wire, stream)
     service.next_event(EventKind.ENDED, call)
-    # What is said of it from now on is ignored.
+    # Whatever is sent to it from now on is ignored.
     service.remote.send([(call, b"late")])
     assert service.remote.pending_bytes(call) == 0
     service.remote.finish(call, OK)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.edge import Edge, Event, EventKind, Limits, Request
+from kvorum.edge import Event, EventKind, Limits, Request
 from tests.edge.conftest import OpenEdge
-from tests.edge.loop import poll_until, shake_hands, turn_until, wait
+from tests.edge.loop import poll_until, queue_up, shake_hands, turn_until, wait
 from tests.edge.service import ECHO, ECHO_STREAM, HELD_STREAM, OK, PATHS
 from tests.edge.wire import Wire, connect, grpc_headers, message
 
@@ -23,21 +23,6 @@ TURN_MAX = 20
 def wires(address: str, count: int) -> Iterator[list[Wire]]:
     with ExitStack() as stack:
         yield [stack.enter_context(Wire(address)) for _ in range(count)]
-
-
-def queue_up(edge: Edge, received: int, counter: str = "messages_received") -> None:
-    """Let the edge read so many messages without taking one.
-
-    The native edge reads by itself; the pure one reads when it is polled, so that a poll for
-    nothing is part of it.
-    """
-    tick = threading.Event()
-    for _ in range(2000):
-        assert edge.poll(0, 0) == ([], [])
-        if edge.counters()[counter] >= received:
-            return
-        tick.wait(0.005)
-    raise AssertionError(f"{edge.counters()} after 10 s")
 
 
 def drain(wire: Wire, streams: list[int]) -> list[bytes]:

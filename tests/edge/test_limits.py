@@ -11,12 +11,20 @@ from kvorum.edge import INCIDENTS, EventKind, Limits
 from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, RANGE, WATCH, Service
-from tests.edge.wire import PREFACE, Wire, connect, greeted, grpc_headers, in_time, message
+from tests.edge.wire import (
+    ENHANCE_YOUR_CALM,
+    INITIAL_WINDOW_SIZE,
+    PREFACE,
+    Wire,
+    connect,
+    farewell,
+    greeted,
+    grpc_headers,
+    in_time,
+    message,
+)
 
 REFUSED_STREAM = 7
-ENHANCE_YOUR_CALM = 11
-INITIAL_WINDOW_SIZE = 4
-LARGE_WINDOW = {INITIAL_WINDOW_SIZE: 2**31 - 1}
 
 
 def count(service: Service, name: str) -> int:
@@ -29,14 +37,6 @@ def incident(service: Service) -> tuple[str, str]:
     service.until(lambda edge: any(edge.counters()[name] for name in INCIDENTS))
     ((name, _, _, text, _),) = service.remote.incidents()
     return name, text
-
-
-def farewell(wire: Wire) -> tuple[int, bytes] | None:
-    """Read until the server closes; return what its GOAWAY says."""
-    wire.until_closed()
-    if wire.goaway is None:
-        return None
-    return wire.goaway.error_code, wire.goaway.additional_data
 
 
 def one_ping_too_many(wire: Wire) -> None:

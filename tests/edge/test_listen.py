@@ -1,4 +1,4 @@
-"""Where the edge listens, what it says when it cannot, and who it says is calling."""
+"""Where the edge listens, its error if it cannot, and the address of a client."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Listeners for members: HTTP/1.1 only, long streams out, long uploads in, no patience."""
+"""Listeners for members: HTTP/1.1 only, long streams out, long uploads in, short timeouts."""
 
 import random
 import socket
@@ -210,12 +210,12 @@ def test_pauses_lose_nothing(open_service: OpenService) -> None:
                     service.remote.resume(call)
             assert event.kind == EventKind.HALF_CLOSED
             assert received == content
-            # Whoever is answered while it is paused can go on with the next request.
+            # A client that is answered while it is paused can go on with the next request.
             service.remote.pause(call)
             service.remote.respond(call, 200, [], b"")
             assert Reply(file).status == 200
             sender.join()
-    # What is said of calls that have ended is ignored.
+    # Whatever is sent to calls that have ended is ignored.
     service.remote.pause(call)
     service.remote.resume(call)
 

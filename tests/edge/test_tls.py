@@ -1,4 +1,4 @@
-"""TLS at the edge: who comes in, who does not, and files that change."""
+"""TLS at the edge: which clients may connect, which may not, and files that change."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def asked(address: str, tls: ssl.SSLContext) -> bytes:
 
 
 def refusal(address: str, tls: ssl.SSLContext) -> str:
-    """Return how the client library says that it was not let in."""
+    """Return how the client library reports that it was refused."""
     try:
         with Wire(address, tls=tls) as wire:
             wire.socket.recv(1)
@@ -355,7 +355,7 @@ def test_renewed_files_are_used_at_once(open_service: OpenService, tmp_path: Pat
         assert served() == "first"
         authority.issue("second", file="first")
         assert served() == "second"
-        # A certificate whose key is not there yet is not used, and nobody is turned away.
+        # A certificate whose key is not there yet is not used, and nobody is refused.
         key = pair.key.read_bytes()
         authority.issue("third", file="first")
         third = pair.key.read_bytes()

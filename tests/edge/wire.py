@@ -1,7 +1,7 @@
 """Clients that send bytes as they are: HTTP/2 frame by frame, HTTP/1.1 line by line.
 
-`Wire` keeps no rule of HTTP/2 by itself beyond answering SETTINGS and PING and giving credit
-for what it read, so that a test can break each of the others.
+`Wire` only answers SETTINGS and PING and gives credit for what it read, so that a test can break
+every other rule of HTTP/2.
 """
 
 import contextlib
@@ -28,6 +28,8 @@ from hyperframe.frame import (
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SECONDS = 20.0
+ENHANCE_YOUR_CALM = 11
+INITIAL_WINDOW_SIZE = 4
 HeaderList = list[tuple[str, str]]
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ def message(payload: bytes, flag: int = 0) -> bytes:
 
 
 def messages(data: bytes) -> list[bytes]:
-    """Take gRPC messages apart."""
+    """Split gRPC messages."""
     found = []
     while data:
         flag, size = struct.unpack_from(">BI", data)
@@ -78,7 +80,7 @@ def grpc_headers(path: str, *more: tuple[str, str]) -> HeaderList:
 
 @dataclass
 class Answer:
-    """What came back on one stream."""
+    """The answer on one stream."""
 
     headers: dict[str, str] = field(default_factory=dict)
     data: bytes = b""
@@ -94,7 +96,7 @@ class Answer:
 
     @property
     def gist(self) -> tuple[object, ...]:
-        """What a client of any kind sees; the same from every server that does the same."""
+        """What a client of any kind sees; equal for servers that behave equally."""
         if "grpc-status" not in {**self.headers, **self.trailers}:
             return (self.headers.get(":status"), self.data, self.ended, self.reset)
         return (self.headers.get(":status"), self.data, self.ended, *self.status)
@@ -184,7 +186,7 @@ class Wire:
         self.send(WindowUpdateFrame(stream, size))
 
     def ping(self, data: bytes = b"pingpong") -> None:
-        """Go there and back; what was sent before has been seen then."""
+        """Send a ping and wait for its answer; everything sent before has been read then."""
         self.send(PingFrame(0, data))
         while data not in self.pongs:
             self.pump()
@@ -202,7 +204,7 @@ class Wire:
         return frame
 
     def pump(self) -> None:
-        """Read one frame and take note of it. Raises EOFError at the end of the connection."""
+        """Read one frame and process it. Raises EOFError at the end of the connection."""
         frame = self.read_frame()
         if frame is None:
             raise EOFError("the server closed the connection")
@@ -266,7 +268,7 @@ class Wire:
         return self.goaway.error_code if self.goaway else None
 
     def _respond(self, *frames: Frame) -> None:
-        # The server may have closed already, and what it said before is still to be read.
+        # The server may have closed already, and what it sent before is still to be read.
         with contextlib.suppress(ConnectionError):
             self.send(*frames)
 
@@ -281,14 +283,14 @@ class Wire:
 
 
 def in_time(begin: Callable[[], T]) -> T:
-    """Begin until it succeeds: on a busy machine a short time limit may pass in between."""
+    """Try until it succeeds: on a busy machine a short time limit may pass in between."""
     while True:
         with contextlib.suppress(EOFError, ConnectionError):
             return begin()
 
 
 def greeted(address: str) -> Wire:
-    """Connect where little time is given for it; what was said has been heard."""
+    """Connect where the time limit is short; return once the server's settings were read."""
 
     def begin() -> Wire:
         wire = Wire(address)
@@ -343,3 +345,11 @@ class Reply:
             if size == 0:
                 return
             yield data
+
+
+def farewell(wire: Wire) -> tuple[int, bytes] | None:
+    """Read until the server closes; return what its GOAWAY says."""
+    wire.until_closed()
+    if wire.goaway is None:
+        return None
+    return wire.goaway.error_code, wire.goaway.additional_data

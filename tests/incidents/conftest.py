@@ -14,12 +14,12 @@ FREQUENT = (
     "--snapshot-catchup-entries=20",
     "--backend-batch-interval=5ms",
 )
-"""Flags with which snapshots and commits come often enough to be met."""
+"""Flags with which snapshots and commits are frequent enough to matter."""
 
 
 @pytest.fixture
 def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
-    """Return what sets up a cluster; it may be asked for several."""
+    """Return a function that sets up a cluster; it may be called several times."""
     stages: list[Stage] = []
 
     def make(members: int = 3, **options: object) -> Stage:
@@ -35,7 +35,7 @@ def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Cluster]:
-    """Three members as processes, whose snapshots and commits are frequent enough to be met."""
+    """Three members as processes, whose snapshots and commits are frequent enough to matter."""
     flags = (
         "--snapshot-count=100",
         "--snapshot-catchup-entries=20",

@@ -1,7 +1,7 @@
 """A simulated cluster that does what a test says, one step after the other, in virtual time.
 
 Requests are recorded as in a run of the simulator, so that a test may end with `judge`, which
-checks everything that was answered: by the history, by order, by linearizability, by leases.
+checks all answers: by the history, by order, by linearizability, by leases.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ SEGMENT_BYTES = 65536
 
 
 class Watch:
-    """A watch, and all that it was told."""
+    """A watch, and everything it received."""
 
     def __init__(self, stage: "Stage", member: int, request: WatchCreateRequest) -> None:
         self._stage = stage
@@ -104,7 +104,7 @@ class Stage:
         return caller.ask(asked, patience, lambda _: None)
 
     def answer(self, request: Any, member: int = 1) -> Any:
-        """Return what a request is answered: a response, a Status, or None if it got lost."""
+        """Return the answer to a request: a response, a Status, or None if it got lost."""
         record = self.begin(request, member)
         self.run_until(lambda: record.finished > 0)
         return record.response
@@ -186,7 +186,7 @@ class Stage:
         machine.start()
 
     def agree(self) -> None:
-        """Wait until all members have applied the same, and require that their hashes say so."""
+        """Wait until all members have applied the same, and require equal hashes."""
         members = [self.machine(each).member for each in self.cluster.members]
         self.run_until(
             lambda: len({each.applied if each is not None else 0 for each in members}) == 1
@@ -195,7 +195,7 @@ class Stage:
         assert len(hashes) == 1, hashes
 
     def judge(self) -> None:
-        """Check everything that was answered."""
+        """Check all answers."""
         history = self.cluster.history
         history.replay()
         checks.check_answers(history)

@@ -21,9 +21,9 @@ from tests.incidents.conftest import MakeStage
 def test_20418_a_read_after_a_pause_is_not_answered_by_an_old_one(
     make_stage: MakeStage, seed: int
 ) -> None:
-    """The leader stands still; members ask it, and another, again and again, while others write.
+    """The leader is paused; members ask it, and another, again and again, while others write.
 
-    What it answers when it wakes is for questions of long ago.
+    What it answers when it resumes is for old questions.
     """
     stage = make_stage(3, seed=seed)
     leader = stage.leader
@@ -82,7 +82,7 @@ def test_15247_a_stalled_leader_neither_renews_nor_revokes(
         stage.run(0.3)
     keys = [kv.key for kv in stage.everything(other).kvs]
     assert b"k/kept" in keys, "the old leader revoked what the new one renewed"
-    # Whoever was told that the other lease lives could rely on it, or nobody was.
+    # Either a client was told that the other lease lives and could rely on it, or none was.
     stage.judge()
 
 
@@ -137,7 +137,8 @@ def test_18667_a_read_in_a_transaction_is_decided_alike_everywhere(make_stage: M
 
 
 def test_11408_a_lock_is_answered_to_who_still_holds_it(make_stage: MakeStage) -> None:
-    """Who waited for a lock while its own lease ran out does not get it; the next one does."""
+    """A client that waited for a lock while its own lease ran out does not get it; the next one
+    does."""
     stage = make_stage(3)
     first, second, third = [stage.ask(LeaseGrantRequest(TTL=ttl)).ID for ttl in (60, 2, 60)]
     held = stage.ask(LockRequest(name=b"lock", lease=first))

@@ -1,7 +1,7 @@
 """Issue 20967: removed members came back, as two stores each knew the members, and differed.
 
-Here one store does: the backend, with the effects of the log. Whatever a member begins from, its
-own files, a snapshot, files of long ago, those who were removed stay so.
+Here one store does: the backend, with the effects of the log. Whatever a member starts from, its
+own files, a snapshot, old files, removed members stay removed.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,8 @@ import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
 from sim.calls import METHODS
-from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.members import Cluster, Member, is_done, running_cluster, until
 from tests.cluster.starvation import Machine, again_if_starved
-from tests.cluster.test_corruption import is_done
 from tests.incidents.conftest import MakeStage
 from tests.incidents.stage import Stage
 
@@ -28,7 +27,7 @@ def known(stage: Stage, member: int) -> set[int]:
 
 
 def check(stage: Stage, members: Sequence[int], removed: int, expected: set[int]) -> None:
-    """Members, and raft within them, know who is one of them, and who was."""
+    """Members, and raft in them, know which members there are, and which were removed."""
     for each in members:
         running = stage.machine(each).member
         assert running is not None
@@ -45,7 +44,7 @@ def test_20967_simulated(make_stage: MakeStage, seed: int) -> None:
     assert running is not None
     zombie = running.id
     expected = known(stage, leader) - {zombie}
-    # One is down when it is removed, and another hears of it by a snapshot only.
+    # One is down when it is removed, and another learns of it only by a snapshot.
     stage.machine(gone).crash(power_cut=True)
     stage.isolate(behind)
     stage.ask(pb.MemberRemoveRequest(ID=zombie), leader)

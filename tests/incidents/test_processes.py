@@ -1,7 +1,7 @@
 """Incidents of the field with real processes: each test is named for etcd's issue.
 
 What a simulated clock, disk or network cannot show: processes that the system stops, kills in the
-midst of a call, or starts on files that were changed behind their back.
+middle of a call, or starts on files that were changed meanwhile.
 """
 
 import mmap
@@ -20,11 +20,10 @@ from kvorum.api import errors
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.reads import RETRY_SECONDS
+from tests.cluster.corruption import alarms, tamper
 from tests.cluster.load import load
-from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.members import Cluster, Member, grant, running_cluster, until
 from tests.cluster.starvation import StarvedError, again_if_starved
-from tests.cluster.test_corruption import alarms, tamper
-from tests.cluster.test_serving import grant
 from tests.incidents.conftest import FREQUENT
 from tests.rpc.oracle import status_of
 
@@ -33,11 +32,11 @@ ROUNDS = 3
 PAGE_BYTES = 4096
 
 
-# Leaders that stood still.
+# Paused leaders.
 
 
 def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> None:
-    """Neither to those who ask it itself, nor to followers that ask it where they may read."""
+    """Neither to clients of its own, nor to followers that ask it for an index."""
     for number in range(ROUNDS):
         old = processes.leader()
         others = processes.others(old)
@@ -67,11 +66,11 @@ def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> No
 
 
 def test_21378_a_late_answer_is_not_that_to_a_new_read(tmp_path: Path) -> None:
-    """What the leader says takes longer than a follower waits until it asks again.
+    """Messages of the leader take longer than a follower waits before it asks again.
 
     So every read but the first finds answers on their way to those before it.
     """
-    # So patient that what comes late and in bursts makes nobody campaign.
+    # Timeouts are so long that late bursts make nobody campaign.
     with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=10000") as cluster:
         leader = cluster.leader()
         far = cluster.others(leader)[0]
@@ -184,7 +183,7 @@ def test_13766_kills_under_load_leave_equal_members(tmp_path: Path) -> None:
     flags = ("--snapshot-count=100", "--snapshot-catchup-entries=20")
     with running_cluster(tmp_path, "kvorum", 3, *flags) as cluster, load(cluster, 3) as work:
         for number in range(6):
-            work.go_on(random.randint(20, 40))
+            work.await_progress(random.randint(20, 40))
             victims = list(cluster) if number == 3 else [random.choice(list(cluster))]
             for victim in victims:
                 victim.kill()
@@ -230,7 +229,7 @@ def restarted(cluster: Cluster) -> Member:
 
 
 def test_14370_one_member_is_killed_when_it_has_answered(tmp_path: Path) -> None:
-    """With nobody to hear it from again: `tests/process/test_crash.py` does it fifty times."""
+    """Nobody else could bring it back: `tests/process/test_crash.py` does it fifty times."""
     with one_member(tmp_path) as cluster:
         member = cluster[0]
         expected = {}
@@ -367,10 +366,6 @@ def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
 # Files that were changed.
 
 
-def last_segment(member: Member) -> Path:
-    return max((member.data / "member" / "wal").glob("*.wal"))
-
-
 def tear(member: Member, written: int) -> None:
     """Begin the record of a batch behind the end of a log, as if the power had failed then."""
     segment = max((member.data / "member" / "wal").glob("*.wal"))
@@ -403,7 +398,7 @@ def test_6378_a_torn_batch_does_not_stop_a_restart(tmp_path: Path) -> None:
 
 
 def test_20271_damage_in_the_database_is_found(tmp_path: Path) -> None:
-    """A bit flips in the file: nobody is told what it became, the operator is told where."""
+    """A bit flips in the file: no client is given the result, the operator is told where."""
     mark = b"the value that rots"
     with one_member(tmp_path, "--backend-batch-interval=5ms") as cluster:
         member = cluster[0]
@@ -415,7 +410,7 @@ def test_20271_damage_in_the_database_is_found(tmp_path: Path) -> None:
             for path in (member.data / "member" / "backend").iterdir()
             if path.is_file() and mark in path.read_bytes()
         )
-        # Pages that count no more may hold it as well, so every copy of it rots.
+        # Pages that no longer count may hold it as well, so every copy of it is changed.
         content = database.read_bytes()
         database.write_bytes(content.replace(mark + b" 17", mark + b" 16"))
         size = member.log_size()

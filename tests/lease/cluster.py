@@ -41,7 +41,8 @@ class LeaseCluster:
         return self.lessors[self.leader]
 
     def elect(self, number: int, *, is_lost: bool = False) -> None:
-        """Let another lead; what was proposed before is lost, or applied before it counts."""
+        """Let another member lead; earlier proposals are lost, or applied before it counts the
+        time."""
         self.primary.demote()
         self.leader = number
         if is_lost:
@@ -83,7 +84,7 @@ class LeaseCluster:
             self.checkpoint(lease_id, remaining)
 
     def turn(self, *, is_lost: bool = False, is_slow: bool = False) -> None:
-        """Let time pass, and the leader propose what is due; followers have nothing due."""
+        """Let time pass, and the leader propose what is due; on followers nothing is due."""
         self.now += TURN_SECONDS
         for number, lessor in enumerate(self.lessors):
             revokes = lessor.expired(self.now, 500)

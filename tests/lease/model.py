@@ -1,4 +1,4 @@
-"""Leases kept the plain way: a list of grants, searched from the front for every question."""
+"""Leases kept the simple way: a list of grants, searched from the front for every question."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def outcome(call: Callable[[], Result]) -> Result | Status:
-    """Return what a call gives, or the status it ends with."""
+    """Return the result of a call, or the status it ends with."""
     try:
         return call()
     except StatusError as error:

@@ -61,10 +61,9 @@ class Machine:
         self.jobs_run: list[Job] = []
         self.on_job: Callable[[Job], None] | None = None
         self.starts = 0
-        self.ids: list[int] = []
-        # A process that stands still: it takes no turn, and what is sent to it waits.
+        # A paused process: it takes no turn, and what is sent to it waits.
         self.is_paused = False
-        # How long it was suspended, with a clock that stood still.
+        # How long it was suspended, during which its clock stood still.
         self.asleep = 0.0
         self.unread: list[tuple[str, str, bytes, bytes | None]] = []
 
@@ -100,14 +99,15 @@ class Machine:
         self.files.kill()
 
     def lose_power(self, survives: Callable[[], bool]) -> None:
-        """Keep of what was not synced what survives."""
+        """Keep what survives of what was not synced."""
         self.member = None
         files = self.files.after_power_cut(survives)
         self.environments = self.environments.after_power_cut(files, survives)
         self.files = files
 
     def turn(self) -> bool:
-        """Take one turn and do everything that comes out of it; tell whether there was any."""
+        """Take one turn and do everything that comes out of it; return whether there was
+        anything."""
         member = self.running
         cluster = self.cluster
         is_active = member.turn(self.now, cluster.deadline() - self.asleep)
@@ -198,7 +198,7 @@ class Cluster:
         self._next_tick = HEARTBEAT_SECONDS
         self._calls = 0
         self.cut: set[tuple[str, str]] = set()
-        self.slices = 0  # how many looks at the clock a turn allows; 0 is all it asks for
+        self.slices = 0  # how often a turn may look at the clock; 0: as often as it likes
         self._looks = 0
         urls = {f"m{each}": (f"http://m{each}:2380",) for each in range(size)}
         self.options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES} | options
@@ -229,7 +229,7 @@ class Cluster:
         return self._calls
 
     def clock(self) -> float:
-        """Tell the time, which passes only by being looked at; a budget of looks ends a turn."""
+        """Return the time, which passes only by being read; a budget of reads ends a turn."""
         self._looks += 1
         if self.slices and self._looks >= self.slices:
             return self.now + 1.0
@@ -242,7 +242,7 @@ class Cluster:
     # The network.
 
     def send(self, sender: str, message: Message, image: bytes | None = None) -> bool:
-        """Put a message on its way; tell whether there is a link."""
+        """Send a message; return whether there is a link."""
         for machine in self:
             if machine.running.id == message.to:
                 if (sender, machine.name) in self.cut:
@@ -291,15 +291,15 @@ class Cluster:
         peer.running.start(None, serve())
 
     def is_cut(self, one: Machine, other: Machine) -> bool:
-        """Tell whether a question or its answer would be lost."""
+        """Return whether a question or its answer would be lost."""
         return not self.cut.isdisjoint({(one.name, other.name), (other.name, one.name)})
 
     def awake(self) -> list[Machine]:
-        """Return the machines that run and do not stand still."""
+        """Return the machines that run and are not paused."""
         return [machine for machine in self if not machine.is_paused]
 
     def wake(self, machine: Machine) -> None:
-        """Let a machine that stood still go on. What was sent to it arrives after its turn."""
+        """Resume a paused machine. What was sent to it arrives after its turn."""
         machine.is_paused = False
         self.messages.extend(machine.unread)
         machine.unread.clear()
@@ -316,7 +316,7 @@ class Cluster:
     def settle(self) -> None:
         """Let everything happen that needs no time."""
         for _ in range(100_000):
-            # All of them take a turn, whoever has something to do.
+            # All of them take a turn, even if only one has something to do.
             active = [machine.turn() for machine in self.awake() if machine.member is not None]
             if not any(active) and not self.messages:
                 return
@@ -336,7 +336,7 @@ class Cluster:
         self.settle()
 
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-        """Let time pass until a condition holds; return what it gave."""
+        """Let time pass until a condition holds; return its result."""
         end = self.now + seconds
         self.settle()
         while not (found := condition()):
@@ -371,3 +371,18 @@ class Cluster:
         answer = self.answer(machine, call, seconds)
         assert isinstance(answer, bytes), answer
         return answer
+
+
+def keys_of(machine: Machine) -> list[bytes]:
+    store = machine.running.store
+    return [row for _, row in store.backend.scan_rows(0, 1 << 96, 10_000)]
+
+
+def equal(cluster: Cluster) -> bool:
+    """Return whether all members hold the same."""
+    first, *others = [(machine.running.applied, keys_of(machine)) for machine in cluster]
+    return all(other == first for other in others)
+
+
+class PowerCutError(BaseException):
+    """Not an Exception: nothing in the member may take it for a failure of its own."""

@@ -5,8 +5,7 @@ import pytest
 from kvorum.api import errors
 from kvorum.member.images import BuildImage
 from kvorum.member.jobs import Place
-from tests.member.harness import Cluster, Machine
-from tests.member.test_three import equal
+from tests.member.harness import Cluster, Machine, equal
 
 VALUE = b"v" * 10_000
 CATCH_UP_BYTES = 100_000

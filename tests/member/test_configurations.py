@@ -15,15 +15,15 @@ from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
 from kvorum.snap.format import decode
-from tests.member.harness import Cluster, Machine
-from tests.member.test_three import added, change, equal, removed
+from tests.member.changes import added, change, removed
+from tests.member.harness import Cluster, Machine, equal
 
 LEARNER = 99
 PROMOTION = ConfChange(ChangeType.ADD_NODE, LEARNER, encode_promotion(LEARNER))
 
 
 def in_force(machine: Machine) -> ConfState:
-    """Return the configuration by which raft decides."""
+    """Return the configuration that raft uses."""
     return machine.running.node.raft.tracker.config.conf_state()
 
 
@@ -119,7 +119,7 @@ def test_a_removed_leader_answers_no_read() -> None:
     cluster.isolate(leader)
     cluster.wait(lambda: last.running.is_leader)
     cluster.success(last, last.put(b"key", b"new"))
-    # It stood still for a moment, and has not noticed yet.
+    # It was paused for a moment, and has not noticed yet.
     leader.is_paused = False
     call = leader.range(b"key")
     cluster.settle()
@@ -194,7 +194,7 @@ def test_who_knows_of_a_removal_does_not_forget_it(
     last.held.clear()
     cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
     assert cluster.success(gone, call) == b"done"
-    # Told by the log, not by a transport that refuses it.
+    # It learns of it from the log, not from a transport that refuses it.
     assert gone.running.was_removed
     gone.kill()
     last.lose_power(lambda: False)
@@ -205,7 +205,7 @@ def test_who_knows_of_a_removal_does_not_forget_it(
 # That of a snapshot, and of the database it belongs to.
 
 
-def told_of(data: bytes) -> set[int]:
+def members_in(data: bytes) -> set[int]:
     """Return the members that the data of a snapshot lists."""
     members = json.loads(data)["Root"]["Children"]["0"]["Children"]["members"]["Children"]
     return {int(name, 16) for name in members}
@@ -231,8 +231,8 @@ def test_a_snap_file_lists_the_members_of_its_index() -> None:
     path = f"{member.snap_directory}/{names[-1]}"
     written = decode(path, read_file(leader.files, path))
     assert written.index == before
-    assert told_of(written.data) == {*written.conf_state.voters, *written.conf_state.learners}
-    assert LEARNER not in told_of(written.data)
+    assert members_in(written.data) == {*written.conf_state.voters, *written.conf_state.learners}
+    assert LEARNER not in members_in(written.data)
 
 
 @pytest.mark.parametrize("has_changed_before", [False, True])
@@ -263,8 +263,8 @@ def test_a_snapshot_that_is_sent_lists_the_members_of_its_image(has_changed_befo
     (transfer,) = member.out.snapshots
     snapshot = transfer.message.snapshot
     assert snapshot is not None
-    assert told_of(snapshot.data) == {*snapshot.conf_state.voters, *snapshot.conf_state.learners}
-    assert (LEARNER in told_of(snapshot.data)) is has_changed_before
+    assert members_in(snapshot.data) == {*snapshot.conf_state.voters, *snapshot.conf_state.learners}
+    assert (LEARNER in members_in(snapshot.data)) is has_changed_before
     leader.held.clear()
     cluster.wait(lambda: equal(cluster))
     assert in_force(late) == late.running.conf_state == in_force(leader)

@@ -1,4 +1,4 @@
-"""Members that hold something else than the others are found out, and nobody else is accused."""
+"""Members whose data differs from the others' are found, and no other is accused."""
 
 import logging
 from dataclasses import replace
@@ -35,7 +35,7 @@ def filled(size: int = 3, **options: Any) -> Cluster:
 
 
 def corrupt(machine: Machine, revision: int = 20) -> None:
-    """Change a value behind the store's back."""
+    """Change a value unnoticed by the store."""
     backend = machine.running.backend
     row = KeyValue.FromString(backend.row(revision << 32))
     row.value += b" and more"

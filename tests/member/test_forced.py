@@ -15,8 +15,7 @@ from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import HardState
 from kvorum.wal import SnapshotRecord, open_log
-from tests.member.harness import SEGMENT_BYTES, Cluster, Machine
-from tests.member.test_one import PowerCutError
+from tests.member.harness import SEGMENT_BYTES, Cluster, Machine, PowerCutError
 
 
 def change(machine: Machine, made: ConfChange) -> int:

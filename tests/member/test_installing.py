@@ -29,8 +29,7 @@ from kvorum.rpc.maintenance import _defragment, _downgrade, _hash, _hash_kv
 from kvorum.rpc.sessions import answered
 from kvorum.rpc.snapshot import _snapshot
 from kvorum.snap import WriteSnap
-from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine
-from tests.member.test_three import equal
+from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine, equal
 
 KEYS = 600
 ALL = RangeOptions(b"\0", b"\0")

@@ -1,4 +1,4 @@
-"""Who leads, and what one may not do that led: handing over, standing still, being removed."""
+"""Who leads, and what a former leader may not do: handing over, pauses, being removed."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def successor(cluster: Cluster, old: Machine) -> Machine:
 
 
 def paused(seconds: float) -> tuple[Cluster, Machine, Machine]:
-    """Return a cluster whose leader stood still so long, that leader, and the new one."""
+    """Return a cluster whose leader was paused for so long, that leader, and the new one."""
     cluster = Cluster(3)
     old = cluster.leader()
     cluster.success(old, old.put(b"key", b"old"))
@@ -70,7 +70,7 @@ def paused(seconds: float) -> tuple[Cluster, Machine, Machine]:
     return cluster, old, new
 
 
-# A leader that stood still.
+# A paused leader.
 
 
 @pytest.mark.parametrize("ticks_first", [False, True])

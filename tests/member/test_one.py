@@ -26,11 +26,9 @@ from kvorum.member import requests
 from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.jobs import Place
 from kvorum.wal import AppendLog
-from tests.member.harness import Cluster, Machine
+from tests.member.harness import Cluster, Machine, PowerCutError
 
-
-class PowerCutError(BaseException):
-    """Not an Exception: nothing in the member may take it for a failure of its own."""
+pytestmark = pytest.mark.compiled
 
 
 def all_keys(cluster: Cluster, machine: Machine) -> list[tuple[bytes, bytes, int, int]]:

@@ -190,7 +190,7 @@ def test_an_answer_of_any_content_is_understood_or_none(
     told = meaning(path, status, body)
     if isinstance(told, bytes):
         assert status == 200
-        # Whoever asked reads it without another look.
+        # The one that asked reads it without further checks.
         if path == HASH_KV_PATH:
             parse_hash(told)
         elif path.startswith(PROMOTE_PREFIX):

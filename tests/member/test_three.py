@@ -10,26 +10,14 @@ from kvorum.files.memory import Call
 from kvorum.member import requests
 from kvorum.member.jobs import Place
 from kvorum.member.leases import renew
-from kvorum.member.waits import ProposeChange, Steps
-from kvorum.membership.documents import Member as Listed
-from kvorum.membership.documents import encode_member, encode_promotion
+from kvorum.member.waits import Steps
+from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.states import Role
 from kvorum.raft.wire import decode_message
-from tests.member.harness import Cluster, Machine
-from tests.member.test_one import PowerCutError
-
-
-def keys_of(machine: Machine) -> list[bytes]:
-    store = machine.running.store
-    return [row for _, row in store.backend.scan_rows(0, 1 << 96, 10_000)]
-
-
-def equal(cluster: Cluster) -> bool:
-    """Tell whether all members hold the same."""
-    first, *others = [(machine.running.applied, keys_of(machine)) for machine in cluster]
-    return all(other == first for other in others)
+from tests.member.changes import added, change, removed
+from tests.member.harness import Cluster, Machine, PowerCutError, equal
 
 
 def test_a_follower_forwards_and_reads_what_it_wrote() -> None:
@@ -361,23 +349,6 @@ def test_a_lease_is_renewed_on_the_leader_only_and_never_after_it_ran_out() -> N
 
 
 # Membership.
-
-
-def change(machine: Machine, made: ConfChange) -> int:
-    def steps() -> Steps:
-        refusal = yield ProposeChange(made)
-        return b"done" if refusal is None else refusal
-
-    return machine.start_steps(steps())
-
-
-def added(identity: int, url: str, *, is_learner: bool = False) -> ConfChange:
-    kind = ChangeType.ADD_LEARNER_NODE if is_learner else ChangeType.ADD_NODE
-    return ConfChange(kind, identity, encode_member(Listed(identity, (url,), is_learner)))
-
-
-def removed(machine: Machine) -> ConfChange:
-    return ConfChange(ChangeType.REMOVE_NODE, machine.running.id)
 
 
 def join(cluster: Cluster, name: str, identity: int) -> Machine:

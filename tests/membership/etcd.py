@@ -1,4 +1,4 @@
-"""What a real etcd writes into its log when it founds a cluster that is not there yet."""
+"""What a real etcd writes into its log when it founds a cluster whose other members are missing."""
 
 import subprocess
 from pathlib import Path
@@ -37,7 +37,7 @@ def founded(
     try:
         for line in process.stderr:
             lines.append(line)
-            # It campaigns once its first entries are applied, and so written.
+            # It campaigns once its first entries are applied, which means that they are written.
             if "is starting a new election" in line:
                 break
         else:

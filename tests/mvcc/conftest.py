@@ -1,4 +1,4 @@
-"""What every test of this room leaves behind: slices of the usual size."""
+"""After every test of this room, slices have their usual size again."""
 
 from collections.abc import Iterator
 

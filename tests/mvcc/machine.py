@@ -1,4 +1,4 @@
-"""A store on a disk that can be cut off, beside a list of all events that cannot.
+"""A store on a disk that may lose power, beside a list of all events that may not.
 
 Operations are kept as a log, as a member keeps them: after a crash the store must be what the
 entries up to its consistent index made of it, and the rest is applied again.
@@ -58,7 +58,7 @@ ENTRIES = st.one_of(PUTS, PUTS, PUTS, st.tuples(st.just("delete"), KEYS, ENDS))
 
 
 class Recorder:
-    """A hub that remembers what it was told."""
+    """A hub that remembers what was published to it."""
 
     def __init__(self) -> None:
         self.is_watched = True
@@ -72,7 +72,7 @@ class Recorder:
 
 
 def set_slice(keys: int) -> None:
-    """Let slices be of so many keys."""
+    """Set the size of slices, in keys."""
     for module in (ranges, transaction):
         module.KEYS_PER_SLICE = keys  # type: ignore[attr-defined]
     compaction.KEYS_PER_STEP = compaction.ROWS_PER_STEP = keys
@@ -291,7 +291,7 @@ class StoreMachine(RuleBasedStateMachine):
         if main > 0 and self.model.check(main) is None:
             event = self.model.state(main).get(key)
             assert self.store.get(key, main) == (event.row if event else None)
-        # Before it is cleared, the compacted revision may hold more than what will be left of it.
+        # Before it is cleared, the compacted revision may hold more than will be left of it.
         first = max(0, main, self.model.compacted + self.store.compaction.is_pending)
         rows = [row for row in self.model.rows() if row[0] >> 32 >= first]
         last = bound(self.model.revision)
@@ -371,7 +371,7 @@ class StoreMachine(RuleBasedStateMachine):
         applied = self.model
         self.start()
         assert self.backend.applied_index >= durable, "what was durable is lost"
-        # The state is that of the entries up to the index, and of no other.
+        # The state is that of the entries up to the index, and no others.
         log, self.log = self.log, self.log[: self.backend.applied_index]
         self.model = Model()
         for kind, arguments in self.log:

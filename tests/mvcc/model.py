@@ -159,7 +159,7 @@ class Model:
         return [(event.revision, event.row) for event in self.kept(self.compacted)]
 
     def hash_kv(self, main: int, compacted: int, *, is_compaction: bool = False) -> int:
-        """Return the hash as the rules have it, over what the compaction before left."""
+        """Return the hash according to the rules, over what the previous compaction left."""
         keep = set()
         for key in {event.key for event in self.events}:
             generations: list[list[Event]] = [[]]

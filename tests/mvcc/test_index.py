@@ -11,6 +11,8 @@ from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.sortedkeys import SortedKeys
 
+pytestmark = pytest.mark.compiled
+
 KEYS = st.binary(min_size=1, max_size=3)
 Ends = st.one_of(st.none(), KEYS)
 

@@ -15,13 +15,14 @@ from kvorum.mvcc.history import Entry
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.pins import Pins
 from kvorum.mvcc.store import Store
-from tests.mvcc import test_compaction
-from tests.mvcc.machine import Recorder, StoreMachine, set_slice
-from tests.mvcc.test_compaction import (
+from tests.mvcc import compaction
+from tests.mvcc.compaction import (
+    compact_at_a_deletion,
     interrupt_everywhere,
     outlive_compaction,
     start_without_the_newest_row,
 )
+from tests.mvcc.machine import Recorder, StoreMachine, set_slice
 
 SETTINGS = settings(
     max_examples=150,
@@ -119,7 +120,7 @@ def revision_is_that_of_the_newest_row(patch: pytest.MonkeyPatch) -> None:
         store.revision = max(1, store._index.newest_revision >> 32)
         return store
 
-    patch.setattr(test_compaction, "restore_store", naive)
+    patch.setattr(compaction, "restore_store", naive)
 
 
 def tombstone_at_the_compacted_revision_is_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ PLANTS: dict[Plant, Callable[[], None]] = {
     open_transactions_are_sealed: walk,
     reads_in_progress_do_not_hold_compaction: outlive_compaction,
     revision_is_that_of_the_newest_row: start_without_the_newest_row,
-    tombstone_at_the_compacted_revision_is_dropped: walk,
+    tombstone_at_the_compacted_revision_is_dropped: compact_at_a_deletion,
     old_tombstones_stay: walk,
     hashes_of_interrupted_compactions_are_kept: interrupt_everywhere,
     leases_of_old_values_are_attached: walk,

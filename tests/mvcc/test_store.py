@@ -5,6 +5,8 @@ from hypothesis import settings
 
 from tests.mvcc.machine import StoreMachine
 
+pytestmark = pytest.mark.compiled
+
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 

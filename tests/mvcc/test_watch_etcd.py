@@ -79,7 +79,6 @@ class Both:
         self.world = World(Limits(fragment_bytes=REQUEST_BYTES_MAX))
         self.model = self.world.model
         self.streams: dict[int, EtcdStream] = {}
-        self.watches: dict[tuple[int, int], Watch] = {}
         self.compared = 0
         header = self._ask("Txn", TxnRequest(), TxnResponse).header
         self.world.hub.header = HeaderEncoder(header.cluster_id, header.member_id, header.raft_term)

@@ -27,7 +27,7 @@ def random_limits(rng: random.Random) -> Limits:
 
 
 class Walk:
-    """One step after another; what a step does is for the seed to say."""
+    """One step after another; the seed decides what each does."""
 
     def __init__(self, rng: random.Random, world: World) -> None:
         self.rng = rng

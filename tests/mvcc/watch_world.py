@@ -1,9 +1,9 @@
 """A store with a watch hub, beside a model that knows every event ever, and clients that check.
 
-The model is a list of the events of all revisions and the state after each. A client keeps for
-each of its watchers the next revision it may hear of. Whatever it receives must be exactly what
-the model has from there up to the response's revision: so nothing is lost, repeated, reordered
-or split, and no progress overtakes events, or the next response does not fit.
+The model is a list of the events of all revisions and the state after each. A client keeps for each
+of its watchers the next revision it may receive. Whatever it receives must be exactly what the
+model has from there up to the response's revision: so nothing is lost, repeated, reordered or
+split, and no progress overtakes events, or the next response does not fit.
 """
 
 import random
@@ -35,7 +35,7 @@ PROGRESS_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Limits:
-    """The hub's limits, small enough to be met by small histories."""
+    """The hub's limits, small enough for small histories to reach them."""
 
     watchers_per_catch_up: int = 512
     rows: int = 1000
@@ -116,7 +116,7 @@ class Model:
             self.states[main] = state
 
     def between(self, watch: "Watch", first: int, last: int) -> list[Event]:
-        """What a watcher is to be told of these revisions."""
+        """Return what a watcher has to be sent of these revisions."""
         return [
             event
             for main in range(max(first, 2), last + 1)
@@ -153,7 +153,7 @@ class Client:
         self.world = world
         self.stream = stream
         self.watches: dict[int, Watch] = {}
-        self.used: set[int] = set()  # ids, with those of watches that are being cancelled
+        self.used: set[int] = set()  # ids, including those of watches that are being cancelled
         self.next_id = 0
         self.answers: deque[Callable[[WatchResponse], None]] = deque()
         self.is_paused = False
@@ -347,7 +347,7 @@ class World:
     # Writing.
 
     def write(self, operations: list[Operation]) -> None:
-        """One write transaction, as a put or as several changes."""
+        """Run one write transaction, as a put or as several changes."""
         self._write(self.store, operations)
 
     def _write(self, store: Store, operations: list[Operation]) -> None:
@@ -370,7 +370,7 @@ class World:
             self.store.compact(revision)
 
     def clear_compacted(self) -> None:
-        """A step of the compaction's physical work."""
+        """Run a step of the compaction's physical work."""
         job = self.store.compaction.step()
         if job is not None:
             self.store.compaction.hashed(job, None)

@@ -53,7 +53,7 @@ class Dialing:
         return self.loop.run_until_complete(asyncio.wait_for(waiting, WAIT_SECONDS))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Run the loop until something holds that no event tells of."""
+        """Run the loop until a condition holds for which there is no event."""
 
         async def look() -> None:
             while not condition():
@@ -62,7 +62,7 @@ class Dialing:
         self.run(look())
 
     def answer(self, number: int) -> tuple[int, Headers, bytes]:
-        """Return a whole answer."""
+        """Return a complete answer."""
         kind, _, detail = self.next(number)
         assert kind == RESPONDED, detail
         status, headers = detail

@@ -203,7 +203,7 @@ def test_an_upload_that_is_refused_halfway(dialing: Dialing, open_service: OpenS
     service.remote.respond(call, 412, [], b"no")
     status, _, body = dialing.answer(number)
     assert (status, body) == (412, b"no")
-    # Whoever did not hear of that yet does no harm.
+    # An event that comes later does no harm.
     dialer.send(number, b"def")
     dialer.finish(number)
     service.until(lambda edge: edge.counters()["connections_open"] == 0)
@@ -219,7 +219,8 @@ def test_what_is_not_polled_is_not_read(dialing: Dialing, open_service: OpenServ
     size = 40 << 20
     service.remote.send([(call, bytes(size))])
     dialing.until(lambda: len(dialer._held) > 0)
-    # Another answer arrives whole meanwhile; who read on would have read this one, too.
+    # Another answer arrives whole meanwhile; had the edge read on, it would have read this one,
+    # too.
     other = dialer.request(f"http://{service.address}", "GET", "/echo", [], b"")
     dialing.until(lambda: (COMPLETED, other) in [event[:2] for event in dialer._events])
     pieces = [event for event in dialer._events if event.kind == PIECE and event.number == number]
@@ -385,7 +386,7 @@ def test_bad_answers(dialing: Dialing, answer: bytes, text: str) -> None:
             pass
         assert event.kind == FAILED
         assert event.detail.startswith(f"{url}: ")
-        # How a connection that is closed with unread bytes ends depends on who is faster.
+        # How a connection that is closed with unread bytes ends depends on which side is faster.
         assert text in event.detail or "connection reset" in event.detail
 
 

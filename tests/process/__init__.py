@@ -1,1 +1,1 @@
-"""Tests of the process: flags, logs, metrics, start-up, the loop."""
+"""Tests of the process: start-up, the loop, jobs, faults, the end."""

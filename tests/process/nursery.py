@@ -18,7 +18,7 @@ from tests.kvorum import READY, command
 from tests.ports import held_port
 
 RUNNING = 1000
-"""Stands for the exit code of a process that has none yet."""
+"""Stands for the exit code of a process that is still running."""
 
 
 class Child:
@@ -47,7 +47,7 @@ class Child:
         return self.wait()
 
     def wait(self) -> int:
-        """Return how the process ended: its code, or the signal below 0."""
+        """Return how the process ended: its exit code, or the signal as a negative number."""
         self.lines += self._log
         self._log.close()
         return self._nursery.wait(self.pid)

@@ -1,8 +1,8 @@
-"""After a failed job of the log nothing behind it is run, by whichever hand, here and in the sim.
+"""After a failed job of the log nothing after it is run, in whatever thread, here and in the sim.
 
-The simulator stands in for the runner of jobs, so what it finds out about failing disks is worth
-something only as long as both do the same. Each example is a row of jobs for the log, given to a
-real runner with real hands that fail, and to a machine of the simulator.
+The simulator replaces the runner of jobs, so its findings about failing disks are valid only as
+long as both do the same. Each example is a row of jobs for the log, given to a real runner with
+real threads that fail, and to a machine of the simulator.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ SECONDS_MAX = 60
 
 
 class Hand(Enum):
-    """Who runs a job of the real runner."""
+    """What runs a job of the real runner."""
 
     INLINE = "the loop"
     NATIVE = "the edge's writer"
@@ -48,7 +48,7 @@ class Hand(Enum):
 
 
 class Planned(NamedTuple):
-    """One job, and what becomes of it."""
+    """One job, and its outcome."""
 
     hand: Hand
     fails: bool = False
@@ -95,7 +95,7 @@ def traces(files: Files, directory: str, plan: Sequence[Planned]) -> list[int]:
 
 
 def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch) -> list[int]:
-    """Run jobs as the server does, until one fails that nobody bears."""
+    """Run jobs as the server does, until one fails that may not."""
     patch.setenv("KVORUM_EDGE", edge_name)
     with TemporaryDirectory() as directory:
         files = RealFiles()
@@ -110,7 +110,7 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
         async def drive() -> None:
             loop.add_reader(edge.fileno(), woken.set)
             left = len(jobs)
-            # All that need no other hand at once, as a turn gives them.
+            # All that need no other thread at once, as a turn gives them.
             batch: list[Job] = []
             for job, planned in zip(jobs, plan, strict=True):
                 batch.append(job)

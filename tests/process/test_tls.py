@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 REFUSED_SECONDS = 8
-"""What etcdctl tries for before it says why: long enough for a server on a busy machine."""
+"""How long etcdctl tries before it reports why: enough for a server on a busy machine."""
 
 
 def etcdctl(url: str, *arguments: str, seconds: int = 30) -> tuple[int, str]:
@@ -120,8 +120,8 @@ def test_etcdctl_with_certificates(place: Place, tmp_path: Path) -> None:
 def gist(output: str) -> str:
     """Return what etcdctl says of a failure.
 
-    Which alert it was differs between versions of Go, and how a connection that the server has
-    closed is called depends on who was faster.
+    Which alert it was differs between versions of Go, and the error for a connection that the
+    server has closed depends on which side was faster.
     """
     for line in output.splitlines():
         if line.startswith("{"):
@@ -357,7 +357,7 @@ def test_a_burst_is_told_of_once() -> None:
         (MESSAGES["resets_excessive"], 1),
         (MESSAGES["pings_excessive"], 9001),
     ]
-    # The end of a burst is told of, too, without anything that happens after it.
+    # The end of a burst is reported, too, even if nothing happens after it.
     happens("resets_excessive", 7, 106.0)
     log.tell([], 110.0)
     assert len(logger.lines) == 3

@@ -1,4 +1,4 @@
-"""Bare cores and a network that loses nothing unless told to, for tests of single rules."""
+"""Bare cores and a network that loses only what it is told to, for tests of single rules."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -135,7 +135,7 @@ def lead(core: Raft) -> Raft:
 
 
 def flush(core: Raft) -> None:
-    """Let everything appended so far be durable."""
+    """Make everything appended so far durable."""
     while core.messages_after_append:
         waiting, core.messages_after_append = core.messages_after_append, []
         for message in waiting:

@@ -18,7 +18,7 @@ class Case:
     input: str = ""
     expected: str = ""
     line: int = 0
-    source: list[str] = field(default_factory=list)  # the lines up to and with `----`
+    source: list[str] = field(default_factory=list)  # the lines up to and including `----`
 
     def values(self, key: str) -> list[str]:
         return next((values for name, values in self.arguments if name == key), [])
@@ -83,7 +83,7 @@ def _parse_list(rest: str, line: str) -> tuple[list[str], str]:
 
 
 class _Lines:
-    """The lines of a file, and where reading stands."""
+    """The lines of a file, and the position of the reader."""
 
     def __init__(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ class _Lines:
 
 
 def read_cases(path: Path) -> Iterator[Case | list[str]]:
-    """Yield cases, and between them the lines that are none."""
+    """Yield cases, and between them the lines that belong to none."""
     lines = _Lines(path)
     subtests: list[str] = []
     while (line := lines.next()) is not None:

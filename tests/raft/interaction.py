@@ -484,4 +484,4 @@ class Interaction:
 
 
 def void(_value: object) -> None:
-    """Drop a value where a function must not return one."""
+    """Discard a value where a function must not return one."""

@@ -1,8 +1,8 @@
 """Breaks the rules of Raft one at a time, in memory, and asks whether a test notices.
 
 Run as `python -m tests.raft.mutate`, or with names of mutations to run only those. Each one
-replaces one line of the core while it is imported, in a process of its own; no file changes.
-The field's scenario files are left out: the tests of this repository must do alone.
+replaces one line of the core while it is imported, in a process of its own; no file changes. The
+scenario files of etcd's library are left out: our own tests must suffice.
 """
 
 import importlib.abc

@@ -584,7 +584,7 @@ MUTATIONS = [
     Mutation(
         "a stale write is believed",
         "core",
-        "                # What was written may have been replaced since, at the same index.\n",
+        "                # The entries written may have been replaced since, at the same index.\n",
         "                self.log.unstable.stable_to(message.log_term, message.index)\n",
     ),
     Mutation(
@@ -596,7 +596,7 @@ MUTATIONS = [
     Mutation(
         "a stale write does not acknowledge its snapshot",
         "core",
-        "                # A snapshot holds what was committed, in whatever term.\n"
+        "                # A snapshot holds committed entries only, so its term does not matter.\n"
         "                self.applied_snapshot(message.snapshot)\n",
         "                pass\n",
     ),

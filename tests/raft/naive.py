@@ -6,7 +6,7 @@ from kvorum.raft.entries import NO_LIMIT
 
 
 def naive_committed(voters: Sequence[int], indexes: dict[int, int]) -> int:
-    """Try every index that anybody has."""
+    """Try every index that any node has."""
     ids = set(voters)
     if not ids:
         return NO_LIMIT

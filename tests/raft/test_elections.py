@@ -1,4 +1,5 @@
-"""Who may stand, who votes for whom, and what a lost or late election leaves behind."""
+"""Which nodes may campaign, which vote for which, and what a lost or late election leaves
+behind."""
 
 import pytest
 

@@ -16,6 +16,7 @@ import random
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -38,6 +39,8 @@ from kvorum.raft.states import Role
 from kvorum.raft.storage import MemoryStorage
 from kvorum.raft.wire import decode_conf_change, decode_message, encode_message
 from tests.raft.cores import new_config
+
+pytestmark = pytest.mark.compiled
 
 FIRST = Snapshot(1, 1, ConfState((1, 2, 3)))
 NODES = (1, 2, 3, 4)  # the fourth joins, if a change lets it
@@ -417,10 +420,10 @@ def test_long_histories(seed: int) -> None:
 
 
 def commits_in_peace(network: Network) -> bool:
-    """Left in peace, the group elects a leader and commits something new.
+    """Without faults, the group elects a leader and commits something new.
 
-    Who was removed and does not know it would disturb the others for ever, but for the two
-    options that exist against it.
+    A removed node that does not know it would disturb the others for ever, if not for the two
+    options against that.
     """
     network.heal()
     for member in network.members.values():

@@ -1,8 +1,8 @@
 """Calls as hypothesis makes them: every unary method, every option, valid and not.
 
-A call is a name and a function that makes its request from the revision at that moment, so
-that past, present and future revisions are met. Few keys, few values, few leases: what
-matters is that calls meet each other.
+A call is a name and a function that makes its request from the revision at that moment, so that
+past, present and future revisions occur. There are few keys, values and leases, so that calls
+affect each other.
 """
 
 from collections.abc import Callable
@@ -221,7 +221,7 @@ cluster_calls = st.one_of(
     simple(
         "Cluster/MemberAdd",
         pb.MemberAddRequest,
-        # Nothing that would succeed: a member that never comes takes the quorum with it.
+        # Nothing that would succeed: a member that never starts breaks the quorum.
         peerURLs=st.sampled_from(
             [[], ["x"], ["http://127.0.0.1"], ["ftp://a:1"], ["http://a:1/b"], ["http://a:1", "y"]]
         ),
@@ -289,7 +289,7 @@ leader_keys = st.builds(
     lease=st.sampled_from([7, 8, 99]),
 )
 queue_calls = st.one_of(
-    # One contender alone: whoever waits is met elsewhere.
+    # One contender alone: waiting is tested elsewhere.
     simple("Lock/Lock", v3lockpb.LockRequest, name=queue_names, lease=st.just(7)),
     simple("Lock/Lock", v3lockpb.LockRequest, name=queue_names, lease=st.just(99)),
     simple("Lock/Unlock", v3lockpb.UnlockRequest, key=st.sampled_from([b"q/7", b"/7", b""])),
@@ -342,8 +342,8 @@ flat_txn_calls = txn_fields(0).map(lambda fields: Call("KV/Txn", fields, make_tx
 def alarm_sequences(draw: st.DrawFn) -> list[Call]:
     """Make calls while alarms come and go.
 
-    Of 3.5.1 one alarm: it forgets all others when it clears one, and of two types obeys the last.
-    And flat transactions: it does not see puts in nested ones.
+    With 3.5.1 one alarm at a time: it forgets all others when it clears one, and of two types obeys
+    the last. And flat transactions: it does not see puts in nested ones.
     """
     member: st.SearchStrategy[int] = st.sampled_from([0, 5, OWN_ID])
     alarm: st.SearchStrategy[int] = st.sampled_from([1, 2])

@@ -1,9 +1,9 @@
-"""Where etcd 3.7 answers otherwise than 3.5.1, if that is the one that is asked: one table.
+"""Where etcd 3.7 answers differently from 3.5.1, if the latter is asked: one table.
 
-Each row is a function that gets the name of a call, its request, and what 3.5.1 answered, and
-returns what is expected of us, or the answer itself where it has nothing to say. Rows that
-concern requests which an etcd does not survive are in `not_asked`. Numbers in the comments are
-those of the reference of differences.
+Each row is a function that gets the name of a call, its request, and the answer of 3.5.1, and
+returns the answer expected of us, or that same answer if it does not apply. Rows that concern
+requests which an etcd does not survive are in `not_asked`. Numbers in the comments are those of the
+reference of differences.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def expected_answer(name: str, request: Message, answer: Answer) -> Answer:
-    """Return what 3.7 answers where the etcd that is asked answered this."""
+    """Return what 3.7 answers, given the answer of the etcd that is asked."""
     for row in () if is_target() else ROWS:
         answer = row(name, request, answer)
     return answer
@@ -121,7 +121,7 @@ BY_STATE = [
 
 
 def may_both_be_right(name: str, request: Any, ours: Answer, theirs: Answer) -> bool:
-    """Tell whether both answers are right, because 3.5.1 checks in another order or keeps less.
+    """Return whether both answers are right, because 3.5.1 checks in another order or keeps less.
 
     The operations of a transaction are checked one by one (1.6, 1.7). A compaction leaves the
     hash of its revision behind (7.4).
@@ -148,7 +148,7 @@ def _checked_operations(request: TxnRequest) -> int:
 
 
 def not_asked(name: str, request: Any) -> Status | None:
-    """Return what we answer to a call that ends an etcd, or that 3.5.1 takes otherwise."""
+    """Return what we answer to a call that ends an etcd, or that 3.5.1 treats differently."""
     if name == "KV/Range" and not is_target() and _has_bad_order(request):  # 1.2, 1.3
         return errors.INVALID_SORT_OPTION
     if name == "Maintenance/Alarm" and request.action not in AlarmRequest.AlarmAction.values():

@@ -33,7 +33,7 @@ STEP_SECONDS = 0.01
 
 
 class RecordingEdge:
-    """Keeps what is sent and how calls end, by call."""
+    """Records what is sent and how calls end, by call."""
 
     def __init__(self) -> None:
         self.replies: dict[int, bytes | Status] = {}
@@ -89,7 +89,7 @@ class Stream:
         self._harness.happen((EventKind.WRITABLE, self.call, None))
 
     def received(self) -> list[Any]:
-        """Return what came since the last look."""
+        """Return what arrived since the last call."""
         sent = self._harness.edge.sent.get(self.call, [])
         fresh = sent[self._taken :]
         self._taken = len(sent)
@@ -117,7 +117,7 @@ class Harness:
         assert environments is not None
         self.now = 1000.0
         self.looks_max = 0
-        """After so many looks at the clock a turn's time is over; 0: it never is."""
+        """After so many reads of the clock a turn's time is over; 0: it never is."""
         self._looks = 0
         self.failing: tuple[type, ...] = ()
         """Kinds of work that fail."""
@@ -152,11 +152,11 @@ class Harness:
         return self.now + 1.0 if 0 < self.looks_max <= self._looks else self.now
 
     def begin_turn(self) -> None:
-        """Give a turn all its looks at the clock."""
+        """Give a turn all its reads of the clock."""
         self._looks = 0
 
     def turn(self) -> bool:
-        """Let the member work once at this moment; tell whether there is more to do."""
+        """Let the member work once at this moment; return whether there is more to do."""
         self.begin_turn()
         more = self.member.turn(self.now, self.now + 1.0)
         self.services.deliver(self.now)
@@ -244,7 +244,7 @@ class Harness:
         return stream
 
     def happen(self, event: Event) -> None:
-        """Tell the services of an event of the edge."""
+        """Give the services an event of the edge."""
         self.services.serve([], [event])
         self.settle()
 

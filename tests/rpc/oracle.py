@@ -70,7 +70,7 @@ class Oracle:
         return open_stream(requests, timeout=CALL_SECONDS_MAX)
 
     def wait_for_watchers(self) -> None:
-        """Wait until no watcher of the server is behind; it looks after them ten times a second."""
+        """Wait until no watcher of the server is behind; the server checks ten times a second."""
         host, _, port = self.address.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=CALL_SECONDS_MAX)
         try:
@@ -86,7 +86,7 @@ class Oracle:
 
 
 def settled(server: Oracle) -> Oracle:
-    """Return a server when it has written down of which version its data is."""
+    """Return a server once it has stored the version of its data."""
     version = ""
     while version != ("3.7.0" if is_target() else ""):
         status: Any = server.ask("Maintenance/Status", pb.StatusRequest())

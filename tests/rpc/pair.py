@@ -1,6 +1,6 @@
 """Two servers that are asked the same: ours, and a real etcd.
 
-They start empty and get the same calls, so their revisions agree. What cannot agree is masked:
+They start empty and get the same calls, so their revisions agree. What must differ is masked:
 terms, sizes, raft's indexes, ids a server chooses, seconds that have passed.
 """
 
@@ -16,12 +16,12 @@ from tests.rpc.calls import Call
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle
 
-# What both servers are told, so that both round TTLs up alike.
+# Settings of both servers, so that both round TTLs up alike.
 TIMING: dict[str, Any] = {"heartbeat_seconds": 0.01, "election_ticks": 5}
 
 
 def settled_harness() -> Harness:
-    """Return our services in one thread, when the cluster has agreed on a version."""
+    """Return our services in one thread, once the cluster has agreed on a version."""
     harness = Harness(**TIMING)
     harness.pass_time(10.0)
     return harness
@@ -51,7 +51,7 @@ class Pair:
             assert ours == refused, call
             return
         if isinstance(request, pb.CompactionRequest):
-            # The hashes of 3.5.1 depend on how far a compaction got.
+            # The hashes of 3.5.1 depend on the progress of a compaction.
             request.physical = True
         theirs = self.oracle.ask(call.name, request)
         self.compare(call.name, request, ours, theirs)
@@ -89,7 +89,7 @@ class Pair:
 
 
 def masked(name: str, message: Any) -> Any:
-    """Return a response without what no two servers have in common."""
+    """Return a response without what two servers never have in common."""
     found = deepcopy(message)
     if found.HasField("header"):
         found.header.raft_term = 0
@@ -101,7 +101,7 @@ def masked(name: str, message: Any) -> Any:
         found.alarms.sort(key=lambda alarm: (alarm.alarm, alarm.memberID))
     elif name == "Lease/LeaseTimeToLive":
         if found.TTL > 0:
-            # Ours counts no time unless told to; a real second or two may have passed.
+            # In ours no time passes unless told to; in etcd a second or two may have passed.
             assert found.grantedTTL - 30 <= found.TTL <= found.grantedTTL
             found.TTL = found.grantedTTL
         found.keys[:] = sorted(found.keys)

@@ -16,6 +16,8 @@ from kvorum.member.jobs import Place
 from kvorum.member.waits import RunJob, Steps
 from tests.rpc.harness import NUMBERS, Harness, Stream
 
+pytestmark = pytest.mark.compiled
+
 PUT = "/etcdserverpb.KV/Put"
 STATUS = "/etcdserverpb.Maintenance/Status"
 WATCH = "/etcdserverpb.Watch/Watch"

@@ -5,6 +5,8 @@ And a compiled generator that is collected gives back nothing of what it holds.
 
 import gc
 
+import pytest
+
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import LeaderRequest
@@ -12,6 +14,8 @@ from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from kvorum.edge.interface import EventKind
 from kvorum.member.requests import PUT
 from tests.rpc.harness import Harness
+
+pytestmark = pytest.mark.compiled
 
 
 def serve_some_of_everything(harness: Harness) -> None:

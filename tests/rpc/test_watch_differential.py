@@ -15,6 +15,8 @@ from tests.rpc.pair import Pair
 from tests.rpc.pairs import SEQUENCES, Pairs
 from tests.rpc.watching import OracleStream, OwnStream, Seen, Watching, sequences
 
+pytestmark = pytest.mark.compiled
+
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:

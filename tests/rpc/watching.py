@@ -1,4 +1,4 @@
-"""Watch streams to both servers: the same requests, what came back, and how it is compared."""
+"""Watch streams to both servers: the same requests, the responses, and how they are compared."""
 
 import queue
 import threading
@@ -26,7 +26,7 @@ WAIT_SECONDS_MAX = 10.0
 
 
 class Watching(NamedTuple):
-    """One request on the stream, its revision relative to the moment."""
+    """One request on the stream, with a revision relative to the current one."""
 
     kind: str
     fields: dict[str, Any]
@@ -77,7 +77,7 @@ def sequences(draw: st.DrawFn) -> list[Call | Watching]:
 
 
 class Seen:
-    """What a stream has sent, by watcher; what asks for nothing in particular is kept apart."""
+    """What a stream has sent, by watcher; responses without a watcher are kept apart."""
 
     def __init__(self) -> None:
         self.responses: dict[int, list[pb.WatchResponse]] = {}
@@ -129,7 +129,7 @@ class OracleStream:
         self._requests.put(request)
 
     def wait(self, condition: Callable[[Seen], bool]) -> bool:
-        """Wait until what was seen is enough; False if it does not become so."""
+        """Wait until enough was seen; False if that does not happen."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.seen), WAIT_SECONDS_MAX)
 

@@ -84,7 +84,7 @@ def test_a_machine_that_lost_its_disk_is_refused_and_replaced(directory: Path) -
 def test_one_that_nobody_answers_waits_or_founds_what_it_founded(
     directory: Path, is_existing: bool
 ) -> None:
-    """A founder cannot tell that it is not the first to start; whoever joins is refused."""
+    """A founder cannot know that it is not the first to start; a joining member is refused."""
     with running(directory, 3, FRAMES) as cluster:
         world, machine = cluster._world, cluster.machines[3]
         world.run_until(3.0)

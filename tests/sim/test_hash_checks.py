@@ -147,7 +147,7 @@ def test_a_row_whose_key_has_changed_stops_the_member(directory: Path, seed: int
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_member_that_starts_and_differs_from_another_stops(directory: Path, seed: int) -> None:
-    """It cannot tell who of them is damaged; here it is the other."""
+    """It cannot know which of them is damaged; here it is the other."""
     with written(directory, seed, initial_corrupt_check=True) as cluster:
         world = cluster._world
         one, other = (cluster.machines[number] for number in Random(seed).sample([1, 2, 3], 2))

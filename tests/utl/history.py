@@ -41,7 +41,7 @@ def connected(address: str) -> Iterator[Oracle]:
 
 
 def ask(client: Oracle, name: str, request: Message) -> Any:
-    """Ask what cannot be refused."""
+    """Make a call that cannot be refused."""
     answer = client.ask(name, request)
     assert not isinstance(answer, Status), (name, request, answer)
     return answer
@@ -124,7 +124,7 @@ class Sight:
         self.compacted = int(ask(client, "Maintenance/HashKV", HashKVRequest()).compact_revision)
         self.keys = list(now.kvs)
         self.events = _events(client, self.compacted + 1, self.revision)
-        # The compacted revision itself is left out: it may have a hash that was kept.
+        # The compacted revision itself is left out: its hash may have been kept.
         revisions = range(max(1, self.compacted + 1), self.revision + 1)
         chosen = random.Random(1).sample(revisions, min(SAMPLED_REVISIONS, len(revisions)))
         self.past = {
@@ -167,7 +167,7 @@ def _leases(client: Oracle) -> dict[int, Lease]:
 
 
 def _events(client: Oracle, first: int, last: int) -> list[Any]:
-    """Return every change from a revision to another, which is every key at every revision."""
+    """Return every change between two revisions, which gives every key at every revision."""
     if first > last:
         return []
     create = WatchRequest()

@@ -18,7 +18,7 @@ from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.utl import commands
 from tests.utl.history import Sight, connected, perform, random_calls
-from tests.utl.test_damage import ROWS, snapshot, usual
+from tests.utl.images import ROWS, snapshot, usual
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "snapshot"
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     assert run([str(each) for each in arguments]) == 0
     return capsys.readouterr().out
 
@@ -45,19 +45,19 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple
 
 def test_status_in_every_format(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = ("snapshot", "status", path)
-    found = json.loads(told(capsys, *status, "-w", "json"))
+    found = json.loads(output_of(capsys, *status, "-w", "json"))
     size = path.stat().st_size - 32
     value = found.pop("hash")
     # 50 keys were put, and two of them deleted.
     assert found == {
         "revision": ROWS + 3, "totalKey": 48, "totalSize": size, "version": "3.7.0",
     }  # fmt: skip
-    assert told(capsys, *status) == f"{value:x}, {ROWS + 3}, 48, {human_bytes(size)}, 3.7.0\n"
-    assert told(capsys, "-w", "fields", *status).splitlines() == [
+    assert output_of(capsys, *status) == f"{value:x}, {ROWS + 3}, 48, {human_bytes(size)}, 3.7.0\n"
+    assert output_of(capsys, "-w", "fields", *status).splitlines() == [
         f'"Hash" : {value}', f'"Revision" : {ROWS + 3}', '"Keys" : 48', f'"Size" : {size}',
         '"Version" : "3.7.0"',
     ]  # fmt: skip
-    lines = told(capsys, *status, "--write-out=table").splitlines()
+    lines = output_of(capsys, *status, "--write-out=table").splitlines()
     assert len({len(line) for line in lines}) == 1 and len(lines) == 5
     assert [cell.strip() for cell in lines[1].strip("│").split("│")] == [
         "HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION",
@@ -101,7 +101,7 @@ def test_wrong_arguments(path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = told(capsys, "version").splitlines()
+    first, second = output_of(capsys, "version").splitlines()
     assert first.startswith("kvorumutl version: ") and second == "API version: 3.7"
 
 
@@ -110,7 +110,7 @@ def test_revisions_that_have_no_hash(path: Path, capsys: pytest.CaptureFixture[s
         1,
         "Error: mvcc: required revision is a future revision\n",
     )
-    newest = json.loads(told(capsys, "hashkv", path, "-w", "json"))
+    newest = json.loads(output_of(capsys, "hashkv", path, "-w", "json"))
     assert (newest["hashRevision"], newest["compactRevision"]) == (ROWS + 3, -1)
 
 
@@ -123,7 +123,7 @@ def test_hashes_are_a_real_etcds_also_behind_a_compaction(
     database = tmp_path / "etcd" / "member" / "snap" / "db"
     assert sight.compacted > 1
     for revision, value in sight.hashes.items():
-        found = told(capsys, "hashkv", database, "--rev", str(revision))
+        found = output_of(capsys, "hashkv", database, "--rev", str(revision))
         assert found == f"{value}, {revision}, {sight.compacted}\n"
     assert refused(capsys, "hashkv", database, "--rev", str(sight.compacted - 1)) == (
         1,

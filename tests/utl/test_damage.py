@@ -3,7 +3,6 @@
 import random
 import shutil
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,44 +11,17 @@ from hypothesis import strategies as st
 
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.backend import open_view
-from kvorum.backend.bbolt import write_image
-from kvorum.backend.buckets import BUCKETS, KEY, META
+from kvorum.backend.buckets import KEY
 from kvorum.backend.encoding import revision_of, row_key
 from kvorum.backend.real import LmdbEnvironments
-from kvorum.files import Opening
 from kvorum.files.real import RealFiles
 from kvorum.utl.main import run
+from tests.utl.images import ROWS, Buckets, snapshot, usual
 
-ROWS = 200
 # Every example cleans up behind itself; what the disk takes is not this test's business.
 EXAMPLES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-Buckets = dict[bytes, dict[bytes, bytes]]
-
-
-def usual() -> Buckets:
-    buckets: Buckets = {bucket: {} for bucket in BUCKETS}
-    for main in range(2, ROWS + 2):
-        kv = KeyValue(
-            key=b"k%03d" % (main % 50), create_revision=2, mod_revision=main, version=main,
-            value=bytes([main % 256]) * (main % 120),
-        )  # fmt: skip
-        buckets[KEY][row_key(revision_of(main))] = kv.SerializeToString()
-    buckets[META] = {b"consistent_index": (ROWS + 4).to_bytes(8, "big"), b"term": bytes(7) + b"\2"}
-    return buckets
-
-
-def snapshot(path: Path, buckets: Buckets) -> bytes:
-    files = RealFiles()
-    path.unlink(missing_ok=True)
-    descriptor = files.open(str(path), Opening.CREATE)
-    write_image(files, descriptor, ((name, sorted(buckets[name].items())) for name in buckets))
-    files.close(descriptor)
-    content = path.read_bytes()
-    content += sha256(content).digest()
-    path.write_bytes(content)
-    return content
 
 
 def rows_of(data: Path) -> dict[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""A data directory that a real etcd wrote, for those who read it or mutate it."""
+"""A data directory that a real etcd wrote, for tests that read or change it."""
 
 from tests.wal.etcd import etcd_directory
 

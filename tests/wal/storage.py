@@ -1,7 +1,7 @@
 """A member's storage without the member: appends, cuts, snapshots and purges, driven by a seed.
 
-Beside the disk it keeps a model of what was reported durable, and can tell whether what a
-recovery found agrees with that.
+Beside the disk it keeps a model of what was reported durable, and can check that a recovery agrees
+with it.
 """
 
 import random
@@ -76,7 +76,7 @@ class Model:
     log: list[Entry | None] = field(default_factory=list)
     snapshot_index: int = 0
     created: bool = False
-    # What is on its way: it may be found wholly, in part or not at all.
+    # What is being written: it may be found completely, in part or not at all.
     next_state: HardState = NO_HARD_STATE
     batch: list[Entry] = field(default_factory=list)
     next_snapshot: int = 0

@@ -1,4 +1,4 @@
-"""What is a tear and what is corruption, case by case; and what the errors tell."""
+"""What is a tear and what is corruption, case by case; and the texts of the errors."""
 
 import errno
 from random import Random
@@ -148,7 +148,7 @@ def with_zeros() -> tuple[Written, AppendLog]:
 
 
 def test_no_flipped_bit_of_a_record_with_zeros_loses_it() -> None:
-    """Its sectors of zeros are its own, and no sign of a tear."""
+    """Its sectors of zeros are real content, and no sign of a tear."""
     written, last = with_zeros()
     bits = [*range(8 * 40), *range(8 * 40, 8 * len(last.data), 211)]
     for bit in (8 * last.offset + bit for bit in bits):
@@ -200,7 +200,7 @@ def test_a_flipped_bit_is_found(before: int, length: int, seed: int, place: floa
     damaged = bytearray(b"before.." + frame)
     damaged[8 + bit // 8] ^= 1 << bit % 8
     found = find_flipped_bit(bytes(damaged), 8, before)
-    # The type is covered by no checksum, and what nobody covers cannot be found.
+    # No checksum covers the type, and what is not covered cannot be detected.
     assert found == 64 + bit or bit // 8 == 9
     damaged[8 + (bit // 8 + 1) % (record_bits // 8)] ^= 0x42
     assert find_flipped_bit(bytes(damaged), 8, before) != 64 + bit

@@ -1,4 +1,4 @@
-"""A log whose last batch before a cut failed: what it may be taken for, and what it may not."""
+"""A log whose last batch before a cut failed: how it is judged, and how it is not."""
 
 import errno
 from dataclasses import replace
@@ -92,7 +92,7 @@ class Written:
 
 
 def without_checkpoint(cut: CutSegment) -> CutSegment:
-    """Return a cut whose head does not vouch for what was before, as etcd makes it."""
+    """Return a cut whose head does not prove the segment before durable, as etcd makes it."""
     return replace(cut, head=cut.head[:-CHECKPOINT_BYTES])
 
 
@@ -153,7 +153,7 @@ def test_a_segment_that_lost_its_end_is_refused_where_the_log_went_on() -> None:
 
 
 def test_a_flipped_bit_before_a_cut_is_refused() -> None:
-    """Whether or not the head behind it vouches for it."""
+    """Whether or not the head after it proves it durable."""
     for vouched in (True, False):
         written = Written()
         written.append(entries(len(written.entries) + 1, 5), vouched=vouched)

@@ -21,6 +21,8 @@ from kvorum.wal import SEGMENT_BYTES, Log, SnapshotRecord, create_log, open_log,
 from kvorum.wal.segments import list_segments
 from kvorum.wal.version import minimal_etcd_version
 
+pytestmark = pytest.mark.compiled
+
 WAL = "/wal"
 
 

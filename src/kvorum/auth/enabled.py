@@ -1,8 +1,8 @@
 """Data of a cluster whose authentication is enabled: this version has none, and must not serve it.
 
-What nobody could read or write without a password would be open to everybody. So such data is
-refused wherever it may come in: a restored snapshot, a directory that is taken over, a snapshot of
-a leader, a start. Users and roles of a cluster that does not use them are kept, and are no reason.
+Data protected by passwords would be open to everybody. So it is refused wherever it may come in: a
+restored snapshot, a migrated directory, a leader's snapshot, a start. Users and roles of a cluster
+that does not use them are kept, and no reason to refuse.
 """
 
 from collections.abc import Iterable
@@ -26,20 +26,21 @@ class Source(Protocol):
 
 
 def is_enabled(source: Source) -> bool:
-    """Tell whether only those who authenticate may use what a database holds.
+    """Return whether only authenticated users may use what a database holds.
 
-    Of an image it takes the one walk through that bucket: whoever copies it opens another.
+    In an image this uses up the one walk through that bucket: a caller that copies the image opens
+    another.
     """
     return dict(source.items(AUTH)).get(AUTH_ENABLED) == _ENABLED
 
 
-# Requests of the log by the numbers of their fields. The first ones only ask, or end what is not
-# enabled: etcd sends them through its log all the same.
+# Requests of the log by the numbers of their fields. The first ones only read, or disable what is
+# not enabled: etcd sends them through its log all the same.
 WITHOUT_EFFECT: Final = frozenset((1011, 1012, 1013, 1102, 1106, 1107, 1202))
 _FIRST: Final = 1000
 _LAST: Final = 1299
 
 
 def is_change(kind: int) -> bool:
-    """Tell whether a request of the log changes users, roles, or whether they count."""
+    """Return whether a request of the log changes users, roles, or whether they are used."""
     return _FIRST <= kind <= _LAST and kind not in WITHOUT_EFFECT

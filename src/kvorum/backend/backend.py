@@ -12,8 +12,8 @@ all rows of the places behind it.
 4. `committed`: the sealed batch is forgotten, its rows are in the environment for the next view.
 
 At most one batch is on its way. A deletion is a marker in the active batch, wherever the row is;
-the order of batches does the rest. A job that failed stops the member: nothing here can know what
-is on the disk then.
+the order of batches does the rest. A failed job stops the member: nothing here can know what is on
+the disk then.
 """
 
 from bisect import bisect_left, bisect_right
@@ -39,7 +39,8 @@ from kvorum.backend.view import View
 from kvorum.files import Files
 
 CHECKED_ROWS_MAX: Final = 20_000
-"""The order of longer batches is left to LMDB, which refuses to append what is not behind."""
+"""Batches longer than this are not checked for their order: LMDB refuses to append what is out of
+order."""
 FREED_PER_TURN: Final = 4_000
 
 
@@ -89,9 +90,10 @@ class Backend:
     ) -> None:
         self._files = files
         self._environment = environment
-        # Where the database is, whichever file it is at the moment; jobs that look take this.
+        # Where the database is, whichever file that is at the moment; read by jobs that open a
+        # view.
         self.directory = directory
-        self._number = number  # the greatest that a database was given
+        self._number = number  # the greatest number that a database was given
         self._lock = lock
         self._map_bytes = map_bytes
         self._defragmentation: Defragmentation | None = None
@@ -125,7 +127,7 @@ class Backend:
         self._cache.discard(revision)
 
     def row(self, revision: int) -> bytes:
-        """Return a row that was written and not deleted; that it is missing is corruption."""
+        """Return a row that was written and not deleted; if it is missing, that is corruption."""
         value = self._active.rows.get(revision)
         if value is not None:
             return value
@@ -156,7 +158,7 @@ class Backend:
         if self._sealed is not None:
             deleted = {**deleted, **self._sealed.deleted}
             tables.append(self._sealed.rows)
-        # Usually most of these are empty, and a table less is a lookup less per row.
+        # Usually most of these are empty, and leaving one out saves a lookup per row.
         tables = [table for table in tables if table]
         places = [place for place, value in enumerate(values) if value is None]
         if deleted or tables:
@@ -215,11 +217,11 @@ class Backend:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the file has every change of rows."""
+        """Whether every change of rows is in the file."""
         return not self._active.rows and not self._active.deleted and self._sealed is None
 
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return rows as the file has them, from a row key on; everything is in it."""
+        """Return rows as the file has them, from a row key on; all of them must be in it."""
         assert self.is_flushed, "there are changes that the file does not have"
         return self._look().scan_sealed_rows(first, limit)
 
@@ -232,7 +234,7 @@ class Backend:
     def pending_rows(self, last: int) -> dict[int, bytes | None]:
         """Return the changes of rows up to `last` that may not be in the file yet.
 
-        None stands for a deletion. A job that reads the file takes these along.
+        None stands for a deletion. A job that reads the file gets these, too.
         """
         pending: dict[int, bytes | None] = {}
         for batch in (self._sealed, self._active):
@@ -278,7 +280,7 @@ class Backend:
         return sorted((name, value) for name, value in merged.items() if value is not None)
 
     def set_applied(self, index: int, term: int) -> None:
-        """Note the last applied entry; it is written with the effects at the next seal."""
+        """Note the last applied entry; the next seal writes it with the effects."""
         assert index >= self.applied_index, f"applied {index} after {self.applied_index}"
         self.applied_index = index
         self.applied_term = term
@@ -296,7 +298,7 @@ class Backend:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the disk that proposals must."""
+        """Whether so much waits for the disk that proposals have to wait, too."""
         active, limits = self._active, self._limits
         return (
             active.writes >= limits.buffer_writes_max
@@ -397,18 +399,18 @@ class Backend:
             self.directory, self.path, self._number, self._map_bytes
         )
         if self._sealed is not None:
-            # The helper may look before this batch is committed.
+            # The helper may read before this batch is committed.
             self._defragmentation.changes.add(self._sealed)
         return self._defragmentation.begin()
 
     def copied(self) -> CatchUp | None:
         """Take the end of CopyDatabase or CatchUp, and return the next job for the helper.
 
-        None: the next flush, due at once, puts the new file in the place of the old one;
-        `is_defragmenting` is false when that is done.
+        None: the next flush, due at once, replaces the old file by the new one; `is_defragmenting`
+        is false when that is done.
         """
         assert self._defragmentation is not None, "nothing is being defragmented"
-        return self._defragmentation.go_on(self._sealed)
+        return self._defragmentation.next_round(self._sealed)
 
     def abandon_defragmentation(self) -> RemoveDatabase:
         """Give up because a job of the helper failed; return the job that cleans up."""
@@ -418,7 +420,7 @@ class Backend:
         return RemoveDatabase(defragmentation.target, None)
 
     def end_turn(self) -> None:
-        """Give the turn's view back, so that LMDB may reuse what it kept."""
+        """End the turn's view, so that LMDB may reuse the pages it held."""
         if self._view is not None:
             self._view.end()
             self._view = None
@@ -450,7 +452,7 @@ class Backend:
 
     @property
     def pending_bytes(self) -> int:
-        """About the bytes that wait for the disk."""
+        """Roughly the bytes that wait for the disk."""
         return self._active.size + (0 if self._sealed is None else self._sealed.size)
 
     def check_readers(self) -> int:
@@ -458,7 +460,7 @@ class Backend:
         return self._environment.check_readers()
 
     def close(self) -> None:
-        """Close the database; what was not flushed is lost here and comes from the log again."""
+        """Close the database; what was not flushed is lost here, and replayed from the log."""
         self.end_turn()
         self._environment.close()
         self._files.close(self._lock)

@@ -1,7 +1,7 @@
 """Writes that wait for the disk together, and become durable together.
 
-A batch is filled on the loop while it is `active`; sealing gives it the index and term it amounts
-to, and nothing in it changes afterwards.
+A batch is filled on the loop while it is `active`; sealing gives it the index and term of its last
+entry, and nothing in it changes afterwards.
 """
 
 from itertools import islice
@@ -11,7 +11,7 @@ from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.encoding import row_keys, seal_value, sealed_rows, stored_name, stored_value
 from kvorum.backend.environment import WriteTransaction
 
-# What an entry costs beside its bytes, in memory and, near enough, in the file.
+# The cost of an entry beside its bytes, in memory and, near enough, in the file.
 ENTRY_BYTES: Final = 64
 _PIECE_ROWS: Final = 1_000
 
@@ -41,7 +41,7 @@ class Batch:
         self.row_bytes = 0  # of the values of rows
         self.entry_count = 0
         self.entry_bytes = 0  # of names and values
-        self.index = 0  # 0: not known, and left as it is on the disk
+        self.index = 0  # 0: not known, and left on the disk as it is
         self.term = 0
 
     def put_entry(self, bucket: bytes, name: bytes, value: bytes | None) -> None:
@@ -60,7 +60,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """About the bytes the batch takes, in memory as in the file."""
+        """Roughly the bytes the batch takes, in memory as in the file."""
         return self.row_bytes + self.entry_bytes + ENTRY_BYTES * self.writes
 
     def write_to(self, transaction: WriteTransaction) -> None:

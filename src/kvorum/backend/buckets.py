@@ -1,4 +1,4 @@
-"""The buckets of a database and the names of single entries in them, as etcd has them."""
+"""The buckets of a database and the names of single entries in them: etcd's."""
 
 ALARM = b"alarm"
 AUTH = b"auth"
@@ -11,7 +11,7 @@ MEMBERS = b"members"
 MEMBERS_REMOVED = b"members_removed"
 META = b"meta"
 
-# In the order of their names, which is the order in which hashes take them.
+# In the order of their names, in which hashes go through them.
 BUCKETS = (
     ALARM,
     AUTH,
@@ -25,7 +25,7 @@ BUCKETS = (
     META,
 )
 
-# Bucket `meta`. The index and term of the last applied entry are the backend's own business.
+# Bucket `meta`. The index and term of the last applied entry are left to the backend.
 CONSISTENT_INDEX = b"consistent_index"
 TERM = b"term"
 CONF_STATE = b"confState"

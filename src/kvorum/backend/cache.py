@@ -1,9 +1,9 @@
 """Rows that were written or read lately, within a limit of bytes.
 
 Two halves: rows enter the young one, and when that is full it becomes the old one, whose rows are
-forgotten unless they are asked for before the next change. No row is moved on a hit in the young
-half, which is what keeps a range over cached rows cheap. What is forgotten is freed bit by bit: to
-free a hundred thousand rows at once holds the loop for tens of milliseconds.
+forgotten at the next change unless they are asked for before. No row is moved on a hit in the young
+half, which is what keeps a range over cached rows cheap. Forgotten rows are freed bit by bit:
+freeing a hundred thousand at once would hold the loop for tens of milliseconds.
 """
 
 from typing import Final
@@ -11,11 +11,11 @@ from typing import Final
 # A row's objects beside its bytes: the value's header, the revision, a place in the table.
 ROW_BYTES: Final = 136
 ADDED_MAX: Final = 20_000
-"""More rows at once are not kept."""
+"""So many rows at once are not kept."""
 
 
 class RowCache:
-    """Values by revision. What is here is in the database too, or about to be."""
+    """Values by revision. All of them are in the database, too, or about to be."""
 
     __slots__ = ("_half_bytes", "_young_bytes", "forgotten", "old", "young")
 
@@ -24,7 +24,7 @@ class RowCache:
         self.old: dict[int, bytes] = {}
         self._half_bytes = bytes_max // 2
         self._young_bytes = 0
-        # Nobody looks at these any more.
+        # Forgotten rows that are not freed yet.
         self.forgotten: list[dict[int, bytes]] = []
 
     def get(self, revision: int) -> bytes | None:
@@ -47,7 +47,7 @@ class RowCache:
         """Keep rows, whose values have that many bytes together, for a while."""
         added = value_bytes + ROW_BYTES * len(rows)
         if added > self._half_bytes or len(rows) > ADDED_MAX:
-            return  # the work of one long entry, which would drive out everything else
+            return  # one long entry would drive out everything else
         self.young.update(rows)
         self._young_bytes += added
         if self._young_bytes > self._half_bytes:

@@ -1,13 +1,13 @@
 """Defragmenting: a new file without free pages takes the place of the old one.
 
 The copy is made in a helper process while reads and flushes go on. What was flushed meanwhile is
-brought over by the helper too, in rounds, each shorter than the one before. When little is left,
-the next flush brings over the rest together with its batch, into the new file, and then makes
-`CURRENT` name it: only that flush takes longer than others. Until `CURRENT` is replaced the old
-file has everything and counts; a crash leaves the new one for the next start to remove.
+copied by the helper, too, in rounds, each shorter than the one before. When little is left, the
+next flush writes the rest and its own batch into the new file, and then makes `CURRENT` name it:
+only that flush takes longer than others. Until `CURRENT` is replaced the old file has everything
+and counts; a crash leaves the new one for the next start to remove.
 
-Rows ascend, so the rows that a file lacks are those behind its last one. Of everything else that
-was flushed since the copy began, `Changes` remembers the names.
+Rows ascend, so the rows that a file lacks are those after its last one. Of everything else that was
+flushed since the copy began, `Changes` keeps the names.
 """
 
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ from kvorum.backend.environment import Environment, Environments, WriteTransacti
 from kvorum.backend.view import View
 from kvorum.files import Files, Opening
 
-# So much may be left for the flush that switches: a stage of a few milliseconds.
+# How much may be left for the flush that switches: a stage of a few milliseconds.
 SWITCH_WRITES_MAX = 10_000
-# Writers that outrun the helper make the last stage longer, not the defragmentation endless.
+# If writers outrun the helper, the last stage grows, but the defragmentation ends.
 ROUNDS_MAX = 10
 _PIECE_ROWS = 1_000
 
 
 @dataclass(slots=True)
 class Changes:
-    """What was flushed since a moment, beside rows that were put: those are found by themselves."""
+    """What was flushed since a moment, except rows that were put: those are found anyway."""
 
     deleted: dict[int, None] = field(default_factory=dict)
     names: dict[bytes, dict[bytes, None]] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Changes:
 
     @property
     def writes(self) -> int:
-        """How much there is to bring over."""
+        """How much there is to copy."""
         return self.row_count + len(self.deleted) + sum(map(len, self.names.values()))
 
     def bring_over(self, view: View, transaction: WriteTransaction) -> None:
-        """Make a database like the one in view, given that all other changes are in it."""
+        """Make a database equal to the one in view, given that all other changes are in it."""
         for bucket, names in self.names.items():
             write_entries(transaction, bucket, {name: view.get(bucket, name) for name in names})
         index, term = view.applied()
@@ -77,7 +77,7 @@ class CopyDatabase:
             descriptor = files.open(self.target, Opening.CREATE)
             try:
                 environments.copy(source, self.target, descriptor)
-                # Here, so that the flush that switches has little left to sync.
+                # Synced here, so that the flush that switches has little left to sync.
                 files.fdatasync(descriptor)
             finally:
                 files.close(descriptor)
@@ -87,7 +87,7 @@ class CopyDatabase:
 
 @dataclass(slots=True, frozen=True)
 class CatchUp:
-    """A job of the helper: bring changes from one database to its copy."""
+    """A job of the helper: copy changes from one database to its copy."""
 
     source: str
     target: str
@@ -114,7 +114,7 @@ class CatchUp:
 
 @dataclass(slots=True, frozen=True)
 class RemoveDatabase:
-    """A job of the flusher: remove a database that counts no more. Large files take a while."""
+    """A job of the flusher: remove a database that no longer counts. Large files take a while."""
 
     path: str
     environment: Environment | None
@@ -128,7 +128,7 @@ class RemoveDatabase:
 
 @dataclass(slots=True, frozen=True)
 class Switch:
-    """What a flush needs to put another database in the place of the present one."""
+    """What a flush needs to replace the present database by another."""
 
     directory: str
     number: int
@@ -137,7 +137,7 @@ class Switch:
 
 
 class Defragmentation:
-    """One that is under way: the number of the new file, and what it still lacks."""
+    """A defragmentation in progress: the number of the new file, and what it still lacks."""
 
     __slots__ = ("_directory", "_map_bytes", "_rounds", "_source", "changes", "is_ready", "number")
 
@@ -159,11 +159,11 @@ class Defragmentation:
         """Return the first job."""
         return CopyDatabase(self._source, self.target)
 
-    def go_on(self, sealed: Batch | None) -> CatchUp | None:
-        """Return the job that brings over what was flushed since the last one was made.
+    def next_round(self, sealed: Batch | None) -> CatchUp | None:
+        """Return the job that copies what was flushed since the last one was made.
 
-        None: so little is left that the next flush can switch. `sealed` is the batch that is on
-        its way: the helper may look before it is committed, so it stays to be brought over.
+        None: so little is left that the next flush can switch. `sealed` is the batch that is on its
+        way: the helper may read before it is committed, so it has to be copied later.
         """
         self._rounds += 1
         if self.changes.writes <= SWITCH_WRITES_MAX or self._rounds > ROUNDS_MAX:

@@ -1,9 +1,9 @@
 """The directory of a member's database: which file counts, and who may open it.
 
 It holds `backend.<n>`, a database; `CURRENT`, which names the one that counts and the version of
-our format; and `LOCK`, held as long as a process has the database open to write. A database takes
-the place of another when `CURRENT` is replaced, at once and durably. Whatever else is there was
-left over by a crash and is removed.
+our format; and `LOCK`, held as long as a process has the database open to write. A database
+replaces another when `CURRENT` is replaced, atomically and durably. Anything else was left by a
+crash and is removed.
 """
 
 import re
@@ -57,8 +57,8 @@ def read_current(files: Files, directory: str) -> Current | None:
 
 
 def write_current(files: Files, directory: str, current: Current) -> None:
-    """Make a database count, whose content is durable."""
-    # Its name must be durable too before another file speaks of it.
+    """Make a database, whose content is durable, the one that counts."""
+    # Its name must be durable, too, before another file refers to it.
     files.sync_directory(directory)
     content = f"kvorum backend format {current.version}\nbackend.{current.number}\n"
     write_file(files, f"{directory}/CURRENT", content.encode())
@@ -98,8 +98,8 @@ def remove_leftovers(files: Files, directory: str, current: Current | None) -> l
     """Remove what a crash left, and return its names."""
     removed = leftovers(files, directory, current)
     if removed:
-        # A process that was killed may have replaced CURRENT and not synced that: without this, a
-        # power cut may take back the new name and keep the removal of what the old one names.
+        # A killed process may have replaced CURRENT without syncing that: a power cut could then
+        # take back the new name and still remove the file that the old one names.
         files.sync_directory(directory)
     for name in removed:
         files.unlink(f"{directory}/{name}")

@@ -20,7 +20,7 @@ from google_crc32c import value as crc32c
 
 KEY_BYTES_MAX: Final = 511
 CHECKSUM_BYTES: Final = 4
-# What the CRC-32C of anything followed by its own CRC-32C comes to, whatever it started from.
+# The CRC-32C of any data followed by its own CRC-32C, whatever it started from.
 RESIDUE: Final = 0x48674BC7
 
 _DIGEST_BYTES: Final = 32
@@ -50,7 +50,7 @@ def row_key(revision: int) -> bytes:
 
 
 def parse_row_key(key: bytes) -> int:
-    """Return the revision of a row; raise ValueError for what is no row key."""
+    """Return the revision of a row; raise ValueError if this is not a row key."""
     length = len(key)
     if length == _ROW_KEY_BYTES:
         main, sub = _unpack_row_key(key)
@@ -66,12 +66,12 @@ def parse_row_key(key: bytes) -> int:
 
 
 def seal_value(key: bytes, value: bytes) -> bytes:
-    """Return a value with its checksum behind it."""
+    """Return a value with its checksum appended."""
     return value + _pack_checksum(extend(crc32c(key), value))
 
 
 def is_whole(key: bytes, sealed: bytes) -> bool:
-    """Return whether a value and its checksum fit each other and the key."""
+    """Return whether the checksum of a value is right for it and its key."""
     return len(sealed) >= CHECKSUM_BYTES and bool(extend(crc32c(key), sealed) == RESIDUE)
 
 
@@ -85,7 +85,7 @@ def row_keys(revisions: Iterable[int]) -> list[bytes]:
 
 
 def sealed_rows(rows: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return rows as a database takes them, in the same order."""
+    """Return rows in the form a database stores, in the same order."""
     # `seal_value` and `row_keys` written out: a batch spends most of its staging here.
     return [
         (
@@ -102,7 +102,7 @@ def sealed_rows(rows: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
 
 def open_rows(sealed_rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
     """Return revisions and values of rows as a database has them, leaving out damaged ones."""
-    # The checksum covers the key, so a key that fits is one that `row_key` made.
+    # The checksum covers the key, so a key with a right one was made by `row_key`.
     return [
         (main << 32 | sub << 1 | (len(key) > _ROW_KEY_BYTES), sealed[:-CHECKSUM_BYTES])
         for key, sealed in sealed_rows
@@ -127,7 +127,7 @@ def stored_value(name: bytes, value: bytes) -> bytes:
 
 
 def parse_stored(key: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """Return the name and the value that were stored; the checksum is off already."""
+    """Return the name and the value that were stored; the checksum is already removed."""
     if len(key) < KEY_BYTES_MAX:
         return key, value
     end = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "big")

@@ -44,7 +44,7 @@ class ReadTransaction(Protocol):
         """Return how many entries a bucket has."""
 
     def end(self) -> None:
-        """Give the view back. Nothing else may be called afterwards."""
+        """End the view. Nothing else may be called afterwards."""
 
 
 class WriteTransaction(Protocol):
@@ -93,7 +93,7 @@ class Environment(Protocol):
         """Forget views of processes that died, and return how many: they keep pages from reuse."""
 
     def close(self) -> None:
-        """Give the file back. No transaction is open."""
+        """Close the file. No transaction is open."""
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def writing(environment: Environment) -> Iterator[WriteTransaction]:
 
 
 class Environments(Protocol):
-    """Where environments come from. All of a process go through one of these."""
+    """Opens environments. All of a process go through one of these."""
 
     @property
     def native(self) -> NativeRows | None:
@@ -118,9 +118,9 @@ class Environments(Protocol):
     def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none.
 
-        `map_bytes` is the room reserved, which the file can never outgrow. If it is not synced,
-        a new file's commits are durable once it was closed and a descriptor of it was synced: for
-        one that does not count before.
+        `map_bytes` is the room reserved, which the file can never outgrow. If not `is_synced`, for
+        a file that does not count yet, commits are durable once it was closed and a descriptor of
+        it was synced.
         """
 
     def open_reader(self, path: str) -> Environment:

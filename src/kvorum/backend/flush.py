@@ -1,9 +1,8 @@
 """The jobs that bring a sealed batch to the disk. Both run in one thread, the flusher's.
 
-A write transaction belongs to the thread that began it, so staging and committing cannot be
-shared out. Staging needs the interpreter's lock all the time and takes four times as long beside a
-busy loop, so the loop waits for it; a commit is one long call without the lock, and the loop goes
-on.
+A write transaction belongs to the thread that began it, so one thread must stage and commit.
+Staging holds the interpreter's lock all the time and takes four times as long beside a busy loop,
+so the loop waits for it; a commit is one long call without the lock, and the loop goes on.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""The content of a file of etcd's, held to what a member can start from.
+"""The content of one of etcd's files, checked for what a member can start from.
 
-The walk through the pages finds damage of the tree; this finds what the tree cannot show: rows
-under keys that are none, and values that are not the one form of a `KeyValue` of that revision.
+The walk through the pages finds damage of the tree; this finds what the tree cannot show: keys that
+are not row keys, and values that are not the canonical form of a `KeyValue` of that revision.
 Everything is checked while it passes, so memory holds one leaf of the file at a time.
 """
 
@@ -23,7 +23,7 @@ SealedContent = Iterator[tuple[bytes, Iterator[list[tuple[bytes, bytes]]]]]
 
 
 def checked_content(image: Image) -> Content:
-    """Give every bucket with its entries, both in order; raises ImageError where it is damaged."""
+    """Yield every bucket with its entries, both in order; raises ImageError where it is damaged."""
     for bucket in image.buckets():
         if bucket not in BUCKETS:
             raise ImageError(
@@ -43,7 +43,7 @@ def _checked_leaves(image: Image) -> Iterator[list[tuple[bytes, bytes]]]:
 
 
 def sealed_content(image: Image, native: NativeRows | None) -> SealedContent:
-    """Give what `checked_content` does, with the rows in pieces and their checksums behind them."""
+    """Yield what `checked_content` does, with the rows in pieces and their checksums appended."""
     for bucket, _ in checked_content(image):
         yield bucket, image_rows(image, native) if bucket == KEY else image.leaves(bucket)
 
@@ -58,7 +58,7 @@ def image_rows(image: Image, native: NativeRows | None) -> Iterator[list[tuple[b
 
 
 def _checked(image: Image, leaf: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the rows of a leaf, which are what they should be."""
+    """Return the rows of a leaf, checked."""
     decode = KeyValue.FromString
     for key, value in leaf:
         try:
@@ -72,7 +72,7 @@ def _checked(image: Image, leaf: list[tuple[bytes, bytes]]) -> list[tuple[bytes,
             )
         except DecodeError:
             is_sound = False
-        # A row without a value is the mark that a restored snapshot raised its revision by.
+        # A row without a value marks the revision to which a restored snapshot was raised.
         if not is_sound and value:
             raise ImageError(
                 image.path, f"the {describe_revision(revision)} holds no key and value of it"

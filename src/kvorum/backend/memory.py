@@ -1,10 +1,10 @@
 """Environments in memory, beside `MemoryFiles`: for tests and simulation.
 
 Every environment is a file of those `MemoryFiles`, so that its name is lost or kept in a power cut
-as names are. `before` of the files is asked with the call `commit` before a commit takes effect;
-if that raises, the commit is under way, and whether it happened is asked when the disk is looked
-at again. A copy, or a new database with commits that are not synced, is unreadable after a power
-cut unless its file was synced.
+as names are. `before` of the files is called with `commit` before a commit takes effect; if it
+raises, the commit is unfinished, and whether it happened is decided when the disk is opened again.
+A copy, or a new database with commits that are not synced, is unreadable after a power cut unless
+its file was synced.
 """
 
 from bisect import bisect_left
@@ -23,13 +23,13 @@ _COPIED = b"copied"
 
 
 class _Bucket:
-    """Entries of a bucket. Whoever changes it while a view looks at it changes a copy."""
+    """Entries of a bucket. It is copied before a change while a view uses it."""
 
     __slots__ = ("byte_count", "entries", "ordered")
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.ordered: list[bytes] | None = None  # the keys, when they were asked for in order
+        self.ordered: list[bytes] | None = None  # the sorted keys, if they were asked for
         self.byte_count = 0
 
     def copy(self) -> "_Bucket":
@@ -126,7 +126,7 @@ class MemoryRead:
         return len(self._buckets[bucket].entries)
 
     def end(self) -> None:
-        """Give the view back."""
+        """End the view."""
         self._content.views -= 1
         self._buckets = {}
 
@@ -177,11 +177,11 @@ class MemoryWrite:
         environment.is_writing = False
 
     def take_effect(self) -> None:
-        """Let the commit have happened."""
+        """Make the commit take effect."""
         content = self._environment.content
         content.change(self._changes)
         content.committing = None
-        # Any commit syncs the whole file, but one without changes is none.
+        # Any commit syncs the whole file, except one without changes.
         if self._environment.is_synced and any(self._changes.values()):
             content.is_copy = False
 
@@ -191,7 +191,7 @@ class MemoryWrite:
 
 
 class MemoryEnvironment:
-    """One open file, perhaps shared by several who opened it."""
+    """One open file, perhaps shared."""
 
     __slots__ = ("_environments", "content", "is_synced", "is_writing", "native", "path", "users")
 
@@ -212,7 +212,7 @@ class MemoryEnvironment:
         self.users = 1
 
     def ask(self, name: str) -> None:
-        """Show a call to whoever looks on."""
+        """Report a call to `before`."""
         before = self._environments.files.before
         if before is not None:
             before(Call(name, self.path))
@@ -235,7 +235,7 @@ class MemoryEnvironment:
         return 0
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.users -= 1
         if not self.users:
             self._environments.forget(self.path)
@@ -255,8 +255,8 @@ class MemoryEnvironments:
     def after_power_cut(self, files: MemoryFiles, survives: Survives) -> "MemoryEnvironments":
         """Return the databases as they are found after a power cut now.
 
-        `files` are the files after the same power cut; `survives` is asked for every commit that
-        was under way.
+        `files` are the files after the same power cut; `survives` is asked for every unfinished
+        commit.
         """
         image = MemoryEnvironments(files, self.native)
         for path, content in self._contents.items():
@@ -268,7 +268,7 @@ class MemoryEnvironments:
         return image
 
     def kill(self, survives: Survives) -> None:
-        """Do what the end of the process does; ask whether a commit under way happened."""
+        """Do what the end of the process does; decide whether an unfinished commit happened."""
         for environment in list(self._open.values()):
             writer = environment.content.committing
             environment.content.committing = None

@@ -1,9 +1,9 @@
 """What compiled code does in place of Python, for many rows a call.
 
-The functions are the native edge's (`rust/src/rows.rs`), and come in through `Environments`; where
-there are none, Python does it all. They take what is exactly as usual. For anything else, damage
-above all, they say so and have changed nothing, and the Python that they stand in for looks at
-it: it alone decides what is wrong and tells it.
+The functions are those of the native edge (`rust/src/rows.rs`), reached through `Environments`;
+where there are none, Python does everything. They handle rows in their usual form. For anything
+else, damage above all, they report failure and have changed nothing; the Python code that they
+replace then decides what is wrong and reports it.
 
 Rows are (row key, value with its checksum), as our database files have them.
 """
@@ -33,8 +33,8 @@ class NativeRows(Protocol):
         """Read leaves of bucket `key`, checked as `checked_rows` does; return how many, and rows.
 
         `leaves` are page numbers, ascending, with the least key that each may have; `pages` begins
-        with the first of them. Keys must come behind `after`. Pages are marked in `reached`, and
-        none that is marked already is read. Stops before the first leaf that is not as usual.
+        with the first of them. Keys must come after `after`. Pages are marked in `reached`, and
+        none that is already marked is read. Stops before the first unusual leaf.
         """
 
     def leaves_of_rows(
@@ -53,4 +53,4 @@ class NativeRows(Protocol):
         rows: list[Row],
         /,
     ) -> bool:
-        """Note rows in an index and the lease of each key, or return False for a damaged one."""
+        """Add rows to an index and note the lease of each key; return False if one is damaged."""

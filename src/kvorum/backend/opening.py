@@ -1,4 +1,4 @@
-"""Opening the database of a member, to serve from it or to look at it."""
+"""Opening the database of a member, to serve from it or to read it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files
 
-# By version: what makes the next version of that one, given the old content and a copy of it.
+# By version: the function that converts to the next version, given the old content and a copy.
 CONVERSIONS: dict[int, Callable[[View, WriteTransaction], None]] = {}
 
 
@@ -54,7 +54,7 @@ def open_backend(
 
 @contextmanager
 def open_view(files: Files, environments: Environments, directory: str) -> Iterator[View]:
-    """Look at what the newest commit left in a directory, from whatever process."""
+    """Read what the newest commit left in a directory, from any process."""
     current = read_current(files, directory)
     while True:
         path = database_path(directory, current.number if current else 1)
@@ -62,7 +62,7 @@ def open_view(files: Files, environments: Environments, directory: str) -> Itera
             environment = environments.open_reader(path)
             break
         except BackendError:
-            # Another database may have taken its place a moment ago.
+            # Another database may have replaced it a moment ago.
             before, current = current, read_current(files, directory)
             if before == current:
                 raise

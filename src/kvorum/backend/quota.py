@@ -6,7 +6,7 @@ PUT_BYTES: Final = 256
 """What a put counts beside its key and value."""
 LEASE_GRANT_BYTES: Final = 64
 
-# The map is address space, not memory or disk; it can never grow, so it is far too large.
+# The map is address space, not memory or disk; it can never grow, so it is made far too large.
 _MAP_BYTES_MIN = 64 << 30
 _MAP_BYTES_UNLIMITED = 1 << 40
 _MAP_QUOTAS = 16
@@ -21,9 +21,3 @@ def reserved_bytes(configured: int) -> int:
     """Return the room to reserve for a database under a quota as configured."""
     quota = effective_quota(configured)
     return _MAP_BYTES_UNLIMITED if quota is None else max(_MAP_BYTES_MIN, _MAP_QUOTAS * quota)
-
-
-def fits_quota(configured: int, size_bytes: int, pending_bytes: int, cost: int) -> bool:
-    """Return whether a write of that cost may be added to what is stored and what waits."""
-    quota = effective_quota(configured)
-    return quota is None or size_bytes + pending_bytes + cost < quota

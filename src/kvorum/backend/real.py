@@ -1,9 +1,9 @@
-"""Environments in LMDB. The one module of the core that knows it.
+"""Environments in LMDB. The one module of the core that uses it.
 
 Default sync flags and no writable map: with those a finished commit survives a power cut, and an
 unfinished one is never there in part; only a file that does not count yet may leave out syncs. The
 map is reserved once and never resized, because that would invalidate every reader. LMDB breaks its
-own locks if a process opens a file twice, so what is open is shared. Read transactions are not tied
+own locks if a process opens a file twice, so an open file is shared. Read transactions are not tied
 to threads, write transactions are.
 """
 
@@ -87,7 +87,7 @@ class LmdbRead:
         return self._transaction.stat(self._databases[bucket])["entries"]
 
     def end(self) -> None:
-        """Give the view back."""
+        """End the view."""
         self._transaction.abort()
 
 
@@ -147,7 +147,7 @@ class LmdbWrite:
 
 
 class LmdbEnvironment:
-    """One open file, perhaps shared by several who opened it."""
+    """One open file, perhaps shared."""
 
     __slots__ = ("_environments", "databases", "lmdb", "native", "path", "users")
 
@@ -173,7 +173,7 @@ class LmdbEnvironment:
                 sync=sync,
                 mode=0o600,
                 max_dbs=len(BUCKETS),
-                # One view a turn, so one transaction to use again.
+                # One view a turn, so one transaction to reuse.
                 max_spare_txns=1,
             )
         except lmdb.Error as error:
@@ -223,7 +223,7 @@ class LmdbEnvironment:
         return self.lmdb.reader_check()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.users -= 1
         if not self.users:
             self._environments.forget(self.path)
@@ -252,7 +252,7 @@ class LmdbEnvironments:
         if environment is not None:
             environment.users += 1
         else:
-            # LMDB takes the size of the map from the file when it is given none.
+            # Given no map size, LMDB takes it from the file.
             environment = LmdbEnvironment(self, path, 0, readonly=True)
             self._open[path] = environment
         return environment

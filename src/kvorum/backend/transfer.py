@@ -1,7 +1,7 @@
 """The content of a whole database, on its way out or in, in etcd's own encodings.
 
 Buckets come in the order of their names, and entries in the order of their keys; rows of bucket
-`key` have etcd's row keys. Checksums and the form of long names are our files' own business.
+`key` have etcd's row keys. Checksums and the form of long names belong to our own files only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,12 +21,12 @@ from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files, Opening
 
-# So much is read at once, and so much goes into one transaction of a database that does not
-# count yet: entries may have a byte or a megabyte.
+# How much is read at once, and how much goes into one transaction of a database that does not count
+# yet: entries may have a byte or a megabyte.
 _PIECE_ENTRIES: Final = 1_000
 _PIECE_BYTES: Final = 1 << 20
 _PACKED_ROWS_MIN: Final = INLINE_BYTES_MAX // ELEMENT_BYTES
-"""So many rows are never kept in their bucket's entry."""
+"""So many rows never fit into their bucket's entry."""
 _COMMIT_ENTRIES: Final = 100_000
 _COMMIT_BYTES: Final = 32 << 20
 
@@ -35,9 +35,9 @@ Piece = list[tuple[bytes, bytes]]
 
 
 def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
-    """Give every bucket with its entries."""
+    """Yield every bucket with its entries."""
     for bucket in BUCKETS:
-        # Pieces, not rows, pass through the generator: that saves a step of it per row.
+        # Pieces, not rows, pass through the generator, which saves a step per row.
         rows = chain.from_iterable(map(view.keyed_rows, _sealed_pieces(view)))
         yield bucket, rows if bucket == KEY else iter(view.items(bucket))
 
@@ -45,7 +45,7 @@ def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
 def dump_image(
     view: View,
 ) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]] | PackedLeaves]]:
-    """Give what `dump` does, the rows as leaves if compiled code can make them."""
+    """Yield what `dump` does, the rows as leaves if compiled code can make them."""
     native = view.native
     for bucket, entries in dump(view):
         if bucket == KEY and native is not None and view.count(KEY) > _PACKED_ROWS_MIN:
@@ -98,7 +98,7 @@ def install(
     *,
     quota_bytes: int = 0,
 ) -> None:
-    """Put a database with this content in the place of the one in a directory, if there is one.
+    """Replace the database in a directory, if there is one, by one with this content.
 
     No Backend has the directory open. A crash leaves the old database or the new one.
     """
@@ -126,7 +126,7 @@ def install_sealed(
             try:
                 for bucket, pieces in content:
                     for _ in _load(environment, bucket, pieces):
-                        # The disk works meanwhile, and the one sync that counts waits for less.
+                        # The disk writes meanwhile, and the one sync that counts waits for less.
                         files.start_sync(descriptor)
             finally:
                 environment.close()
@@ -151,7 +151,7 @@ def _sealed_rows(entries: Entries) -> Iterator[Piece]:
 
 
 def _pieces(entries: Entries) -> Iterator[Piece]:
-    """Share entries out to pieces."""
+    """Split entries into pieces."""
     piece: Piece = []
     size = 0
     for entry in entries:
@@ -165,7 +165,7 @@ def _pieces(entries: Entries) -> Iterator[Piece]:
 
 
 def _load(environment: Environment, bucket: bytes, pieces: Iterable[Piece]) -> Iterator[None]:
-    """Write a bucket in as many transactions as it needs; give way after each."""
+    """Write a bucket in as many transactions as it needs; yield after each."""
     remaining = iter(pieces)
     piece = next(remaining, None)
     while piece is not None:

@@ -1,7 +1,7 @@
-"""One consistent look at what is committed: values are checked against their checksums.
+"""One consistent view of what is committed: values are checked against their checksums.
 
-The backend looks through one view a turn; jobs in a helper process open their own. A view sees
-the state of one commit, with the consistent index of that same commit.
+The backend uses one view a turn; jobs in a helper process open their own. A view sees the state of
+one commit, with the consistent index of that same commit.
 """
 
 from bisect import bisect_right
@@ -41,12 +41,12 @@ class View:
         self._transaction: ReadTransaction = environment.begin()
 
     def end(self) -> None:
-        """Give the view back."""
+        """End the view."""
         self._transaction.end()
 
     def applied(self) -> tuple[int, int]:
         """Return index and term of the last entry whose effects are here; zeros if none is."""
-        # By name, one whose name is damaged would not be found, and count as none.
+        # Looked up by name, an entry whose name is damaged would count as missing.
         meta = dict(self.items(META))
         index, term = meta.get(CONSISTENT_INDEX, b""), meta.get(TERM, b"")
         return int.from_bytes(index, "big"), int.from_bytes(term, "big")
@@ -109,7 +109,7 @@ class View:
         return rows
 
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return rows of bucket `key` as the file has them, ascending; nobody looked at them."""
+        """Return rows of bucket `key` as the file has them, ascending and unchecked."""
         return self._transaction.scan(KEY, first, limit)
 
     def keyed_rows(self, sealed_rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -85,7 +85,7 @@ def edge_name() -> str:
 
 
 def native_rows() -> "NativeRows | None":
-    """Return the compiled functions over rows of the database, where the native edge serves."""
+    """Return the compiled functions over rows of the database; None where the pure edge serves."""
     if edge_name() != "native":
         return None
     from kvorum.edge import _native

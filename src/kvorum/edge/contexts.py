@@ -16,7 +16,7 @@ Stamp = tuple[int, int, int] | None
 
 
 def stamp(path: str) -> Stamp:
-    """Return what changes when a file is replaced or written, or None if it is not there."""
+    """Return a stamp that changes when a file is replaced or written; None if it is not there."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -40,7 +40,7 @@ def new_context(
 
 
 def load_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
-    """Load what is shown to others; raise OSError or ValueError with the file."""
+    """Load the certificate and key to show; raise OSError or ValueError with the file's name."""
     try:
         context.load_cert_chain(cert_file, key_file, password=_no_password)
     except ssl.SSLError as error:
@@ -51,7 +51,7 @@ def load_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> Non
 
 
 def load_authorities(context: ssl.SSLContext, path: str) -> None:
-    """Load whom to believe; raise OSError or ValueError with the file."""
+    """Load the authorities to believe; raise OSError or ValueError with the file's name."""
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(path)
@@ -67,7 +67,7 @@ def reason(error: ssl.SSLError) -> str:
         return f"certificate verify failed: {error.verify_message.rstrip('.')}"
     text = (error.reason or str(error)).replace("_", " ").lower()
     _, is_alert, alert = text.partition(" alert ")
-    # What the other side says of it, in Go's words.
+    # What the other side reported, in Go's words.
     return f"remote error: {_ALERTS.get(alert, alert)}" if is_alert else text
 
 

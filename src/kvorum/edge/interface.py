@@ -14,8 +14,8 @@ A loop looks like this:
             wait until edge.fileno() is readable
             edge.awake()
 
-A *call* is a number that names one RPC or HTTP request as long as the edge lives. What is
-said of a call that has ended is ignored: its client is gone.
+A *call* is a number that names one RPC or HTTP request as long as the edge lives. Whatever is sent
+to a call that has ended is ignored: its client is gone.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
 class ListenerKind(IntEnum):
-    """Who comes in at a listener, and so whose share of the connections is taken there."""
+    """Who connects to a listener, and so which share of the connections they count towards."""
 
     CLIENT = 0
     METRICS = 1
@@ -90,7 +90,7 @@ class Limits:
     peer_connections_max: int = 512
     """The same at listeners for members. Nobody takes connections from another kind."""
     header_list_bytes_max: int = 256 * 1024
-    """Size of a call's headers, each with 32 bytes besides; HTTP/2 clients are told."""
+    """Size of a call's headers, counting 32 bytes more for each; HTTP/2 clients are told it."""
     http_calls_per_connection_max: int = 100
     """Plain HTTP requests of one connection that are handed out at once; more wait."""
     http_header_bytes_max: int = 64 * 1024
@@ -102,40 +102,40 @@ class Limits:
     http1_idle_seconds_max: float = 10.0
     """At listeners for HTTP/1.1 only: how long a connection may be without a request."""
     http1_read_seconds_max: float = 5.0
-    """At those: time for a request's headers, and for each piece of its body that is waited for."""
+    """At those: time for a request's headers, and for each further piece of its body."""
     ping_seconds_min: float = 5.0
-    """Shortest time between a client's pings while it has calls; without, two hours. After two
-    that come too early the next ends the connection with `too_many_pings`, as grpc-go does it.
-    An answer in between forgives all."""
+    """Shortest time between a client's pings while it has calls; without calls it is two hours.
+    After two early pings the next one ends the connection with `too_many_pings`, as in grpc-go. An
+    answer in between resets the count."""
     keepalive_seconds: float = 7200.0
     """Silence after which a client is sent a ping; 0: none."""
     keepalive_timeout_seconds: float = 20.0
     """Time for a client to answer it, or to send anything else; 0: no pings are sent."""
     resets_per_second_max: int = 1000
-    """Young, unanswered calls that a client may cancel in a second; one more ends the
-    connection. Answers that it gets meanwhile count for it."""
+    """Young, unanswered calls that a client may cancel in a second; one more ends the connection.
+    Answers that it gets meanwhile are in its favour."""
     stream_queued_bytes_max: int = 1024 * 1024
-    """What a stream's client may send ahead of `poll` (its HTTP/2 window)."""
+    """How much a stream's client may send ahead of `poll` (its HTTP/2 window)."""
     connection_queued_bytes_max: int = 16 * 1024 * 1024
-    """Bytes received but not polled, headers and unpacked messages included. A connection above
-    it is not read from until it is below, and nothing more is unpacked."""
+    """Bytes received but not polled, headers and unpacked messages included. A connection above it
+    is not read from, and nothing more is unpacked, until it is below."""
     queued_bytes_max: int = 256 * 1024 * 1024
-    """The same, over all connections: above it, each may only have an equal share of it."""
+    """The same over all connections: above it, each may only have an equal share of it."""
     connection_partial_bytes_max: int = 64 * 1024 * 1024
     """Bytes of messages that are not complete. A call whose message goes past it, or past the
     connection's share while there are more than `queued_bytes_max` of them in all, is refused as
     unprocessed (REFUSED_STREAM), so that clients may try again."""
     connection_unread_bytes_max: int = 16 * 1024 * 1024
-    """Answers to unary calls and HTTP requests that the client does not take. Above it, its
-    other calls wait; if more than `connection_queued_bytes_max` of headers wait so, or nothing is
+    """Answers to unary calls and HTTP requests that the client does not take. Above it, the
+    client's other calls wait; if their headers exceed `connection_queued_bytes_max`, or nothing is
     taken for `unread_seconds_max`, the connection is ended."""
     unread_bytes_max: int = 256 * 1024 * 1024
-    """What all clients together do not take, streams included. Above it, long answers wait, and
-    other calls of clients that have not taken theirs; above twice as much all calls. After
-    `unread_seconds_max` those clients are ended that need longest for what they have."""
+    """What all clients together do not take, streams included. Above it, long answers wait, and so
+    do all calls of clients that have not taken theirs; above twice as much, every call. After
+    `unread_seconds_max`, the clients that need longest for what they have are ended."""
     unread_seconds_max: float = 10.0
     stream_writable_bytes: int = 64 * 1024
-    """Pending bytes below which a stream is told WRITABLE."""
+    """WRITABLE is reported when a stream's pending bytes fall below this."""
 
     def connections_by_kind(self, descriptors_max: int) -> tuple[int, int, int]:
         """Return how many connections each `ListenerKind` may have."""
@@ -156,8 +156,8 @@ class Limits:
 class TlsSettings:
     """TLS of one listener. The files are PEM, and are read again when they change.
 
-    If changed files cannot be used, a key that does not fit its certificate, say, the old ones
-    go on being used, and an incident tells of it.
+    If changed files cannot be used, such as a key that does not fit its certificate, the old ones
+    stay in use, and an incident reports it.
     """
 
     cert_file: str
@@ -169,7 +169,7 @@ class TlsSettings:
     allowed_names: tuple[str, ...] = ()
     """Common names of clients; empty: any."""
     allowed_hostnames: tuple[str, ...] = ()
-    """Host names, one of which a client's certificate has to be for; empty: any."""
+    """Host names; a client's certificate has to be for one of them. Empty: any."""
     version_min: str = "TLS1.2"
     version_max: str = ""
     """`TLS1.2` or `TLS1.3`; empty: the highest."""
@@ -191,13 +191,13 @@ CIPHER_SUITES = (
 
 
 class Incident(NamedTuple):
-    """Why clients were refused or held back: the last time, and how often it was so."""
+    """Why clients were refused or held back: the last time, and how often."""
 
     name: str
     """One of `INCIDENTS`."""
     listener: int
     peer: str
-    """The last client's address; empty where it was nobody in particular."""
+    """The last client's address; empty if no particular client was concerned."""
     text: str
     times: int
     """How often it happened since incidents were last taken."""
@@ -219,20 +219,20 @@ class Edge(Protocol):
     ) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
 
-        With `http1_only`, for members and metrics, HTTP/2 is answered 400 and closed, and so
-        there is no gRPC; clients that stop in the middle of a request, or send none, are closed
-        soon.
+        With `http1_only`, for members and metrics, HTTP/2 is answered 400 and closed, and so there
+        is no gRPC; clients that stop in the middle of a request, or send none, are soon
+        disconnected.
 
-        Returns the listener's number and the address, with the port the system chose for 0.
-        Raises OSError with the address in its message, and the file if it is TLS that cannot
-        be set up. An existing socket file is replaced.
+        Returns the listener's number and the address, with the port the system chose for 0. Raises
+        OSError with the address in its message, and with the file if TLS cannot be set up. An
+        existing socket file is replaced.
         """
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there is something to poll."""
 
     def announce_sleep(self) -> bool:
-        """Ask to be woken through `fileno`. False: there is something already, do not sleep."""
+        """Ask to be woken through `fileno`. False: something has arrived already, do not sleep."""
 
     def awake(self) -> None:
         """Say that the sleep is over; until the next `announce_sleep` nobody writes to `fileno`."""
@@ -269,28 +269,25 @@ class Edge(Protocol):
         raw bytes from then on.
         """
 
-    def is_congested(self) -> bool:
-        """Return whether `has_room` may say no to somebody."""
-
     def has_room(self, call: int, is_long: bool = False) -> bool:
-        """Return whether the answer to a call may be made: its client takes those before it.
+        """Return whether the answer to a call may be made: its client has taken earlier ones.
 
-        If not, there is something to poll, or a reason not to sleep, as soon as there is more
-        room. `poll` asks this for what it hands out; whoever makes many answers, or long ones,
-        asks again before each.
+        If not, `fileno` becomes readable, or `announce_sleep` says no, as soon as there is more
+        room. `poll` hands out only calls with room; before making many answers or long ones, ask
+        again.
         """
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes were sent on a call and not yet taken by the network."""
+        """Return how many bytes were sent on a call and have not yet left."""
 
     def pause(self, call: int) -> None:
-        """Take no more of an HTTP/1.1 request's body until `resume`; what arrived still comes.
+        """Read no more of an HTTP/1.1 request's body until `resume`; poll what has arrived.
 
-        Of other calls the HTTP/2 windows bound what arrives, and nothing is paused.
+        HTTP/2 calls are not paused: their windows bound what arrives.
         """
 
     def resume(self, call: int) -> None:
-        """Take a request's body again."""
+        """Read a request's body again."""
 
     def mark_waiting(self, call: int) -> None:
         """Ask for ENDED if this unary call ends before its reply.
@@ -311,7 +308,7 @@ class Edge(Protocol):
         """Return the edge's counters; see `COUNTERS` and `INCIDENTS`."""
 
     def incidents(self) -> list[tuple[str, int, str, str, int]]:
-        """Take what happened since the last time: at most one `Incident` of each name."""
+        """Take the incidents since the last time: at most one `Incident` of each name."""
 
     def write_log(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
         """Write to a file off the loop, in order; return the write's number.
@@ -322,20 +319,20 @@ class Edge(Protocol):
     def written(self) -> list[tuple[int, int]]:
         """Return finished writes as (number, errno), in order; errno 0 is success.
 
-        After a failure nothing is written any more: later writes report ECANCELED.
+        After a failure nothing more is written: later writes report ECANCELED.
         """
 
     def drain(self) -> None:
-        """Accept no connection any more, and ask clients for no more calls.
+        """Accept no more connections, and ask clients for no more calls.
 
-        Calls that are on their way when a client hears of it are served. A connection closes
-        when its client has confirmed, and its last call is finished.
+        Calls that are on their way when a client hears of it are served. A connection closes when
+        its client has confirmed, and its last call is finished.
         """
 
     def is_quiet(self) -> bool:
-        """Return whether, after `drain`, no gRPC call comes any more and all were polled.
+        """Return whether, after `drain`, no gRPC call can come any more and all were polled.
 
-        Every client has confirmed or is gone; calls may be in flight.
+        Every client has confirmed or is gone; calls may still be unanswered.
         """
 
     def is_drained(self) -> bool:
@@ -344,7 +341,7 @@ class Edge(Protocol):
     def stop(self) -> None:
         """Close everything now, and return when no thread of the edge runs any more.
 
-        A write to the log that is under way ends; those behind it are not begun.
+        A write to the log that is in progress is completed; those behind it are not begun.
         """
 
 
@@ -379,4 +376,4 @@ INCIDENTS = (
     "calls_delayed",
     "unread_excessive",
 )
-"""Names of incidents, which `Edge.counters` counts, too."""
+"""Names of incidents; `Edge.counters` counts them, too."""

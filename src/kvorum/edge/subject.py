@@ -1,4 +1,4 @@
-"""Who a certificate is of: the names that a verified client goes by."""
+"""The names in a certificate, by which a verified client is known."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,8 +11,6 @@ class Subject(NamedTuple):
     """Empty if there is none; the last one if there are several."""
     dns_names: tuple[str, ...] = ()
     ip_addresses: tuple[str, ...] = ()
-    uris: tuple[str, ...] = ()
-    emails: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1024)
@@ -33,15 +31,13 @@ def subject_of(certificate: bytes) -> Subject:
     except x509.ExtensionNotFound:
         return Subject(common_name)
     except Exception as error:
-        # The library promises no kinds: it depends on what is wrong with which extension.
+        # The library does not promise which exceptions: it depends on what is wrong.
         raise ValueError(f"x509: the certificate cannot be read: {error}") from error
     others = extension.value
     return Subject(
         common_name,
         tuple(others.get_values_for_type(x509.DNSName)),
         tuple(str(one) for one in others.get_values_for_type(x509.IPAddress)),
-        tuple(others.get_values_for_type(x509.UniformResourceIdentifier)),
-        tuple(others.get_values_for_type(x509.RFC822Name)),
     )
 
 

@@ -1,7 +1,7 @@
-"""The target of an HTTP request, split by hand: whatever it is, it has a path and a query.
+"""The target of an HTTP request, split by hand into a path and a query, whatever it is.
 
-A target is what the client wrote behind the method: usually a path and a query, or a whole URL as
-clients of proxies send it. Nothing of it is checked but what is needed to find the path.
+A target is what the client wrote after the method: usually a path and a query, or a whole URL, as
+sent to proxies. It is checked only as far as needed to find the path.
 """
 
 import re
@@ -15,7 +15,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
 
 
 class TargetError(ValueError):
-    """A target that means nothing."""
+    """A target that cannot be understood."""
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -30,7 +30,7 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def decoded_path(path: str) -> str:
-    """Return a path without its percent signs, as endpoints are named; raises TargetError."""
+    """Return a path with its percent escapes decoded; raises TargetError."""
     if "%" not in path:
         return path
     if _BAD_ESCAPE.search(path):

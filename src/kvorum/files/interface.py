@@ -1,10 +1,10 @@
 """What the core asks of a file system, in the fewest calls that suffice for durability.
 
 Paths are strings with `/`, descriptors are small numbers as the log writer takes them. Every
-failure is an OSError that names the path. Nothing is durable before it was synced: the content
-and size of a file by `fdatasync`, a name that was made, changed or removed by `sync_directory`
-of the directory it is in. After a sync failed the content is unknown, and asking again may say
-"done" without doing it: whoever gets that error stops writing for good.
+failure is an OSError that names the path. Nothing is durable before it was synced: the content and
+size of a file by `fdatasync`, a name that was made, changed or removed by `sync_directory` of the
+directory it is in. After a failed sync the content is unknown, and another sync may succeed without
+writing it: a caller that gets this error stops writing for good.
 """
 
 from enum import Enum
@@ -25,10 +25,10 @@ class Files(Protocol):
     """A file system. All calls may block; `lock` never does."""
 
     def open(self, path: str, opening: Opening) -> int:
-        """Return a descriptor for a file; a new one only its owner may read."""
+        """Return a descriptor for a file; a new file is readable by its owner alone."""
 
     def close(self, descriptor: int) -> None:
-        """Give a descriptor back, and its lock."""
+        """Close a descriptor and release its lock."""
 
     def lock(self, descriptor: int) -> bool:
         """Lock the whole file for writers until the descriptor is closed.
@@ -55,7 +55,7 @@ class Files(Protocol):
         """Return when the content and the length of a file are durable."""
 
     def start_sync(self, descriptor: int) -> None:
-        """Have the disk begin with what is written: a later sync has less to wait for."""
+        """Start writing to the disk what was written so far: a later sync has less to wait for."""
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order, without `.` and `..`."""
@@ -70,7 +70,7 @@ class Files(Protocol):
         """Remove an empty directory."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or directory another name in the same directory, at once.
+        """Rename a file or directory within its directory, atomically.
 
         A file that has the name is replaced.
         """
@@ -100,8 +100,8 @@ def read_file(files: Files, path: str) -> bytes:
 def write_file(files: Files, path: str, data: bytes, offset: int = 0) -> None:
     """Make a file durable under its name, whole or not at all; before the offset it has a hole.
 
-    The data is written under another name in the same directory, one that etcd knows for
-    temporary in either of its directories; what a power cut left there is replaced.
+    The data is written under another name in the same directory, which etcd takes for a temporary
+    file in either of its directories; what a power cut left there is replaced.
     """
     directory = parent(path)
     temporary = "/".join((directory, f"tmp.{path[len(directory) + 1 :]}.tmp"))

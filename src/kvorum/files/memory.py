@@ -1,9 +1,9 @@
 """A disk in memory that shows every call before it takes effect, fails, fills up and loses power.
 
 What was not synced when the power is cut may be lost, kept or torn: every sector of every write
-since the last sync, every change of a length, and every change of a name decides for itself.
-That is harsher than a file system with a journal, so what recovers here recovers there.
-Deterministic: who survives is asked of the caller, who may ask a seed.
+since the last sync, every change of a length, and every change of a name decides for itself. That
+is harsher than a file system with a journal, so what recovers here recovers there. Deterministic:
+the caller decides what survives, by a seed for example.
 """
 
 import errno
@@ -36,7 +36,7 @@ class _Length(NamedTuple):
 
 
 class _File:
-    """`durable` and then `pending`, in order, give `content`."""
+    """Applying `durable` and then `pending`, in order, gives `content`."""
 
     __slots__ = ("content", "durable", "locked", "pending", "sync_failed")
 
@@ -110,14 +110,14 @@ def _flipped(data: bytes, offset: int, mask: int) -> bytes:
 
 
 class _Directory:
-    """`durable` and then `pending`, in order, give `names`."""
+    """Applying `durable` and then `pending`, in order, gives `names`."""
 
     __slots__ = ("durable", "names", "pending")
 
     def __init__(self) -> None:
         self.names: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
-        # A name that is given to a file; one that is taken away; one that is exchanged.
+        # A name given to a file, a name taken away, a name exchanged.
         self.pending: list[tuple[str | None, str | None, _File | _Directory]] = []
 
     def change(self, old: str | None, new: str | None, node: "_File | _Directory") -> None:
@@ -156,9 +156,9 @@ class _Opened(NamedTuple):
 class MemoryFiles:
     """Files in memory.
 
-    `before` is called with every call that changes something, before it does: it may record,
-    take an image with `after_power_cut`, or raise, an OSError as a disk does or anything else
-    to stop the run there. Of a write that fails so, the sectors of the first half are written.
+    `before` is called with every call that changes something, before it takes effect: it may record
+    it, take an image with `after_power_cut`, or raise: an OSError as a disk does, or anything else
+    to stop the run there. A write that fails this way still writes the sectors of its first half.
     `bytes_max` is the size of the disk.
     """
 
@@ -182,12 +182,12 @@ class MemoryFiles:
         return image
 
     def kill(self) -> None:
-        """Do what the end of the process does: close all files. What was written stays."""
+        """Close all files, as the end of the process does. What was written stays."""
         for descriptor in list(self._opened):
             self.close(descriptor)
 
     def open_descriptors(self) -> int:
-        """Return how many descriptors were not given back."""
+        """Return how many descriptors are still open."""
         return len(self._opened)
 
     def is_durable(self, path: str) -> bool:
@@ -196,7 +196,7 @@ class MemoryFiles:
         return isinstance(file, _File) and not file.pending and not file.sync_failed
 
     def flip(self, path: str, offset: int, mask: int) -> None:
-        """Change bits of a file behind everybody's back, as a disk that decays."""
+        """Flip bits of a file unnoticed, as a decaying disk does."""
         file = self._find(path)
         assert isinstance(file, _File), f"{path} is no file"
         file.flip(offset, mask)
@@ -258,7 +258,7 @@ class MemoryFiles:
         return self._next
 
     def close(self, descriptor: int) -> None:
-        """Give a descriptor back, and its lock."""
+        """Close a descriptor and release its lock."""
         file = self._opened.pop(descriptor).file
         if file.locked == descriptor:
             file.locked = 0
@@ -321,7 +321,7 @@ class MemoryFiles:
         opened.file.sync()
 
     def start_sync(self, descriptor: int) -> None:
-        """Promise nothing, as the system does."""
+        """Do nothing: the system promises nothing here, either."""
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""
@@ -349,7 +349,7 @@ class MemoryFiles:
         directory.change(name, None, node)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or directory another name in the same directory."""
+        """Rename a file or directory within its directory."""
         directory, old_name = self._place(old)
         target, new_name = self._place(new)
         assert directory is target, f"{old} and {new} are in different directories"

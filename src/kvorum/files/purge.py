@@ -1,7 +1,7 @@
 """Removing the oldest files of a kind, by count.
 
-Names sort by age. A file is removed only if its lock can be had: whoever still needs one holds
-its lock. The first file that is held ends the purge, so that what remains has no holes.
+Names sort by age. A file is removed only if its lock is free: a process that still needs it holds
+the lock. The first locked file ends the purge, so that no gap is left.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Purge:
                 files.unlink(path)
             finally:
                 files.close(descriptor)
-            # One name at a time becomes durable, oldest first: a power cut leaves no holes.
+            # One name at a time becomes durable, oldest first: a power cut leaves no gap.
             files.sync_directory(self.directory)
             removed.append(name)
         return removed

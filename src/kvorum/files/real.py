@@ -19,10 +19,10 @@ _FLAGS = {
     Opening.WRITE: os.O_RDWR,
     Opening.CREATE: os.O_RDWR | os.O_CREAT | os.O_EXCL,
 }
-# struct flock: type, whence, start, length 0 for all of it, process; padded as in C.
+# struct flock: type, whence, start, length (0 for the whole file), process; padded as in C.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
-# Linux alone has it: descriptor, offset, length 0 for all that follows, flags.
+# Only Linux has it: descriptor, offset, length (0 for everything that follows), flags.
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -35,7 +35,7 @@ class RealFiles:
     __slots__ = ("_paths",)
 
     def __init__(self) -> None:
-        # For errors only: the system names the path of a failed open, but of no other call.
+        # For errors only: the system names the path of a failed open, but not of other calls.
         self._paths: dict[int, str] = {}
 
     @contextmanager
@@ -53,7 +53,7 @@ class RealFiles:
         return descriptor
 
     def close(self, descriptor: int) -> None:
-        """Give a descriptor back, and its lock."""
+        """Close a descriptor and release its lock."""
         self._paths.pop(descriptor, None)
         os.close(descriptor)
 
@@ -105,8 +105,8 @@ class RealFiles:
             os.fdatasync(descriptor)
 
     def start_sync(self, descriptor: int) -> None:
-        """Have the disk begin with what is written: a later sync has less to wait for."""
-        # A failure is told by the sync that counts.
+        """Start writing to the disk what was written so far: a later sync has less to wait for."""
+        # A failure is reported by the sync that follows.
         if _sync_file_range is not None:
             _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
@@ -127,7 +127,7 @@ class RealFiles:
         Path(path).rmdir()
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or directory another name in the same directory."""
+        """Rename a file or directory within its directory."""
         Path(old).rename(new)
 
     def unlink(self, path: str) -> None:

@@ -1,10 +1,10 @@
-"""Whom to look at next: heaps of moments, with one moment that counts per id.
+"""Which id is due next: heaps of moments, with one valid moment per id.
 
-A deadline that moves later costs nothing: the entry fires too early, and whoever looks sets it
-again. One that moves earlier, or an id that goes away, leaves a stale entry behind. When those
-are the majority the heap retires: every later change takes a few entries from its end, which
-leaves it a heap, and moves those that count to a new one. So there are few stale entries at
-any time, and no call has to look at all.
+A deadline that moves later costs nothing: the entry comes up too early, and the caller sets it
+again. One that moves earlier, or an id that is removed, leaves a stale entry behind. When most
+entries are stale the heap retires: every later change takes a few entries from its end, which
+leaves it a heap, and moves the valid ones to a new one. So there are few stale entries at any time,
+and no call has to go through all of them.
 """
 
 from collections.abc import Generator
@@ -18,13 +18,13 @@ _MOVED_PER_CHANGE = 8
 
 
 class Deadlines:
-    """Ids, each with the moment at which it wants to be looked at."""
+    """Ids, each with the moment at which it is due."""
 
     __slots__ = ("_heap", "_moments", "_retiring")
 
     def __init__(self) -> None:
         self._moments: dict[int, float] = {}
-        # Together they have every (moment, id) of `_moments`, and stale ones.
+        # Together they hold every (moment, id) of `_moments`, and stale ones.
         self._heap: list[tuple[float, int]] = []
         self._retiring: list[tuple[float, int]] = []
 
@@ -43,7 +43,7 @@ class Deadlines:
         return len(self._heap) + len(self._retiring)
 
     def arm(self, identity: int, moment: float) -> None:
-        """Have the id come up at this moment or before."""
+        """Make the id come up at this moment or earlier."""
         armed = self._moments.get(identity)
         if armed is None or moment < armed:
             self._moments[identity] = moment
@@ -56,7 +56,7 @@ class Deadlines:
             self._tidy()
 
     def take(self, now: float) -> int | None:
-        """Take the id whose moment has come first; None if there is none. It is disarmed."""
+        """Take the id whose moment came first; None if none is due. It is disarmed."""
         while (heap := self._first_heap()) and heap[0][0] <= now:
             moment, identity = heappop(heap)
             if self._moments.get(identity) == moment:
@@ -65,7 +65,7 @@ class Deadlines:
         return None
 
     def replace(self, entries: list[tuple[float, int]]) -> Generator[None, None, None]:
-        """Have exactly these (moment, id), in ascending order and of distinct ids; in slices."""
+        """Hold exactly these (moment, id), in ascending order and of distinct ids; in slices."""
         moments: dict[int, float] = {}
         for start in range(0, len(entries), SLICE):
             moments.update(

@@ -29,8 +29,8 @@ class LeaseRowError(Exception):
 class Lease:
     """A promise to keep keys for `ttl` seconds after the last renewal.
 
-    `remaining` is what was left of it in seconds at the last checkpoint; 0 means all of it.
-    `expiry` counts on a primary only.
+    `remaining` is how many seconds were left at the last checkpoint; 0 means all of them. `expiry`
+    is valid on a primary only.
     """
 
     __slots__ = ("_keys", "expiry", "id", "remaining", "ttl")
@@ -50,7 +50,7 @@ class Lease:
 
     @property
     def keys(self) -> Iterable[bytes]:
-        """The attached keys, in the order in which they came."""
+        """The attached keys, in the order in which they were attached."""
         if self._keys is None:
             return ()
         return (self._keys,) if isinstance(self._keys, bytes) else self._keys

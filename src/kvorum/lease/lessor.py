@@ -1,10 +1,10 @@
 """Leases: keys that go when nobody renews them.
 
 Grants, revokes, checkpoints and attachments are replicated: every member applies the same and
-stores the same rows. Only the leader's lessor is primary, and only a primary looks at the time:
-it renews, tells which leases have run out, and which are to be checkpointed. Whoever drives it
-proposes those revokes and checkpoints, having made sure that it still leads; a lease is gone
-when the revoke is applied, and not before.
+stores the same rows. Only the leader's lessor is primary, and only a primary looks at the time: it
+renews, and names the leases that have run out and those to be checkpointed. The member proposes
+those revokes and checkpoints, having made sure that it still leads; a lease is gone when the revoke
+is applied, and not before.
 
 An expired lease stays expired until it is revoked or another member becomes primary: no
 renewal brings it back. Time is passed in, as seconds of a clock that never goes back.
@@ -33,24 +33,24 @@ TTL_SECONDS_MAX = 9_000_000_000
 REVOKES_PER_SECOND_MAX = 1000
 CHECKPOINT_BATCH_MAX = 1000
 CHECKPOINT_SECONDS = 300.0
-# How many entries of the heap one call looks at; bounds a turn after a wave of renewals.
+# How many entries of the heap one call visits; bounds a turn after a wave of renewals.
 EXAMINED_MAX = 1000
-# After an election expiries are kept apart, so that they leave room for other revokes.
+# After an election expiries are spread out, so that they leave room for other revokes.
 _EXPIRIES_PER_SECOND = 3 * REVOKES_PER_SECOND_MAX // 4
 
 
 class NotRenewed(Enum):
-    """Why a lease was not renewed, and what its holder is to be told."""
+    """Why a lease was not renewed, which decides the answer to its holder."""
 
     NOT_PRIMARY = "another member counts the time: ask the leader"
     NOT_FOUND = "there is no such lease: the answer is TTL 0"
     EXPIRED = "it has run out: wait until it is revoked, then the answer is TTL 0"
-    # A renewal that a new leader would not know of must not be answered.
+    # A renewal that a new leader would not know of must not be acknowledged.
     CHECKPOINTED = "apply a checkpoint of 0 for it first, then renew"
 
 
 class TimeToLive(NamedTuple):
-    """Whole seconds left, not positive for a lease that has run out; and seconds granted."""
+    """Whole seconds left, 0 or less for a lease that has run out; and seconds granted."""
 
     remaining: int
     granted: int
@@ -65,8 +65,8 @@ def ttl_seconds_min(election_ticks: int, heartbeat_seconds: float) -> int:
 class Lessor:
     """All leases of a member.
 
-    `retry_seconds` is when a lease that ran out is named again, if it still exists.
-    `checkpoint_seconds` is the interval of checkpoints of one lease; None leaves them out, but
+    A lease that ran out is named again after `retry_seconds`, if it still exists.
+    `checkpoint_seconds` is the interval of checkpoints of one lease; with None there are none, but
     those of other leaders are applied all the same.
     """
 
@@ -89,9 +89,9 @@ class Lessor:
         self._role = 0
         self._expiries = Deadlines()
         self._checkpoints = Deadlines()
-        # How many checkpoints of a lease are proposed and not applied yet.
+        # How many checkpoints of a lease are proposed but not yet applied.
         self._checkpointing: dict[int, int] = {}
-        # When the last revokes were asked for.
+        # When the last revokes were returned.
         self._revokes: deque[float] = deque(maxlen=REVOKES_PER_SECOND_MAX)
         self.granted_total = 0
         self.revoked_total = 0
@@ -106,7 +106,7 @@ class Lessor:
             pass
 
     def restore_slices(self) -> Generator[None, None, None]:
-        """Do what `restore` does."""
+        """Do what `restore` does, in slices."""
         self.demote()
         self._lease_of = {}
         self._leases = {}
@@ -118,7 +118,7 @@ class Lessor:
                 yield
 
     def emptied(self) -> Generator[None, None, None]:
-        """Forget everything, a few at a time: another lessor has taken the place of this one."""
+        """Forget everything, a few at a time: another lessor has taken over."""
         self.demote()
         held: tuple[dict[Any, Any], ...] = (self._lease_of, self._leases)
         for each in held:
@@ -154,7 +154,7 @@ class Lessor:
         return sorted(self._lease(lease_id).keys)
 
     def sorted_keys_in_slices(self, lease_id: int) -> Generator[None, None, list[bytes]]:
-        """Return what `sorted_keys` does, for a lease with many keys."""
+        """Return the same as `sorted_keys`, in slices, for a lease with many keys."""
         return sorted_in_slices(list(self._lease(lease_id).keys))
 
     def forget(self, lease_id: int) -> None:
@@ -170,7 +170,7 @@ class Lessor:
         self.revoked_total += 1
 
     def checkpoint(self, lease_id: int, remaining: int, now: float) -> None:
-        """Remember what is left of a lease, for the next primary; 0 is all of it.
+        """Store how much of a lease is left, for the next primary; 0 means all of it.
 
         A lease that is gone meanwhile is passed over.
         """
@@ -182,7 +182,7 @@ class Lessor:
         if self._is_primary:
             self._arm_checkpoint(lease, now)
             if lease.remaining and lease_id in self._checkpointing:
-                # A primary applies nothing but what it proposed itself, and clearances.
+                # A primary applies only what it proposed itself, and clearances.
                 self._checkpointing[lease_id] -= 1
                 if not self._checkpointing[lease_id]:
                     del self._checkpointing[lease_id]
@@ -240,7 +240,7 @@ class Lessor:
         return 0 if lease is None else lease.key_count
 
     def leases(self) -> list[int]:
-        """Return the ids of all leases; a primary gives those first that have the least left."""
+        """Return the ids of all leases; a primary puts those with the least time left first."""
         slices = self.leases_in_slices()
         try:
             while True:
@@ -250,7 +250,7 @@ class Lessor:
             return found
 
     def leases_in_slices(self) -> Generator[None, None, list[int]]:
-        """Return what `leases` does, as of now; who is renewed meanwhile may be out of order."""
+        """Return the same as `leases`, as of now; leases renewed meanwhile may be out of order."""
         known = list(self._leases.values())
         if not self._is_primary:
             return [lease.id for lease in known]
@@ -267,7 +267,7 @@ class Lessor:
         return found
 
     def time_to_live(self, lease_id: int, now: float) -> TimeToLive | None:
-        """Return what is left of a lease; None if it is unknown.
+        """Return the time left of a lease; None if it is unknown.
 
         Raises StatusError on a member that does not count the time.
         """
@@ -279,12 +279,12 @@ class Lessor:
     # What only the primary does.
 
     def promote(self, now: float, extend_seconds: float) -> None:
-        """Become primary: `promote_in_slices`, in one go."""
+        """Become primary, in one go; see `promote_in_slices`."""
         for _ in self.promote_in_slices(now, extend_seconds):
             pass
 
     def promote_in_slices(self, now: float, extend_seconds: float) -> Generator[None, None, None]:
-        """Become primary, once done: every lease gets what is left of it, and the extension.
+        """Become primary at the end: every lease gets the time it had left, and the extension.
 
         Nothing may be granted, revoked or checkpointed meanwhile; a demotion ends it early.
         """
@@ -305,7 +305,7 @@ class Lessor:
         self._checkpointing = {}
 
     def renew(self, lease_id: int, now: float) -> int | NotRenewed:
-        """Let a lease run anew and return its TTL, or tell why not."""
+        """Let a lease run anew and return its TTL, or why it is not renewed."""
         if not self._is_primary:
             return NotRenewed.NOT_PRIMARY
         lease = self._leases.get(lease_id)
@@ -347,7 +347,7 @@ class Lessor:
         """Return (lease, seconds left) to be checkpointed now, at most one batch.
 
         A lease comes up again after the interval, whether or not the checkpoint was applied. If
-        they are proposed, `checkpoints_proposed` must be told before anything is renewed.
+        they are proposed, `checkpoints_proposed` must be called before anything is renewed.
         """
         due: list[tuple[int, int]] = []
         for _ in range(CHECKPOINT_BATCH_MAX):
@@ -364,13 +364,13 @@ class Lessor:
         return due
 
     def checkpoints_proposed(self, due: list[tuple[int, int]]) -> None:
-        """Note that checkpoints are on their way: they would undo a renewal that comes first."""
+        """Note that checkpoints are proposed: they would undo renewals made before."""
         for lease_id, _ in due:
             self._checkpointing[lease_id] = self._checkpointing.get(lease_id, 0) + 1
 
     @property
     def next_deadline(self) -> float:
-        """When `expired` or `checkpoints_due` may have something next; never too late."""
+        """When `expired` or `checkpoints_due` may return something next; never too late."""
         return min(max(self._expiries.first, self._revokes_resume), self._checkpoints.first)
 
     @property
@@ -408,7 +408,7 @@ class Lessor:
     ) -> Generator[None, None, None]:
         """Delay leases that would run out in the same second as too many others.
 
-        Their entries in the heap stay, and fire too early, which does no harm.
+        Their entries in the heap stay and come up too early, which does no harm.
         """
         window_start = entries[0][0]
         window_end = window_start + 1.0

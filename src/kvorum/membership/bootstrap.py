@@ -1,4 +1,4 @@
-"""How a cluster begins, and how a member that joins one knows it is the right one.
+"""How a cluster begins, and how a joining member knows that it is the right one.
 
 All members of a new cluster are given the same list of names and peer URLs, and each writes the
 same first entries into its log by itself. A member that joins asks the others who they are, and
@@ -17,7 +17,7 @@ InitialCluster = Mapping[str, tuple[str, ...]]
 
 
 class BootstrapError(ValueError):
-    """What this member was told about the cluster does not fit."""
+    """This member's settings for the cluster do not fit."""
 
 
 def parse_initial_cluster(text: str) -> InitialCluster:
@@ -54,7 +54,7 @@ def check_initial_cluster(
     advertised: Sequence[str] | None = None,
     resolve: Callable[[str], str] = str,
 ) -> None:
-    """Check the list against itself and this member, by the URLs it advertises if given.
+    """Check that the list is consistent and fits this member, by its advertised URLs if given.
 
     `resolve` maps a URL to the form in which two of them are compared.
     """
@@ -85,12 +85,12 @@ def check_own_directory(
     advertised: Sequence[str],
     initial_cluster: InitialCluster,
 ) -> None:
-    """Check that a directory's data is not another member's than the one that the flags describe.
+    """Check that a directory's data does not belong to another member than the flags describe.
 
-    A name may change, and so may URLs; so either of the two that is still this member's will do,
-    and so will flags of which the data knows nothing. But if neither is, and either is another
-    member's, or the flags have this member's URLs under another name than they give, then
-    two processes would speak as one member, which costs data.
+    A name may change, and so may URLs: it is enough if one of the two is still this member's, or if
+    the data knows neither. But if neither is, and one of them is another member's, or the flags
+    list this member's URLs under another name, then two processes would act as one member, which
+    costs data.
     """
     own = next((each for each in members if each.id == local_id), None)
     if own is None or name == own.name or set(advertised) & set(own.peer_urls):
@@ -113,7 +113,7 @@ def check_own_directory(
 
 
 def bootstrap_changes(members: Iterable[Member]) -> list[ConfChange]:
-    """Return what the first entries of a new cluster's log hold, from index 1 and in term 1."""
+    """Return the data of the first entries of a new cluster's log, from index 1 and in term 1."""
     ordered = sorted(members, key=lambda each: each.id)
     return [ConfChange(ChangeType.ADD_NODE, each.id, encode_member(each)) for each in ordered]
 
@@ -125,7 +125,7 @@ def match_existing(
 ) -> list[Member]:
     """Return this member's list with the ids of an existing cluster, in ascending order of them.
 
-    Every member of the cluster has to be in the list with its peer URLs, and nobody else.
+    Every member of the cluster has to be in the list with its peer URLs, and no other.
     """
     if len(existing) != len(initial_cluster):
         raise BootstrapError(
@@ -149,7 +149,7 @@ def match_existing(
 
 
 def is_bootstrapped(existing: Iterable[Member], identity: int) -> bool:
-    """Tell whether a cluster that answers knows this id as a member that has run before."""
+    """Return whether a cluster that answers knows this id as a member that has run before."""
     return any(member.id == identity and member.client_urls for member in existing)
 
 

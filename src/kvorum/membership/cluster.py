@@ -1,9 +1,8 @@
 """The members of the cluster, as the log has made them.
 
-One source of truth: the buckets `members`, `members_removed` and `cluster`, with a copy in
-memory. Everything that changes them comes out of the log, so that every member judges a change
-by the same state; a change that is refused is a no-op for Raft. The id of a removed member
-never comes back.
+One source of truth: the buckets `members`, `members_removed` and `cluster`, with a copy in memory.
+They change only by entries of the log, so that every member judges a change by the same state; a
+change that is refused is a no-op for Raft. The id of a removed member never comes back.
 """
 
 from dataclasses import replace
@@ -47,7 +46,7 @@ _ADDITIONS = (ChangeType.ADD_NODE, ChangeType.ADD_LEARNER_NODE)
 
 
 class MembershipError(Exception):
-    """The log or the storage says something about members that cannot be."""
+    """The log or the storage says something impossible about members."""
 
 
 class Cluster:
@@ -67,11 +66,11 @@ class Cluster:
         self._storage_version: Version | None = None
         self._downgrade_target: Version | None = None
         self.generation = 0
-        """Grows with every change of the members, or of what they tell of themselves."""
+        """Grows with every change of the members, or of their names and URLs."""
 
     def restore(self) -> None:
         """Read everything from the storage."""
-        # All of them, as with the others: one whose name is damaged would not be found by it.
+        # All entries are read: one whose name is damaged would not be found by its name.
         cluster = dict(self._backend.items(CLUSTER))
         try:
             members = [decode_member(value) for _, value in self._backend.items(MEMBERS)]
@@ -111,7 +110,7 @@ class Cluster:
         return self._members.get(member_id)
 
     def is_removed(self, member_id: int) -> bool:
-        """Tell whether this id was a member's once."""
+        """Return whether this id once belonged to a member."""
         return member_id in self._removed
 
     @property
@@ -123,14 +122,14 @@ class Cluster:
     # Configuration changes.
 
     def validate(self, change: ConfChange) -> Status | None:
-        """Tell why a change cannot be made in the present state; None if it can.
+        """Return why a change cannot be made in the present state; None if it can.
 
         Raises MembershipError for a change that no proposer makes.
         """
         return self._judge(change, self._context(change))
 
     def apply(self, change: ConfChange) -> Status | None:
-        """Make a change, or tell why it was refused; Raft then gets it with node 0."""
+        """Make a change, or return why it was refused; Raft then gets it with node 0."""
         context = self._context(change)
         refusal = self._judge(change, context)
         if refusal is not None:
@@ -150,10 +149,10 @@ class Cluster:
             self._store(member)
         return None
 
-    # What members and leaders tell the cluster.
+    # What members and leaders publish to the cluster.
 
     def set_attributes(self, member_id: int, name: str, client_urls: tuple[str, ...]) -> None:
-        """Take what a member says about itself; one that was removed meanwhile is passed over."""
+        """Take what a member publishes about itself; one that was removed meanwhile is ignored."""
         member = self._members.get(member_id)
         if member is not None:
             self._store(replace(member, name=name, client_urls=client_urls))
@@ -175,7 +174,7 @@ class Cluster:
 
     @property
     def downgrade_target(self) -> Version | None:
-        """The version that a downgrade job leads to; None without such a job."""
+        """The target version of a downgrade job; None without such a job."""
         return self._downgrade_target
 
     def set_downgrade_target(self, target: Version | None) -> None:

@@ -14,7 +14,7 @@ from kvorum.raft.messages import ConfState
 
 _UINT64_MAX = (1 << 64) - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Go escapes these, so that JSON may stand inside HTML.
+# Go escapes these, so that JSON may be embedded in HTML.
 _ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
@@ -34,7 +34,7 @@ class Member:
 
     @property
     def is_started(self) -> bool:
-        """Whether the member has told the cluster about itself."""
+        """Whether the member has published its name and URLs."""
         return bool(self.name)
 
 
@@ -201,7 +201,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _sound(text: str) -> str:
-    """Return a text that can be written again: half a character is replaced, as Go does it."""
+    """Return a text that can be encoded again: unpaired surrogates are replaced, as in Go."""
     return _SURROGATE.sub("\ufffd", text)
 
 

@@ -1,7 +1,7 @@
 """Ids of members and clusters, computed as etcd computes them.
 
-Members of a new cluster come to the same ids without talking to each other: all of them know
-the same peer URLs and the same token.
+Members of a new cluster compute the same ids without talking to each other: all of them know the
+same peer URLs and the same token.
 """
 
 from collections.abc import Iterable

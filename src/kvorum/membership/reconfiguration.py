@@ -1,9 +1,9 @@
 """May the cluster be changed now? The strict checks, made before a change is proposed.
 
-They keep a cluster from losing its quorum to a change: a voter that never started, or that
-nobody reaches, counts against it. Each returns None if the change may go ahead, or what the
-client is told. "Connected" are the members, this one included, that this one has reached for
-some time (`CONNECTED_SECONDS_MIN`).
+They keep a cluster from losing its quorum to a change: a voter that never started, or that nobody
+reaches, counts against it. Each returns None if the change may be proposed, or the error for the
+client. "Connected" are this member and those that it has reached for some time
+(`CONNECTED_SECONDS_MIN`).
 """
 
 from collections.abc import Collection, Iterable
@@ -40,7 +40,7 @@ def may_remove(
 ) -> Status | None:
     """Judge the removal of a member; that of a learner is always fine.
 
-    `is_active` tells whether the member is this one, or is being reached, however briefly.
+    `is_active` means that the member is this one, or can be reached, if only briefly.
     """
     members = list(members)
     if any(member.is_learner for member in members if member.id == member_id):
@@ -49,7 +49,7 @@ def may_remove(
     remaining = [voter for voter in voters if voter.id != member_id]
     if sum(voter.is_started for voter in remaining) < quorum(len(remaining)):
         return MEMBER_NOT_ENOUGH_STARTED
-    # A member that is down is no part of the quorum that works.
+    # A member that is down is not part of the working quorum.
     if not is_active:
         return None
     if _connected(voters, connected) - 1 < quorum(len(voters) - 1):
@@ -66,7 +66,7 @@ def may_promote(members: Iterable[Member]) -> Status | None:
 
 
 def is_learner_ready(learner_match: int, leader_match: int) -> bool:
-    """Tell whether a learner has nine tenths of what the leader has."""
+    """Return whether a learner has nine tenths of the leader's log."""
     return learner_match * 10 >= leader_match * 9
 
 

@@ -1,11 +1,11 @@
 """Peer URLs: which are accepted, and in which form they are kept.
 
-`http` and `https` need a host and a port and no path; `unix` and `unixs` take what they are
-given. A list of URLs is kept sorted, because ids are computed from it.
+`http` and `https` need a host and a port and no path; `unix` and `unixs` may have anything. A list
+of URLs is kept sorted, because ids are computed from it.
 
 `checked_urls` judges entries of the log, too, so that what it accepts must never change.
-`kept_urls` judges requests alone: it refuses what Go cannot parse, and keeps what is not ASCII
-percent-encoded, as etcd does.
+`kept_urls` judges requests alone: it refuses what Go cannot parse, and percent-encodes what is not
+ASCII, as etcd does.
 """
 
 import re
@@ -15,7 +15,8 @@ from urllib.parse import SplitResult, quote, urlsplit
 _TCP = {"http", "https"}
 _SOCKET_FILE = {"unix", "unixs"}
 
-# What Go takes in a host: escapes stand only for what is not ASCII, but within a zone for anything.
+# What Go accepts in a host: escapes for characters outside ASCII only, but within a zone for
+# anything.
 _HOST = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*", re.ASCII)
 _BRACKETED = re.compile(
     r"\[(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*(?:%25(?:[^%]|%[0-9a-fA-F]{2})+)?\]",
@@ -26,7 +27,7 @@ _USER = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})*", re.ASCI
 
 
 class UrlError(ValueError):
-    """A URL that members cannot be reached at."""
+    """A URL at which members cannot be reached."""
 
 
 def checked_url(text: str) -> str:
@@ -57,7 +58,7 @@ def checked_urls(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def encoded(text: str) -> str:
-    """Return a URL with everything that is not ASCII, or not to be seen, percent-encoded."""
+    """Return a URL with everything that is not visible ASCII percent-encoded."""
     return _UNSEEN.sub(lambda found: quote(found[0], safe=""), text)
 
 
@@ -77,7 +78,7 @@ def _kept_url(text: str) -> str:
     if not _USER.fullmatch(user) or not (_HOST.fullmatch(host) or _BRACKETED.fullmatch(host)):
         raise UrlError(f"invalid host: {text!r}")
     if end == "#":
-        # A fragment without anything in it is left out.
+        # An empty fragment is left out.
         end, more = ("#", encoded(more)) if more else ("", "")
     return f"{scheme}://{user}{at}{address}{end}{more}"
 
@@ -89,5 +90,5 @@ def _has_host_and_port(parts: SplitResult) -> bool:
         host = host[1:-1]
     elif set(host) & set(":[] "):
         return False
-    # An empty port passes, as Go lets it: "the default port".
+    # An empty port passes, as in Go: "the default port".
     return bool(colon) and (not port or (port.isascii() and port.isdigit()))

@@ -1,8 +1,8 @@
 """The membership in the JSON of etcd's version 2 store, which snapshots carry.
 
-Members of version 3.6 refuse a snapshot without it, and those of 3.5 take the membership from
-it, so it must be that of the index: changes behind it would be refused. Newer ones never read it. A
-leaf has no children, a directory an object of them.
+Members of version 3.6 refuse a snapshot without it, and those of 3.5 take the membership from it,
+so it must be the membership at the index: later changes would be refused. Newer ones never read it.
+A leaf has no children, a directory an object of them.
 """
 
 import json
@@ -23,7 +23,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 def snapshot_data(cluster: Cluster) -> bytes:
-    """Return what the data of a Raft snapshot is at this membership."""
+    """Return the data of a Raft snapshot at this membership."""
     members: dict[str, dict[str, str]] = {}
     for member in cluster.members:
         leaves = {"raftAttributes": encode_raft_attributes(member)}
@@ -54,7 +54,7 @@ class _Stored:
 
 
 def stored_snapshot_data(buckets: Buckets) -> bytes:
-    """Return what the data of a Raft snapshot is at a membership that was read as it is stored."""
+    """Return the data of a Raft snapshot at a membership in its stored form."""
     # The data names neither member nor cluster.
     cluster = Cluster(cast("Backend", _Stored(buckets)), 0, 0)
     cluster.restore()

@@ -50,8 +50,8 @@ def decide_cluster_version(
 ) -> Version | None:
     """Return the version the leader should propose; None to leave it.
 
-    `servers` are the versions that all members run, None for one that could not be asked. A
-    downgrade is never found to be finished here: a leader of the target's version finds that.
+    `servers` are the versions of all members, None for one that could not be asked. The end of a
+    downgrade is not decided here, but by a leader of the target version.
     """
     lowest = _lowest(servers)
     if current is None:
@@ -67,7 +67,7 @@ def decide_cluster_version(
 
 
 def decide_storage_version(storage: Version | None, cluster: Version | None) -> Version | None:
-    """Return the version the storage of this member should get; None to leave it."""
+    """Return the version that this member's storage should get; None to leave it."""
     if cluster is None or cluster < _STORAGE_VERSION_MIN:
         return None
     return None if storage == cluster.level else cluster.level

@@ -1,4 +1,4 @@
-"""Compaction: what only readers below a revision could see is forgotten, in bounded steps.
+"""Compaction: rows that only readers below a revision could see are forgotten, in bounded steps.
 
 The rules of this module:
 
@@ -45,7 +45,7 @@ class Compaction(NamedTuple):
 class Compactor:
     """The compactions that wait, the one in progress, and the hashes of those done.
 
-    Call `step` whenever there is time and `is_runnable`; it returns a job now and then, whose
+    Call `step` whenever there is time and `is_runnable`; now and then it returns a job, whose
     result goes to `hashed`.
     """
 
@@ -73,7 +73,7 @@ class Compactor:
         """Revisions that were removed since the start; for metrics."""
         self._hashes: dict[int, HashKV] = {}  # by revision, oldest first
         self._is_hashing = False
-        self._walked: bool | None = None  # None: not begun; else whether every key was visited
+        self._walked: bool | None = None  # None: not begun; otherwise whether every key was visited
         self._cursor = b""
         self._dropped = b""  # records whose rows are to be deleted
         self._dropped_offset = 0
@@ -93,19 +93,19 @@ class Compactor:
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether `step` would hash rows that are not on the disk, and take them along."""
+        """Whether `step` would hash rows that are not on the disk, and pass them to the job."""
         if not self._queue or self._walked is not None or not self._queue[0].is_hashed:
             return False
         return self._backend.has_pending_rows(bound(self._queue[0].revision))
 
     def schedule(self, revision: int, previous: int) -> None:
-        """Store that a compaction is to be done, and do it in the steps that follow."""
+        """Store that a compaction is scheduled, and do it in the steps that follow."""
         is_hashed = not self._queue and self.finished_revision == previous
         self._backend.put(META, SCHEDULED_COMPACT_REVISION, row_key(revision << 32))
         self._queue.append(Compaction(revision, previous, is_hashed))
 
     def resume(self, finished: int, scheduled: int) -> None:
-        """Take up what a restart found."""
+        """Resume what a restart found."""
         self.finished_revision = finished
         if scheduled > finished:
             self._queue.append(Compaction(scheduled, finished, is_hashed=False))
@@ -142,7 +142,7 @@ class Compactor:
                 del self._hashes[next(iter(self._hashes))]
 
     def hash_of(self, revision: int) -> HashKV | None:
-        """Return the hash that the compaction at exactly this revision left."""
+        """Return the hash of the compaction at exactly this revision, if it is kept."""
         if self._queue and self._queue[0].revision == revision:
             return None  # it is not done yet
         return self._hashes.get(revision)

@@ -1,8 +1,8 @@
 """Hashes over the database, equal to a real member's for the same history. All are CRC-32C.
 
-Each is a job for the helper: it opens the file as a reader, takes the rows that still wait for the
-disk with it, and computes a pure function of both. Rows that a compaction has yet to delete count
-as deleted, so that the hash does not depend on how far it got.
+Each is a job for the helper: it opens the file as a reader, carries the rows that still wait for
+the disk, and computes a pure function of both. Rows that a compaction has yet to delete count as
+deleted, so that the hash does not depend on its progress.
 """
 
 from collections.abc import Callable, Iterator
@@ -88,7 +88,7 @@ def hash_rows(
             not each & 1 or (is_compaction and each >> 32 == revision) for each in newest.values()
         )
         if not is_any_kept:
-            # etcd then leaves out nothing but what the compaction has deleted.
+            # etcd then leaves out only what the compaction has deleted.
             newest = _newest(rows_to(compact_revision), 0)
     value: int = extend(0, KEY)
     for row, kv in rows_to(revision):
@@ -101,8 +101,8 @@ def hash_rows(
 def _newest(rows: Rows, deleted_at: int) -> dict[bytes, int]:
     """Return the newest revision of every key.
 
-    What is deleted at that main revision counts as deleted, even if it is put again there: so it
-    does for etcd.
+    A key deleted at that main revision counts as deleted, even if it is put again there, as in
+    etcd.
     """
     newest: dict[bytes, int] = {}
     for row, kv in rows:
@@ -116,7 +116,7 @@ def _newest(rows: Rows, deleted_at: int) -> dict[bytes, int]:
 
 
 def _key(kv: bytes) -> bytes:
-    # The mark by which a restored snapshot raised its revision has no key.
+    # The row that marks the raised revision of a restored snapshot has no key.
     return key_of(kv) if kv else b""
 
 
@@ -133,7 +133,7 @@ class HashDatabase:
 
 
 def hash_database(view: View) -> int:
-    """Hash every bucket of a view, but for what differs between equal members."""
+    """Hash every bucket of a view, except for what differs between equal members."""
     value = 0
     for bucket in BUCKETS:
         value = extend(value, bucket)
@@ -156,7 +156,7 @@ def scanned_rows(view: View, last: int) -> Rows:
 
 
 def merged_rows(rows: Rows, pending: list[tuple[int, bytes | None]]) -> Rows:
-    """Return rows with changes on top, both in order."""
+    """Return rows with changes applied, both in order."""
     at = 0
     for revision, kv in rows:
         while at < len(pending) and pending[at][0] < revision:

@@ -8,10 +8,9 @@ An entry of the index is one of
   head holds create revision and version of the first revision that is still there, and the
   number of the record that begins the newest generation.
 
-A revision is `main << 32 | sub << 1 | tombstone`; records are big-endian, so that their order is
-the revisions'. A generation ends with a tombstone. Functions here are pure, except that a
-bytearray is appended to in place: a key that is written a million times is not copied a
-million times.
+A revision is `main << 32 | sub << 1 | tombstone`; records are big-endian, so that they sort as
+revisions do. A generation ends with a tombstone. Functions here are pure, except that a bytearray
+is appended to in place: a key that is written a million times is not copied a million times.
 """
 
 from struct import Struct
@@ -56,7 +55,7 @@ def newest(entry: Entry) -> int:
 def appended(entry: Entry, revision: int) -> tuple[Entry, int, int, int]:
     """Add a newer revision; return the entry, create revision, version, previous revision.
 
-    For a tombstone create revision and version are of no use.
+    For a tombstone, create revision and version are meaningless.
     """
     record = revision.to_bytes(RECORD_BYTES, "big")
     if isinstance(entry, int):
@@ -87,7 +86,7 @@ def appended(entry: Entry, revision: int) -> tuple[Entry, int, int, int]:
 
 
 def at(entry: Entry, limit: int) -> int:
-    """Return the newest revision up to a limit if it is a put; 0 if there is none."""
+    """Return the newest revision up to a limit if it is a put; 0 otherwise."""
     if isinstance(entry, int):
         return 0 if entry > limit or entry & 1 else entry
     revision = int.from_bytes(entry[-RECORD_BYTES:], "big")
@@ -100,7 +99,7 @@ def at(entry: Entry, limit: int) -> int:
 
 
 def facts(entry: Entry, limit: int) -> Facts | None:
-    """Return what is known of the newest revision up to a limit; None if it is no put."""
+    """Return the facts of the newest revision up to a limit; None if it is not a put."""
     if isinstance(entry, int):
         return None if entry > limit or entry & 1 else Facts(entry >> 32, entry, 1)
     number = _find(entry, limit)
@@ -111,7 +110,7 @@ def facts(entry: Entry, limit: int) -> Facts | None:
 
 
 def compacted(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
-    """Return what a compaction leaves of an entry, None for nothing, and the dropped records.
+    """Return what a compaction leaves of an entry, or None, and the dropped records.
 
     Of the revisions up to `main` the newest is kept, unless it is a tombstone below `main`.
     """
@@ -176,7 +175,7 @@ def _create_and_version(
 ) -> tuple[int, int, int]:
     create, version, generation = _HEAD.unpack_from(entry)
     if number < generation:
-        # An older generation: it begins behind the nearest tombstone before it.
+        # An older generation: it begins after the nearest tombstone before it.
         start = _HEAD_BYTES + RECORD_BYTES - 1
         ends = entry[start : start + number * RECORD_BYTES : RECORD_BYTES]
         generation = ends.translate(_TOMBSTONE_BITS).rfind(1) + 1

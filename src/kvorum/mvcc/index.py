@@ -4,9 +4,9 @@ The rules of this module:
 
 - Every key that has a revision is in `entries`, and in exactly one of two sorted sets: `live`
   if its newest revision is a put, `ended` if it is a tombstone that is not compacted yet.
-- The index may be ahead of what readers may see: a write that is not committed is in it already.
-  Who asks for the newest state uses the sets alone; who asks for the state at a revision goes
-  through both, and looks for the newest revision up to a limit.
+- The index may be ahead of what readers may see: a write that is not committed is in it already. A
+  read of the newest state uses the sets alone; a read at a revision goes through both, and looks
+  for the newest revision up to a limit.
 - A key's bytes are one object, shared by the dict and the set.
 
 Ranges are [first, end); an end of None means all keys from first on.
@@ -86,7 +86,7 @@ class Index:
         return 0 if entry is None else history.at(entry, limit)
 
     def facts(self, key: bytes, limit: int) -> Facts | None:
-        """Return what is known of a key's newest revision up to a limit, if that is a put."""
+        """Return the facts of a key's newest revision up to a limit, if that is a put."""
         entry = self.entries.get(key)
         return None if entry is None else history.facts(entry, limit)
 
@@ -99,7 +99,7 @@ class Index:
         ]
 
     def run(self, first: bytes, end: bytes | None, limit: int) -> list[bytes]:
-        """Return the first keys of a range whatever their state, at most `limit`."""
+        """Return the first keys of a range, whether live or ended, at most `limit`."""
         ended = self.ended.run(first, end, limit)
         live = self.live.run(first, end, limit)
         if not ended:
@@ -130,7 +130,7 @@ class Index:
     def restore(self, key: bytes, revision: int, create: int, version: int) -> None:
         """Note a revision read from disk, oldest first; `restored` must follow the last one.
 
-        Create revision and version are looked at for the oldest revision of a key only.
+        Create revision and version are used only for the oldest revision of a key.
         """
         entry = self.entries.get(key)
         if entry is None:
@@ -150,7 +150,7 @@ class Index:
         self.ended = SortedKeys(sorted(ended))
 
     def restored_slices(self) -> Slices[None]:
-        """Do what `restored` does."""
+        """Do what `restored` does, in slices."""
         live: list[bytes] = []
         ended: list[bytes] = []
         for key, entry in self.entries.items():
@@ -169,7 +169,7 @@ class Index:
         self.ended.add_run(ended)
 
     def emptied(self) -> Slices[None]:
-        """Forget everything: to free half a million keys at once outlasts a turn."""
+        """Forget everything, in slices: freeing half a million keys at once outlasts a turn."""
         entries = self.entries
         while entries:
             for _ in range(min(FREED_PER_SLICE, len(entries))):

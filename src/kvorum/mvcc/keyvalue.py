@@ -1,6 +1,6 @@
 """Reading fields out of stored `KeyValue` bytes, without making a message of them.
 
-What is stored is canonical: key, create revision, mod revision, version, value, lease, in this
+The stored form is canonical: key, create revision, mod revision, version, value, lease, in this
 order, and fields that are zero or empty are absent. A tombstone holds the key alone.
 """
 

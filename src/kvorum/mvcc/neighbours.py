@@ -1,4 +1,4 @@
-"""Whom the store tells of its writes."""
+"""What the store tells others about its writes: the watch hub and the lessor."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,14 +7,14 @@ from kvorum.mvcc.watch.history import Change
 
 
 class Hub(Protocol):
-    """Who is told of committed writes."""
+    """Receives committed writes."""
 
     is_watched: bool
 
     def publish(self, main: int, changes: Sequence[Change]) -> None:
         """Take the changes of one main revision, all of them, in order.
 
-        The value before a change is the one before the transaction.
+        The previous value of a change is the one before the transaction.
         """
 
     def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
@@ -22,7 +22,7 @@ class Hub(Protocol):
 
 
 class Lessor(Protocol):
-    """Who knows which key belongs to which lease."""
+    """Knows which key belongs to which lease."""
 
     def attach(self, lease: int, key: bytes) -> None:
         """Note that a key belongs to a lease, which exists."""
@@ -31,7 +31,7 @@ class Lessor(Protocol):
         """Note at start that a key belongs to a lease; False if there is no such lease."""
 
     def detach(self, lease: int, key: bytes) -> None:
-        """Note that a key does not belong to a lease any more."""
+        """Note that a key no longer belongs to a lease."""
 
     def lease_of(self, key: bytes) -> int:
         """Return the lease of a key, 0 for none."""

@@ -14,7 +14,7 @@ class Pins:
         self._counts[main] = self._counts.get(main, 0) + 1
 
     def release(self, main: int) -> None:
-        """Give back what `hold` took."""
+        """Release what `hold` kept."""
         count = self._counts[main] - 1
         if count:
             self._counts[main] = count
@@ -22,5 +22,5 @@ class Pins:
             del self._counts[main]
 
     def is_held_below(self, main: int) -> bool:
-        """Tell whether a read at an older revision is in progress."""
+        """Return whether a read at an older revision is in progress."""
         return any(held < main for held in self._counts)

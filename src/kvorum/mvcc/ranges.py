@@ -5,7 +5,7 @@ every order but that by value, and answers without values need no row. Rows are 
 those that are returned.
 
 A range is read at one main revision. While nothing newer is in the index its live keys are the
-answer; otherwise every key of the range is looked at. Either may happen in any slice of the same
+answer; otherwise every key of the range is checked. Either may happen in any slice of the same
 read. The caller protects the revision from compaction until the read is done.
 """
 
@@ -28,11 +28,11 @@ from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
 UNLIMITED: Final = 1 << 62
 RUNS_PER_MERGE: Final = 64
 ITEM_BYTES: Final = BYTES_PER_SLICE // KEYS_PER_SLICE
-"""What an item counts as besides its own bytes, where slices are measured by bytes."""
+"""The cost of an item besides its own bytes, where slices are measured by bytes."""
 FIRST_READ_ROWS: Final = 8
-"""Reads of rows grow, so that large ones are noticed before many of them were read."""
+"""Reads of rows grow, so that large rows are noticed before many of them were read."""
 Measured = tuple[Any, bytes, int]
-"""By what it is ordered, a key or the bytes of a KeyValue, and its revision."""
+"""What an item is ordered by, a key or the bytes of a KeyValue, and its revision."""
 Item = TypeVar("Item")
 
 
@@ -55,7 +55,7 @@ class SortTarget(IntEnum):
 
 
 class RangeOptions(NamedTuple):
-    """What a Range asks for; every number may be 0 for "not asked for"."""
+    """What a Range asks for; any number may be 0 for "not asked for"."""
 
     key: bytes
     range_end: bytes = b""
@@ -81,7 +81,7 @@ class RangeOptions(NamedTuple):
         )
 
     def passes(self, facts: Facts) -> bool:
-        """Tell whether a key gets through the filters."""
+        """Return whether a key passes the filters."""
         mod, create = facts.revision >> 32, facts.create_revision
         return not (
             (self.max_mod_revision and mod > self.max_mod_revision)
@@ -96,31 +96,31 @@ class RangeResult:
     """What a Range found."""
 
     kvs: list[bytes]  # an encoded KeyValue each
-    count: int  # of all keys in the range, whatever limit and filters
+    count: int  # of all keys in the range, regardless of limit and filters
     more: bool  # whether the limit cut something off
     revision: int  # the current one when the read began, for the header
 
 
 def reply_body(result: RangeResult) -> bytes:
-    """Encode a RangeResponse but for its header."""
+    """Encode a RangeResponse without its header."""
     return repeated(RANGE_KVS, result.kvs) + range_totals(result.more, result.count)
 
 
 def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
-    """Return what `reply_body` does, in parts, in slices; the key-values are taken out."""
+    """Return what `reply_body` does, in parts and in slices; empties the list of key-values."""
     parts = yield from field_parts(RANGE_KVS, result.kvs)
     parts.append(range_totals(result.more, result.count))
     return parts
 
 
 def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
-    """Encode key-values as a repeated field, in parts, in slices; the list is empty then."""
+    """Encode key-values as a repeated field, in parts and in slices; empties the list."""
     parts: list[bytes] = []
     for some in _parts(kvs):
         if sum(map(len, some)) <= BYTES_PER_SLICE:
             parts.append(repeated(tag, some))
         else:
-            # Large ones are not copied: that would take long, and gain nothing.
+            # Large ones are not copied: that would take long and gain nothing.
             for kv in some:
                 parts += (field_head(tag, len(kv)), kv)
         if kvs:
@@ -176,7 +176,7 @@ def read_range(
 
 
 def _reads_all(options: RangeOptions) -> bool:
-    """Tell whether the limit cuts only after filters and order, so that all keys are looked at."""
+    """Return whether the limit applies only after filters and order, so all keys are needed."""
     is_key_order = options.sort_order == SortOrder.NONE or (
         options.sort_order == SortOrder.ASCEND and options.sort_target == SortTarget.KEY
     )
@@ -184,12 +184,12 @@ def _reads_all(options: RangeOptions) -> bool:
 
 
 def _is_sorted(options: RangeOptions) -> bool:
-    """Tell whether the answer is in another order than that of keys."""
+    """Return whether the answer is not in the order of keys."""
     return options.sort_target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND
 
 
 def _is_from_the_end(options: RangeOptions) -> bool:
-    """Tell whether the last keys are the answer, so that the others need not be looked at."""
+    """Return whether the last keys are the answer, so that the others are not needed."""
     return (
         options.sort_order == SortOrder.DESCEND
         and options.sort_target == SortTarget.KEY
@@ -270,7 +270,7 @@ def _by_value(
 
 
 def _measure(index: Index, target: int, main: int) -> Callable[[bytes, int], Any]:
-    """Return by what a key with its revision is ordered."""
+    """Return what a key with its revision is ordered by."""
     if target == SortTarget.KEY:
         return lambda key, _: key
     if target == SortTarget.MOD:
@@ -308,7 +308,7 @@ def _ordered(
         run.sort(key=itemgetter(0), reverse=is_reverse)
         runs.append(run)
     while len(runs) > RUNS_PER_MERGE:
-        # Few at a time, because to begin a merge takes a look at each of its runs.
+        # Few at a time, because the beginning of a merge looks at each of its runs.
         longer = []
         for start in range(0, len(runs), RUNS_PER_MERGE):
             group = runs[start : start + RUNS_PER_MERGE]
@@ -321,7 +321,7 @@ def _ordered(
     last.reverse()
     size = 0
     while last:
-        # With it goes what it was measured by, which may be large.
+        # Freed together with what it was ordered by, which may be large.
         _, item, revision = last.pop()
         ordered.append(item)
         ordered_revisions.append(revision)
@@ -347,7 +347,7 @@ def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Sli
 
 
 def _released(runs: list[list[Measured]]) -> Slices[None]:
-    """Free what a limit has left over of runs, which may be much of either kind."""
+    """Free what a limit has left of the runs; these may be many, or long."""
     size = 0
     for run in runs:
         while run:
@@ -364,7 +364,7 @@ def _drained(run: list[Item]) -> Iterator[Item]:
 
 
 def _parts(items: list[Item]) -> Iterator[list[Item]]:
-    """Take a list apart. It is empty afterwards: to free it at once may last many turns."""
+    """Yield a list in parts. It is empty afterwards: freeing it at once may outlast many turns."""
     items.reverse()
     while items:
         part = items[: -KEYS_PER_SLICE - 1 : -1]
@@ -373,7 +373,7 @@ def _parts(items: list[Item]) -> Iterator[list[Item]]:
 
 
 def _portions(items: list[bytes]) -> Iterator[list[bytes]]:
-    """Take a list apart as `_parts` does, in parts that have few bytes or one item."""
+    """Yield a list in parts as `_parts` does, each with few bytes or one item."""
     for part in _parts(items):
         if sum(map(len, part)) <= BYTES_PER_SLICE:
             yield part
@@ -393,7 +393,7 @@ def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]
     """Read rows in slices; the list of their revisions is empty afterwards."""
     kvs: list[bytes] = []
     revisions.reverse()
-    # Since the turn could last end.
+    # Counted since the turn could last end.
     rows = size = 0
     want = FIRST_READ_ROWS
     while revisions:

@@ -1,7 +1,7 @@
 """The store as the disk has it: every row is read once, in order.
 
-At the start in one go. When a snapshot comes in slices, for others wait for the loop, and from its
-image, while another process makes a database of that.
+At the start this is done in one go. When a snapshot is installed it is done in slices, because
+others wait for the loop, and from the image, while another process makes a database of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def restore_store(
     hub: Hub,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
-    """Return the store of a backend; `progress` is told now and then how many rows were read.
+    """Return the store of a backend; `progress` is called now and then with the rows read so far.
 
     The lessor knows its leases already. The revision is the greatest of all rows and of the
     compactions, scheduled or finished: rows at the greatest revision may have been deleted.
@@ -49,7 +49,7 @@ def restore_store(
 
 
 class Noted:
-    """What is noted of all rows: the index, and the lease of the newest value of each key."""
+    """What is gathered from all rows: the index, and the lease of each key's newest value."""
 
     __slots__ = ("index", "leases")
 
@@ -59,7 +59,7 @@ class Noted:
 
 
 def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slices[Noted]:
-    """Note all rows, which come in order and are what they should be."""
+    """Add all rows, which come in order and have been checked."""
     noted = Noted()
     index, leases = noted.index, noted.leases
     for sealed in pieces:
@@ -75,7 +75,7 @@ def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slice
 def restore_slices(
     backend: Backend, lessor: Lessor, hub: Hub, noted: Noted | None = None
 ) -> Slices[Store]:
-    """Return what `restore_store` does; nothing is read again of rows that are noted already."""
+    """Return what `restore_store` does, without reading again the rows that were added."""
     if noted is None:
         noted = Noted()
         for _ in _read_all(backend, noted.index, noted.leases, ROWS_PER_SLICE):
@@ -107,7 +107,7 @@ def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
 def _read_all(
     backend: Backend, index: Index, leases: dict[bytes, int], limit: int
 ) -> Iterator[int]:
-    """Note all rows, so many at a time; give how many they were."""
+    """Add all rows, so many at a time; yield how many they were."""
     native = backend.native
     first = 0
     if native is not None and backend.is_flushed:
@@ -124,7 +124,7 @@ def _read_all(
 
 
 def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int]) -> None:
-    """Note rows in the index, and the lease of the newest value of each key."""
+    """Add rows to the index, and note the lease of each key's newest value."""
     entries = index.entries
     index.newest_revision = rows[-1][0]
     width = wider = 0  # bytes of a main revision; the first revision that needs more
@@ -162,8 +162,8 @@ def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int])
 def _is_first(kv: bytes, start: int, width: int) -> bool:
     """Return whether a row surely created its key, with a value and no lease.
 
-    Version 1 means that the create revision is the row's own. Looking at four bytes takes a fifth
-    of parsing six fields:
+    Version 1 means that the create revision is the row's own. Checking four bytes takes a fifth of
+    the time of parsing six fields:
 
         0a length key... 10 create... 18 mod... 20 version 2a length value...
 

@@ -1,8 +1,8 @@
 """Long work in slices: a generator yields None wherever the turn may end.
 
-Whoever drives it decides when to go on. Whether and where it is suspended may not change its
-result; what may change meanwhile is said by each operation. A slice is at most
-`KEYS_PER_SLICE` keys, or `BYTES_PER_SLICE` and what one more key has: well below a turn.
+The caller decides when to go on. Whether and where it is suspended may not change its result; each
+operation says what may change meanwhile. A slice is at most `KEYS_PER_SLICE` keys, or
+`BYTES_PER_SLICE` and what one more key has: well below a turn.
 """
 
 from collections.abc import Generator
@@ -19,10 +19,10 @@ FREED_PER_SLICE = 10_000
 
 
 class Meter:
-    """What was done since the turn could last end, by all the generators that share in a work.
+    """The work done since the turn could last end, by all generators that share it.
 
-    In bytes: an operation counts as its part of a slice. Whoever adds to it looks whether the
-    slice is over, and then yields and sets it to 0.
+    In bytes: an operation counts as its part of a slice. A generator that adds to it checks whether
+    the slice is over, and then yields and sets it to 0.
     """
 
     __slots__ = ("spent",)
@@ -32,7 +32,7 @@ class Meter:
 
 
 def begun(slices: Slices[Result]) -> Result | Slices[Result]:
-    """Do the first slice at once; return the result if that was all, or else what is left."""
+    """Do the first slice at once; return the result if that was all, or else the rest."""
     try:
         next(slices)
     except StopIteration as end:
@@ -42,7 +42,7 @@ def begun(slices: Slices[Result]) -> Result | Slices[Result]:
 
 
 def run_to_end(slices: Slices[Result]) -> Result:
-    """Drive the work to its end at once and return its result."""
+    """Do all of the work at once and return its result."""
     try:
         while True:
             next(slices)
@@ -52,7 +52,7 @@ def run_to_end(slices: Slices[Result]) -> Result:
 
 
 def freed(items: list[Any]) -> Slices[None]:
-    """Empty a list that may be long: to free half a million items at once outlasts a turn."""
+    """Empty a list that may be long: freeing half a million items at once outlasts a turn."""
     while len(items) > FREED_PER_SLICE:
         del items[-FREED_PER_SLICE:]
         yield

@@ -3,9 +3,9 @@
 The rules of this module:
 
 - `_lasts[i]` is the greatest key of `_chunks[i]`; no chunk is empty, none is above CHUNK_MAX.
-- Positions come from a Fenwick tree over the lengths of the chunks. It exists from the first
-  question on until a chunk is split or removed: who never counts never pays for it.
-- A run (sorted keys that lie close together) goes in and out by chunk, not by key.
+- Positions come from a Fenwick tree over the lengths of the chunks. It is built by the first
+  question, and dropped when a chunk is split or removed: without questions it costs nothing.
+- A run (sorted keys that lie close together) is inserted and removed by chunk, not by key.
 """
 
 from bisect import bisect_left
@@ -15,11 +15,11 @@ from itertools import accumulate
 from kvorum.mvcc.slices import FREED_PER_SLICE, Slices
 
 CHUNK_MAX = 1000
-FEW = 8  # keys of a run that go in or out of a chunk one by one
+FEW = 8  # keys of a run that are inserted or removed one by one
 
 
 class SortedKeys:
-    """Keys in order: membership is the caller's business, positions and neighbours are ours."""
+    """Keys in order, with positions and neighbours. The caller knows which keys are in it."""
 
     __slots__ = ("_chunks", "_lasts", "_size", "_tree")
 
@@ -35,7 +35,7 @@ class SortedKeys:
         return self._size
 
     def emptied(self) -> Slices[None]:
-        """Forget all keys, a few chunks at a time; the set is of no use afterwards."""
+        """Forget all keys, a few chunks at a time; the set is unusable afterwards."""
         chunks = self._chunks
         while chunks:
             del chunks[-FREED_PER_SLICE // CHUNK_MAX :]
@@ -66,7 +66,7 @@ class SortedKeys:
             self._shift(at, 1)
 
     def remove(self, key: bytes) -> bytes:
-        """Take out a key that is in the set; return the object that was held."""
+        """Remove a key that is in the set; return the object that was held."""
         at = bisect_left(self._lasts, key)
         chunk = self._chunks[at]
         held = chunk.pop(bisect_left(chunk, key))
@@ -104,7 +104,7 @@ class SortedKeys:
             done = stop
 
     def remove_run(self, keys: Sequence[bytes]) -> None:
-        """Take out keys, in order and all of them in the set."""
+        """Remove keys, in order and all of them in the set."""
         done = 0
         while done < len(keys):
             at = bisect_left(self._lasts, keys[done])

@@ -4,10 +4,10 @@ The rules of this module:
 
 - One write transaction that changes something takes one new main revision; its changes get sub
   revisions in order. `revision` is the main revision of the last committed one.
-- Changes go into index and backend at once, under the new revision; nobody outside looks above
+- Changes go into index and backend at once, under the new revision; nobody else reads above
   `revision` before `commit` raises it. A transaction may stay open between turns, and the backend
   may not be sealed meanwhile: see `is_writing`.
-- A write transaction always ends with a commit. Whatever may refuse a request is asked before.
+- A write transaction always ends with a commit. Whatever may refuse a request is checked before.
 - Reads below `compacted_revision` are refused; those that began before a compaction go on, and
   what they need stays until they are done.
 """
@@ -162,7 +162,7 @@ class Store:
         return self.backend.row(revision)
 
     def emptied(self) -> Slices[None]:
-        """Free the index of a store that another has taken the place of."""
+        """Free the index of a store that another has replaced."""
         return self._index.emptied()
 
     # Compaction and hashes.
@@ -182,10 +182,10 @@ class Store:
     def hash_kv(self, revision: int) -> HashKV | HashRows:
         """Return the hash of all keys at a revision, 0 for the current one, or the job for it.
 
-        After the job, whatever became of it, `hash_ended` must be called. Raises StatusError if
-        the revision is compacted, unless that compaction's hash is kept, or in the future.
+        After the job, even if it failed, `hash_ended` must be called. Raises StatusError if the
+        revision is compacted, unless that compaction's hash is kept, or in the future.
         """
-        # A compaction at revision 0 is one too, but 0 is asked for to mean the current one.
+        # A compaction at revision 0 is possible, too, but here 0 means the current one.
         kept = self.compaction.hash_of(revision) if revision else None
         if kept is not None:
             return kept
@@ -195,5 +195,5 @@ class Store:
         return HashRows.of_revision(self.backend, main, compacted)
 
     def hash_ended(self, job: HashRows) -> None:
-        """Let compactions go on that waited for a job of `hash_kv`."""
+        """Let compactions that waited for a job of `hash_kv` go on."""
         self._pins.release(job.compact_revision)

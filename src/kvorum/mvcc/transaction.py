@@ -1,8 +1,8 @@
 """A write transaction: several changes under one main revision.
 
-It is made by `Store.begin` and lives until `commit`. What it reads includes what it wrote; what
-others read does not, before the commit. Deletions of many keys are done in slices, and others may
-read between them. There is no way back: whatever may refuse a request is asked before.
+It is made by `Store.begin` and lives until `commit`. Its reads include its own writes; those of
+others do not, before the commit. Deletions of many keys are done in slices, and others may read
+between them. There is no rollback: whatever may refuse a request is checked before.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ Deleted = list[tuple[bytes, int]]
 
 
 class WriteTransaction:
-    """Changes that others see together, or not yet."""
+    """Changes that become visible together."""
 
     __slots__ = ("_backend", "_changes", "_hub", "_index", "_lessor", "_main", "_next", "_store")
 
@@ -83,7 +83,7 @@ class WriteTransaction:
         return deleted
 
     def delete_keys_slices(self, keys: list[bytes]) -> Slices[None]:
-        """Delete these keys, which are in order; those that do not exist are left alone."""
+        """Delete these keys, which are in order; those that do not exist are skipped."""
         self._store.delete_operations += len(keys)
         for start in range(0, len(keys), KEYS_PER_SLICE):
             if start:
@@ -107,7 +107,7 @@ class WriteTransaction:
         return RangeResult(kvs, count, more, self.revision)
 
     def commit(self) -> int:
-        """Show the changes to everybody; return the current main revision."""
+        """Make the changes visible to everybody; return the current main revision."""
         store = self._store
         assert store.is_writing and store.revision == self._main - 1, "committed twice"
         store.is_writing = False

@@ -1,8 +1,8 @@
-"""What a member shows to the members it dials, and which of them it believes.
+"""Which certificate a member shows to the members it dials, and which of theirs it trusts.
 
-Files are PEM, looked at before every connection and read again when they have changed. If changed
-files cannot be used, the ones before go on being used. HTTP/2 is never offered: etcd's peer
-port would agree to it and then speak HTTP/1.1.
+Files are PEM, checked before every connection and read again when they have changed. If changed
+files cannot be used, the old ones stay in use. HTTP/2 is never offered: etcd's peer port would
+agree to it and then speak HTTP/1.1.
 """
 
 import ssl
@@ -15,31 +15,31 @@ from kvorum.edge.subject import is_for, subject_of
 
 @dataclass(frozen=True, slots=True)
 class DialSettings:
-    """TLS of what is dialed."""
+    """TLS for the members that are dialed."""
 
     cert_file: str = ""
     key_file: str = ""
-    """What is shown where a certificate is asked for; empty: nothing."""
+    """The certificate to show if asked for one; empty: none."""
     ca_file: str = ""
-    """Authorities of those that are dialed; empty: those that this machine trusts."""
+    """Authorities of the members that are dialed; empty: those that this machine trusts."""
     server_name: str = ""
     """The name that certificates have to be for; empty: the host that is dialed."""
     insecure: bool = False
-    """Believe everyone: certificates that members made for themselves prove nothing."""
+    """Trust everyone: certificates that members made for themselves prove nothing."""
     allowed_names: tuple[str, ...] = ()
-    """Common names of those that are dialed; empty: any."""
+    """Common names of the members that are dialed; empty: any."""
     allowed_hostnames: tuple[str, ...] = ()
-    """Host names, one of which a certificate has to be for; empty: any."""
+    """Host names; a certificate has to be for one of them. Empty: any."""
     version_min: str = "TLS1.2"
     version_max: str = ""
     cipher_suites: tuple[str, ...] = ()
 
 
 class Credentials:
-    """The settings, and what their files have become."""
+    """The settings, and the context made from their files."""
 
     def __init__(self, settings: DialSettings, warn: Callable[[str], None]) -> None:
-        """Read nothing yet: what cannot be used is told when something is dialed."""
+        """Read nothing yet: files that cannot be used are reported when something is dialed."""
         self.settings = settings
         self._warn = warn
         self._context: ssl.SSLContext | None = None
@@ -56,13 +56,13 @@ class Credentials:
             try:
                 self._context = _load(settings)
             except (OSError, ValueError) as error:
-                # Once: the same files would fail again.
+                # Noted even if loading fails: the same files would fail again.
                 self._warn(str(error))
         self._stamps = stamps
         return self._context
 
     def refusal(self, certificate: bytes | None) -> str:
-        """Return why a genuine certificate is not welcome, or "" if it is."""
+        """Return why a genuine certificate is refused, or "" if it is not."""
         names, hostnames = self.settings.allowed_names, self.settings.allowed_hostnames
         if self.settings.insecure or not (names or hostnames):
             return ""

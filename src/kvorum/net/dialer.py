@@ -6,9 +6,9 @@ connection that ends before the first byte of an answer is sent again on a new o
 only if it is a GET: a raft message may have been read.
 
 What arrives is handed out as it comes. A connection whose pieces are not polled is not read, so
-memory stays bounded whatever the other side sends; whoever gathers an answer bounds it.
+memory stays bounded whatever the other side sends; a caller that gathers an answer limits it.
 
-Whatever an address or an answer raises unforeseen makes that request fail (see
+An unforeseen error about an address or an answer makes that request fail (see
 `kvorum.member.boundary`): nothing here touches the member.
 """
 
@@ -25,9 +25,9 @@ from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from kvorum.net.links import Address, Connection, Request, address_of, words_of
 
 IDLE_CONNECTIONS_MAX = 4
-"""Connections kept for one member's URL."""
+"""Connections kept for one URL of a member."""
 GOODBYE_SECONDS_MAX = 1.0
-"""How long the other side may take to take note that a connection is closed."""
+"""How long the other side may take to acknowledge that a connection is closed."""
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -46,8 +46,8 @@ class HttpDialer:
     ) -> None:
         """`wake` is called when there is something to poll.
 
-        Connections come from the local address, if there is one. Without a boundary nothing is
-        told of errors that nobody foresaw; requests fail with them all the same.
+        Connections are made from the local address, if one is given. Without a boundary, unforeseen
+        errors are not reported; requests fail with them all the same.
         """
         self._loop = loop
         self._credentials = credentials
@@ -74,11 +74,11 @@ class HttpDialer:
         try:
             self._begin(number, url, method, target, headers, body)
         except ValueError as error:
-            self.tell(DialEventKind.FAILED, number, str(error))
+            self.add_event(DialEventKind.FAILED, number, str(error))
         except Exception as error:
             self._requests.pop(number, None)
             problem = self.unforeseen(error, f"a request to {url}", f"{method} {target}")
-            self.tell(DialEventKind.FAILED, number, problem)
+            self.add_event(DialEventKind.FAILED, number, problem)
         return number
 
     def _begin(
@@ -123,7 +123,7 @@ class HttpDialer:
                 request.connection.transport.write(LAST_CHUNK)
 
     def pending_bytes(self, number: int) -> int:
-        """Return how many bytes were sent and not yet taken by the network."""
+        """Return how many bytes were sent and have not yet left."""
         request = self._requests.get(number)
         if request is None:
             return 0
@@ -132,7 +132,7 @@ class HttpDialer:
         return request.connection.transport.get_write_buffer_size()
 
     def cancel(self, number: int) -> None:
-        """Give a request up."""
+        """Give up a request."""
         request = self._requests.pop(number, None)
         if request is not None:
             _let_go(request)
@@ -140,7 +140,7 @@ class HttpDialer:
             self._events = [event for event in self._events if event.number != number]
 
     def poll(self) -> list[DialEvent]:
-        """Take what happened, in order."""
+        """Take the events, in order."""
         events, self._events = self._events, []
         self.polls += 1
         if self._held:
@@ -150,7 +150,7 @@ class HttpDialer:
         return events
 
     def stop(self) -> None:
-        """Give everything up; nothing is told any more."""
+        """Give up everything; there are no more events."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             _let_go(request)
@@ -210,9 +210,9 @@ class HttpDialer:
                 return connection
         return None
 
-    # What connections tell.
+    # What connections report.
 
-    def tell(self, kind: DialEventKind, number: int, detail: object) -> None:
+    def add_event(self, kind: DialEventKind, number: int, detail: object) -> None:
         """Take an event of a request."""
         if not self._events:
             self._wake()
@@ -221,28 +221,28 @@ class HttpDialer:
     def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
         """Take the last event of a request."""
         if self._requests.pop(request.number, None) is not None:
-            self.tell(kind, request.number, detail)
+            self.add_event(kind, request.number, detail)
 
     def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
-        """Take what nobody foresaw; return what the request fails with."""
+        """Report an unforeseen error; return the reason for which the request fails."""
         if self._boundary is not None:
             self._boundary.take(error, "dial", what, sent)
         return f"unforeseen {type(error).__name__}: {error}"
 
     def is_open(self, request: Request) -> bool:
-        """Return whether somebody still wants to hear of a request."""
+        """Return whether a request is still wanted."""
         return request.number in self._requests
 
     def refusal(self, certificate: bytes | None) -> str:
-        """Return why the other side's certificate is not welcome, or "" if it is."""
+        """Return why the other side's certificate is refused, or "" if it is not."""
         return self._credentials.refusal(certificate)
 
     def hold(self, connection: Connection) -> None:
-        """Let a connection read on after the next poll."""
+        """Let a connection read again after the next poll."""
         self._held.append(connection)
 
     def made(self, connection: Connection) -> None:
-        """Note a connection, which is there until it is `lost`."""
+        """Note a connection, which exists until it is `lost`."""
         self._connections.add(connection)
 
     def lost(self, connection: Connection) -> None:
@@ -250,7 +250,7 @@ class HttpDialer:
         self._connections.discard(connection)
 
     def keep(self, connection: Connection) -> bool:
-        """Take a connection that has nothing to do; False: there are enough."""
+        """Keep an idle connection; False: there are enough."""
         kept = self._idle.setdefault(connection.address.url, [])
         if len(kept) >= IDLE_CONNECTIONS_MAX:
             return False
@@ -258,7 +258,7 @@ class HttpDialer:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """Let go of a connection that may be kept."""
+        """Forget a connection that may be kept."""
         kept = self._idle.get(connection.address.url)
         if kept and connection in kept:
             kept.remove(connection)

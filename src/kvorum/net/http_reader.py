@@ -1,7 +1,7 @@
-"""Reads an HTTP/1.1 answer as its bytes come: the head with h11, the body with a few lines of ours.
+"""Reads an HTTP/1.1 answer as its bytes arrive: the head with h11, the body with code of ours.
 
 Every raft message that a member receives is a part of a chunked body, so a chunk has to cost
-little. Bodies are handed out as they arrive, never gathered; whoever asked bounds what it keeps.
+little. Bodies are handed out as they arrive, never gathered; the caller limits what it keeps.
 """
 
 import re
@@ -10,7 +10,7 @@ import h11
 
 HEAD_BYTES_MAX = 64 * 1024
 LINE_BYTES_MAX = 4 * 1024
-"""A chunk's size with what may follow it, or a line after the last chunk."""
+"""Length of a chunk's size line, or of a line after the last chunk."""
 TRAILER_LINES_MAX = 64
 
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,15}", re.ASCII)
@@ -22,7 +22,7 @@ class AnswerError(Exception):
 
 
 class SizedBody:
-    """As many bytes as the head has said."""
+    """A body of the length that the head gives."""
 
     __slots__ = ("_left", "has_excess", "is_complete")
     ends_with_connection = False
@@ -31,10 +31,10 @@ class SizedBody:
         self._left = size
         self.is_complete = not size
         self.has_excess = False
-        """Whether bytes came after the end."""
+        """Whether bytes arrived after the end."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived and return what of it is the body's."""
+        """Take what arrived and return the part that belongs to the body."""
         self.has_excess = len(data) > self._left
         piece = data[: self._left] if self.has_excess else data
         self._left -= len(piece)
@@ -43,7 +43,7 @@ class SizedBody:
 
 
 class EndlessBody:
-    """Whatever comes until the connection ends."""
+    """A body that lasts until the connection ends."""
 
     __slots__ = ()
     ends_with_connection = True
@@ -51,28 +51,28 @@ class EndlessBody:
     has_excess = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived and return what of it is the body's."""
+        """Take what arrived and return the part that belongs to the body."""
         return data
 
 
 class ChunkedBody:
-    """Chunks, the last of which is empty; lines after it are read and forgotten."""
+    """Chunks, the last of which is empty; lines after it are read and ignored."""
 
     __slots__ = ("_left", "_line", "_trailer_lines", "has_excess", "is_complete")
     ends_with_connection = False
 
     def __init__(self) -> None:
         self._left = 0
-        """What is left of a chunk, with the two bytes that end it."""
+        """What is left of a chunk, including the two bytes that end it."""
         self._line = b""
-        """The beginning of a line whose end has not come."""
+        """The beginning of a line whose end has not arrived."""
         self._trailer_lines = -1
         """Lines since the last chunk, or -1 before it."""
         self.is_complete = False
         self.has_excess = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived and return what of it is the body's; raise AnswerError."""
+        """Take what arrived and return the part that belongs to the body; raise AnswerError."""
         if self._line:
             data, self._line = self._line + data, b""
         pieces: list[bytes] = []
@@ -104,7 +104,7 @@ class ChunkedBody:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_line(self, line: bytes) -> int:
-        """Take a chunk's size or a line after the last; return what is to come before the next."""
+        """Take a chunk's size or a line after the last; return how much precedes the next one."""
         if self._trailer_lines < 0:
             digits = line.partition(b";")[0].rstrip()
             if not _SIZE.fullmatch(digits):
@@ -119,7 +119,7 @@ class ChunkedBody:
         return 0
 
     def _check_end(self, beginning: bytes, left: int) -> None:
-        """Check the first of the two bytes that end a chunk, where only that one has come."""
+        """Check the first of the two bytes that end a chunk, if only that one has arrived."""
         if beginning and beginning != (_CRLF[:1] if left >= 2 else _CRLF[1:]):
             raise AnswerError("a chunk is longer than its size")
 

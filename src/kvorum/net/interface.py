@@ -1,4 +1,4 @@
-"""The seam to other members: who sends requests to them, and what is told of each."""
+"""The seam to other members: requests to them, and the events of each."""
 
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -16,9 +16,9 @@ class DialEventKind(IntEnum):
     COMPLETED = 3
     """The answer is complete. Detail: None. Nothing follows."""
     FAILED = 4
-    """It broke off, or never came about. Detail: the reason in words. Nothing follows."""
+    """The answer broke off, or there was none. Detail: the reason in words. Nothing follows."""
     WRITABLE = 5
-    """What was sent of the request's body has fallen below `WRITABLE_BYTES`. Detail: None."""
+    """The pending bytes of the request's body fell below `WRITABLE_BYTES`. Detail: None."""
 
 
 class DialEvent(NamedTuple):
@@ -30,7 +30,7 @@ class DialEvent(NamedTuple):
 
 
 WRITABLE_BYTES = 256 * 1024
-"""A request's body with fewer bytes on their way takes more."""
+"""A request's body may be sent more while fewer bytes than this are pending."""
 
 
 class Dialer(Protocol):
@@ -41,8 +41,8 @@ class Dialer(Protocol):
     ) -> int:
         """Begin a request to `scheme://host:port`; return its number.
 
-        With body None, `send` and `finish` follow. Whatever goes wrong is told as FAILED, by
-        a later `poll`.
+        With body None, `send` and `finish` follow. Whatever goes wrong is reported as FAILED, by a
+        later `poll`.
         """
 
     def send(self, number: int, piece: bytes) -> None:
@@ -52,10 +52,10 @@ class Dialer(Protocol):
         """End a request's body."""
 
     def pending_bytes(self, number: int) -> int:
-        """Return how many bytes were sent and not yet taken by the network."""
+        """Return how many bytes were sent and have not yet left."""
 
     def cancel(self, number: int) -> None:
-        """Give a request up; nothing is told of it any more."""
+        """Give up a request; it has no more events."""
 
     def poll(self) -> list[DialEvent]:
-        """Take what happened, in order."""
+        """Take the events, in order."""

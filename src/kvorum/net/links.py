@@ -23,7 +23,7 @@ from kvorum.net.urls import split_host_port, url
 IDLE_SECONDS_MAX = 5.0
 """How long a connection is kept; members close theirs after ten seconds."""
 UNPOLLED_BYTES_MAX = 4 * 1024 * 1024
-"""A connection from which so much waits for `poll` is not read."""
+"""A connection is not read while so much of it waits for `poll`."""
 KEEPALIVE_SECONDS = 30
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
@@ -44,7 +44,7 @@ class Address(NamedTuple):
 def address_of(text: str) -> Address:
     """Return where a URL leads; raise ValueError."""
     if not (text.isascii() and text.isprintable()):
-        # Members of other versions may have stored it as it was given.
+        # Members of other versions may have stored it in the form it was given.
         text = encoded(text)
     parsed = url(text)
     is_secure = parsed.scheme in ("https", "unixs")
@@ -60,7 +60,7 @@ def address_of(text: str) -> Address:
 
 
 class Request:
-    """One request, from when it is begun until nothing more is told of it."""
+    """One request, from its beginning until its last event."""
 
     __slots__ = (
         "address",
@@ -81,7 +81,7 @@ class Request:
         self.address = address
         self.head = head
         self.first = body or b""
-        """The body, where it was given with the request."""
+        """The body, if it was given with the request."""
         self.unsent: list[bytes] = []
         """Pieces of the body, framed, that wait for a connection."""
         self.is_ended = body is not None
@@ -91,47 +91,47 @@ class Request:
 
 
 class Owner(Protocol):
-    """Whom a connection tells."""
+    """What a connection reports to."""
 
     polls: int
-    """How often what happened was taken."""
+    """How often events were polled."""
 
-    def tell(self, kind: DialEventKind, number: int, detail: object) -> None:
+    def add_event(self, kind: DialEventKind, number: int, detail: object) -> None:
         """Take an event of a request."""
 
     def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
         """Take the last event of a request."""
 
     def is_open(self, request: Request) -> bool:
-        """Return whether somebody still wants to hear of a request."""
+        """Return whether a request is still wanted."""
 
     def refusal(self, certificate: bytes | None) -> str:
-        """Return why the other side's certificate is not welcome, or "" if it is."""
+        """Return why the other side's certificate is refused, or "" if it is not."""
 
     def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
-        """Take what nobody foresaw; return what the request fails with."""
+        """Report an unforeseen error; return the reason for which the request fails."""
 
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
 
     def hold(self, connection: "Connection") -> None:
-        """Let a connection read on after the next poll."""
+        """Let a connection read again after the next poll."""
 
     def made(self, connection: "Connection") -> None:
-        """Note a connection, which is there until it is `lost`."""
+        """Note a connection, which exists until it is `lost`."""
 
     def lost(self, connection: "Connection") -> None:
         """Note that a connection is closed."""
 
     def keep(self, connection: "Connection") -> bool:
-        """Take a connection that has nothing to do; False: there are enough."""
+        """Keep an idle connection; False: there are enough."""
 
     def forget(self, connection: "Connection") -> None:
-        """Let go of a connection that may be kept."""
+        """Forget a connection that may be kept."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a member; `request` is the one that it carries, if any."""
+    """One connection to a member; `request` is the one it carries, if any."""
 
     __slots__ = (
         "_arrived_bytes",
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             self._unforeseen(error, b"")
 
     def begin(self, request: Request, *, is_kept: bool) -> None:
-        """Send a request, and what is there of its body."""
+        """Send a request, and the part of its body that is there."""
         self._request, self._body, self._is_kept = request, None, is_kept
         self._head = Head(request.head.method.decode())
         request.connection = self
@@ -200,12 +200,12 @@ class Connection(asyncio.Protocol):
             self.resume_writing()
 
     def resume_writing(self) -> None:
-        """Tell that there is room again."""
+        """Report that there is room again."""
         request = self._request
         if request is not None and request.writable_owed:
             request.writable_owed = False
             if not request.is_ended:
-                self._owner.tell(DialEventKind.WRITABLE, request.number, None)
+                self._owner.add_event(DialEventKind.WRITABLE, request.number, None)
 
     def _pending_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
         """Take a part of an answer."""
         request = self._request
         if request is None:
-            # Nobody has asked.
+            # Nothing was asked for.
             self.abort()
             return
         try:
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             return
         if piece:
             owner = self._owner
-            owner.tell(DialEventKind.PIECE, request.number, piece)
+            owner.add_event(DialEventKind.PIECE, request.number, piece)
             if self._arrived_poll != owner.polls:
                 self._arrived_poll, self._arrived_bytes = owner.polls, 0
             self._arrived_bytes += len(piece)
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
             self._complete(request)
 
     def _receive_head(self, request: Request, data: bytes) -> bytes:
-        """Take a part of a head; return what came after it."""
+        """Take a part of a head; return the bytes after it."""
         assert self._head is not None
         self._is_kept = False
         found = self._head.feed(data)
@@ -256,7 +256,9 @@ class Connection(asyncio.Protocol):
         headers = [
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers
         ]
-        self._owner.tell(DialEventKind.RESPONDED, request.number, (response.status_code, headers))
+        self._owner.add_event(
+            DialEventKind.RESPONDED, request.number, (response.status_code, headers)
+        )
         return rest
 
     def _complete(self, request: Request) -> None:
@@ -275,19 +277,19 @@ class Connection(asyncio.Protocol):
         elif request.is_ended:
             self.transport.close()
         else:
-            # Whoever answered does not want the rest.
+            # The other side has answered without reading the rest of the body.
             self.transport.abort()
         self._owner.end(request, DialEventKind.COMPLETED, None)
 
     def read_on(self) -> None:
-        """Take more: what arrived was polled."""
+        """Read again: what arrived was polled."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
     # The end.
 
     def leave_idle(self) -> bool:
-        """Stop to be kept; return whether the connection can be used."""
+        """End the time of being kept; return whether the connection can be used."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -299,7 +301,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """Close at once, and tell nothing."""
+        """Close at once, without an event."""
         self.leave_idle()
         self._owner.forget(self)
         self._request = None
@@ -316,7 +318,7 @@ class Connection(asyncio.Protocol):
         self._fail(self._owner.unforeseen(error, what, sent))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell what that means for the request."""
+        """Report what the end means for the request."""
         request, body = self._request, self._body
         self.leave_idle()
         self._owner.forget(self)
@@ -327,7 +329,7 @@ class Connection(asyncio.Protocol):
         if body is not None and body.ends_with_connection and exc is None:
             self._owner.end(request, DialEventKind.COMPLETED, None)
         elif self._is_kept and request.head.method == b"GET" and request.is_ended:
-            # Closed by the other side while it was kept, and nothing was lost.
+            # The other side closed it while it was kept, and nothing was lost.
             request.connection = None
             self._owner.dial(request)
         else:

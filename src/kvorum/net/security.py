@@ -1,7 +1,7 @@
-"""What the flags say about TLS, for clients or for members, and what the edge is told of it.
+"""What the flags say about TLS, for clients or for members, and the edge's settings made of it.
 
-Texts are etcd's. A listener has TLS if its URL says so; `https` and `http` at one address share
-it, and the first byte tells them apart.
+Texts are etcd's. A listener has TLS if its URL says so; `https` and `http` may share an address;
+the first byte of a connection tells them apart.
 """
 
 import ssl
@@ -54,7 +54,7 @@ class Security:
     client_cert_auth: bool
     client_cert_file: str
     client_key_file: str
-    """What is shown to those that are dialed; empty: the same as to those that dial."""
+    """The certificate shown to those that are dialed; empty: the same as to those that dial."""
     skip_address_check: bool
     """Whether a member's certificate need not be for the address it comes from."""
     allowed_names: tuple[str, ...]
@@ -67,27 +67,27 @@ class Security:
 
     @property
     def has_certificate(self) -> bool:
-        """Whether both files are named."""
+        """Whether both files are given."""
         return bool(self.cert_file and self.key_file)
 
     @property
     def uses_own(self) -> bool:
-        """Whether the server makes its own certificate: only without a given one."""
+        """Whether the server makes its own certificate: only if none is given."""
         return self.auto and not (self.cert_file or self.key_file)
 
     @property
     def asks_for_certificates(self) -> bool:
-        """Whether clients have to show one: not with a certificate that nobody has signed."""
+        """Whether clients have to show a certificate: not if the server's own is self-made."""
         return not self.uses_own and bool(self.client_cert_auth or self.trusted_ca_file)
 
     @property
     def offered_cipher_suites(self) -> tuple[str, ...]:
-        """What was asked for and is offered."""
+        """The suites that were asked for and are offered."""
         return tuple(name for name in self.cipher_suites if name in CIPHER_SUITES)
 
     @property
     def weak_cipher_suites(self) -> list[str]:
-        """What was asked for and is not offered."""
+        """The suites that were asked for and are not offered."""
         return [name for name in self.cipher_suites if name in WEAK_CIPHER_SUITES]
 
 
@@ -139,7 +139,7 @@ def is_secure(url: Url) -> bool:
 def tls_settings(
     security: Security, urls: Sequence[Url], directory: Path
 ) -> dict[str, TlsSettings | None]:
-    """Return for each address of these URLs its TLS, or None for none.
+    """Return the TLS of each address of these URLs, None for those without.
 
     A certificate that the server makes for itself is kept under `directory`.
     """
@@ -159,7 +159,7 @@ def tls_settings(
 
 def _own_files(security: Security, urls: Sequence[Url], directory: Path) -> tuple[str, str]:
     """Return the files of a certificate that the server makes for itself, and of its key."""
-    # Imported late: few want it, and it takes a while.
+    # Imported late: it takes a while, and is rarely needed.
     from kvorum.net.certificates import self_signed
 
     hosts = [url.host for url in urls]
@@ -170,7 +170,7 @@ def _own_files(security: Security, urls: Sequence[Url], directory: Path) -> tupl
 def _settings(
     security: Security, urls: Sequence[Url], directory: Path
 ) -> tuple[TlsSettings, TlsSettings]:
-    """Return the settings without and with clients that use no TLS."""
+    """Return the settings that refuse, and those that accept, clients without TLS."""
     if security.uses_own:
         cert_file, key_file = _own_files(security, urls, directory)
         authority = ""
@@ -200,8 +200,8 @@ def _settings(
 def dial_settings(security: Security, urls: Sequence[Url], directory: Path) -> DialSettings:
     """Return what members are dialed with; `urls` are those that this one listens at.
 
-    A certificate that the server makes for itself is kept under `directory`; with such ones
-    everybody is believed.
+    A certificate that the server makes for itself is kept under `directory`; with such certificates
+    everyone is trusted.
     """
     if security.uses_own:
         cert_file, key_file = _own_files(security, urls, directory)

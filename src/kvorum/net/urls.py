@@ -1,6 +1,6 @@
 """URLs to listen at, to advertise and to dial, read as Go reads them.
 
-What cannot be read raises ValueError with the words that etcd prints.
+What cannot be read raises ValueError with etcd's text.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ class Url(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where the edge listens: `host:port` or `unix:path`."""
+        """The address the edge listens at: `host:port` or `unix:path`."""
         if self.scheme.startswith("unix"):
             return f"unix:{self.host}{self.path}"
         host, port = split_host_port(self.host)

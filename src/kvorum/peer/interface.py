@@ -1,6 +1,6 @@
-"""The seams of the peer room: who carries bytes, and whom the transport serves.
+"""The seams of the peer room: what carries bytes, and what the transport serves.
 
-Requests come in through an edge, go out through a dialer; both are polled by the loop, which hands
+Requests come in through an edge, go out through a dialer; both are polled by the loop, which passes
 their events on. Nothing here blocks, and time is passed in.
 """
 
@@ -31,14 +31,14 @@ class Output(Protocol):
         """As `Edge.peer`."""
 
     def pause(self, call: int) -> None:
-        """Take no more of a request's body until `resume`; what arrived may still come."""
+        """Read no more of a request's body until `resume`; what arrived may still come."""
 
     def resume(self, call: int) -> None:
-        """Take a request's body again."""
+        """Read a request's body again."""
 
 
 class Host(Protocol):
-    """The one that the transport serves: a member, or any other program that runs raft."""
+    """What the transport serves: a member, or any other program that runs raft."""
 
     def receive(self, message: Message) -> None:
         """Take a raft message. One with a snapshot comes after its file is durable."""
@@ -47,7 +47,7 @@ class Host(Protocol):
         """Note that a message to a peer was probably lost."""
 
     def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
-        """Note what became of a snapshot that was to be sent."""
+        """Take the outcome of a snapshot that was to be sent."""
 
     def connected(self, peer: int, now: float) -> None:
         """Note that a peer can be reached from now on."""
@@ -56,12 +56,12 @@ class Host(Protocol):
         """Note that a peer cannot be reached."""
 
     def is_removed(self, peer: int) -> bool:
-        """Tell whether a node was a part of the group and is no more."""
+        """Return whether a node once belonged to the group and no longer does."""
 
     def removed(self) -> None:
-        """Note that the group says this node was removed."""
+        """Note that the group says that this node was removed."""
 
     def submit(
         self, work: Any, done: Callable[[Any], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Have `work.run(files)` done off the loop, and its result or error taken on it."""
+        """Run `work.run(files)` off the loop, and pass its result or error back on it."""

@@ -24,7 +24,7 @@ def _on_propose(raft: Raft, _message: Message) -> NoReturn:
 
 
 def _on_message_of_leader(raft: Raft, message: Message) -> None:
-    # The message is of this term, or of none; the own term never goes back.
+    # The message is of this term, or of none; this node's term never goes back.
     raft.become_follower(raft.term, message.sender)
     follower.HANDLERS[message.type](raft, message)
 

@@ -64,7 +64,7 @@ class Changer:
         return self._result(auto_leave)
 
     def leave_joint(self) -> Result:
-        """Drop the outgoing half; who was to become a learner becomes one."""
+        """Drop the outgoing half; voters that were to become learners become ones."""
         if not self._outgoing:
             raise ConfChangeError("can't leave a non-joint config")
         for node in self._learners_next:
@@ -79,7 +79,7 @@ class Changer:
     def _apply(self, changes: Iterable[Change]) -> None:
         for kind, node in changes:
             if node == NONE:
-                continue  # the application made this change void
+                continue  # the application cancelled this change
             if kind == ChangeType.ADD_NODE:
                 self._make_voter(node)
             elif kind == ChangeType.ADD_LEARNER_NODE:
@@ -107,7 +107,7 @@ class Changer:
         elif not peer.is_learner:
             self._remove(node)
             self._progress[node] = peer
-            # Who still votes in the outgoing half may only learn once that half is gone.
+            # A voter of the outgoing half can only become a learner once that half is gone.
             if node in self._outgoing:
                 self._learners_next.add(node)
             else:
@@ -126,7 +126,7 @@ class Changer:
     def _add_progress(self, node: int, is_learner: bool) -> None:
         peer = self._tracker.new_progress(match=0, next_index=max(self._last_index, 1))
         peer.is_learner = is_learner
-        # Or a check of the quorum right after the change would not count it.
+        # Otherwise a check of the quorum right after the change would not count it.
         peer.recent_active = True
         self._progress[node] = peer
 

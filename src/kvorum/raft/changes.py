@@ -1,8 +1,8 @@
 """Membership changes as the application proposes them.
 
-A first-version change names one node. A second-version change names any number, and how the
-group passes through the joint configuration that more than one needs. Without changes and
-with the automatic transition it asks to leave the joint configuration.
+A first-version change names one node. A second-version change names any number, and how the group
+passes through the joint configuration that more than one change needs. If it is empty, with the
+automatic transition, it asks to leave the joint configuration.
 """
 
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ class Transition:
 
 
 class Change(NamedTuple):
-    """One node's change; the node 0 makes it void."""
+    """One node's change; node 0 cancels it."""
 
     type: int
     node_id: int

@@ -1,4 +1,4 @@
-"""What a node is told when it is made, checked in one place."""
+"""The options of a node, checked in one place."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class ReadOnlyOption(Enum):
     """How a leader makes sure that it still leads before it answers a read."""
 
     SAFE = "safe"  # a quorum confirms it
-    LEASE_BASED = "lease-based"  # a quorum was heard of lately; needs clocks that do not drift
+    LEASE_BASED = "lease-based"  # a quorum was heard from recently; needs clocks that do not drift
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,25 +28,27 @@ class Config:
     random_below: Callable[[int], int]
     election_ticks: int
     heartbeat_ticks: int
-    # The last index the application has applied, on a restart; 0 is the storage's snapshot.
+    # On a restart, the last index that the application has applied; 0: that of the storage's
+    # snapshot.
     applied: int = 0
     async_storage_writes: bool = False
-    message_size_max: int = NO_LIMIT  # encoded entries in one append; 0 sends one at a time
-    committed_size_max: int = 0  # encoded entries being applied; 0 is message_size_max
-    uncommitted_size_max: int = 0  # payload a leader takes on top of the commit; 0 is no limit
+    message_size_max: int = NO_LIMIT  # encoded entries in one append; 0 sends one entry at a time
+    committed_size_max: int = 0  # encoded entries being applied; 0 means message_size_max
+    uncommitted_size_max: int = 0  # payload a leader accepts above its commit; 0 means no limit
     inflight_messages_max: int = 256
-    inflight_bytes_max: int = 0  # payload on its way to a peer; 0 is no limit
+    inflight_bytes_max: int = 0  # payload in flight to a peer; 0 means no limit
     check_quorum: bool = False
     pre_vote: bool = False
     read_only_option: ReadOnlyOption = ReadOnlyOption.SAFE
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False
     step_down_on_removal: bool = False
-    # A leader tells nobody that a change of the membership is committed before it has applied it.
+    # A leader does not tell its peers that a change of the membership is committed before it has
+    # applied it.
     tell_changes_when_applied: bool = False
 
     def validate(self) -> None:
-        """Raise ValueError if the options do not fit together; fill in what follows."""
+        """Raise ValueError if the options contradict each other; fill in derived ones."""
         if self.id == NONE:
             raise ValueError("cannot use none as id")
         if self.id in (APPEND_THREAD, APPLY_THREAD):

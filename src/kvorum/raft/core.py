@@ -1,12 +1,12 @@
 """The state of one node, the terms every message passes through, and the four roles.
 
-A message either concerns every role (elections, the own storage) or goes to the table of the
-role the node is in; a type that is not in the table is ignored. The rules of the roles live in
+A message either concerns every role (elections, this node's storage) or goes to the table of the
+node's current role; a type that is not in the table is ignored. The rules of the roles live in
 `follower`, `candidate` and `leader`; what they share in `election`, `replication`, `reads` and
 `membership`.
 
-Nothing is sent or written here. Messages gather in two lists: those that may leave at once,
-and those that promise something and must wait until all that was appended so far is durable.
+Nothing is sent or written here. Messages gather in two lists: those that may be sent at once, and
+those that promise something and must wait until everything appended so far is durable.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ _ELECTION_TYPES: Final = (
 _OF_A_LEADER: Final = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 # Indexed by message type.
 _IS_OF_ELECTION: Final = tuple(kind in _ELECTION_TYPES for kind in MESSAGE_TYPES)
-# These travel without a term: they are for whoever leads when they arrive.
+# These travel without a term: they are for the leader at the time they arrive.
 _IS_FORWARDED: Final = tuple(
     kind in (MessageType.PROP, MessageType.READ_INDEX) for kind in MESSAGE_TYPES
 )
@@ -95,13 +95,13 @@ class Raft:
         self.lead_transferee = NONE
         # No change of the membership may be proposed before the log is applied up to here.
         self.pending_conf_index = 0
-        # An estimate of the payload above the commit mark; what this leader took itself.
+        # An estimate of the payload above the commit mark, as far as this leader accepted it.
         self.uncommitted_size = 0
-        # Where this leader's log has changes whose commit its peers may not hear of yet.
+        # Indexes of changes whose commit this leader may not announce to its peers yet.
         self.untold_changes: list[int] = []
         self.read_only = ReadOnly()
         self.read_states: list[ReadState] = []
-        # Reads that came before this leader committed an entry of its term.
+        # Reads that arrived before this leader committed an entry of its term.
         self.pending_read_index_messages: list[Message] = []
         self.messages: list[Message] = []
         self.messages_after_append: list[Message] = []
@@ -136,15 +136,15 @@ class Raft:
         self.vote = state.vote
 
     def stop(self, text: str) -> NoReturn:
-        """Write the last line and raise FatalError."""
+        """Log the last line and raise FatalError."""
         stop(self.logger, text)
 
     def soft_state(self) -> SoftState:
-        """Return what need not be written."""
+        """Return the state that need not be written."""
         return SoftState(self.lead, self.role)
 
     def hard_state(self) -> HardState:
-        """Return what must survive a restart."""
+        """Return the state that must survive a restart."""
         return HardState(self.term, self.vote, self.log.committed)
 
     def promotable(self) -> bool:
@@ -155,7 +155,7 @@ class Raft:
     # Changing the role.
 
     def reset(self, term: int) -> None:
-        """Forget what belonged to the role, and to the term if that changes."""
+        """Forget what belonged to the role, and what belonged to the term if it changes."""
         if self.term != term:
             self.term = term
             self.vote = NONE
@@ -187,7 +187,7 @@ class Raft:
         self.logger.info(f"{self.id:x} became follower at term {self.term}")
 
     def become_candidate(self) -> None:
-        """Begin a new term and vote for oneself in it."""
+        """Begin a new term and vote for this node in it."""
         if self.role == Role.LEADER:
             self.stop("invalid transition [leader -> candidate]")
         self.reset(self.term + 1)
@@ -240,7 +240,7 @@ class Raft:
                 self._step_own(
                     MessageType.CHECK_QUORUM, "error occurred during checking sending heartbeat"
                 )
-            # A transfer that took so long has failed.
+            # A transfer that takes this long has failed.
             if self.role == Role.LEADER:
                 self.lead_transferee = NONE
         if self.role == Role.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_ticks:
@@ -261,7 +261,7 @@ class Raft:
             message.sender = self.id
         kind = message.type
         if _IS_OF_ELECTION[kind]:
-            # The term is the one voted on, which need not be the own one.
+            # The term is the one being voted on, which need not be this node's term.
             if message.term == 0:
                 self.stop(f"term should be set when sending {MESSAGE_TYPE_NAMES[kind]}")
         elif message.term != 0:
@@ -281,9 +281,9 @@ class Raft:
         self.messages.append(message)
 
     def step(self, message: Message) -> None:
-        """Take one message. Raises ProposalDroppedError if a proposal was not taken."""
+        """Take one message. Raises ProposalDroppedError for a proposal that is refused."""
         term = message.term
-        # Term 0 is of this node itself, or of a message that is not subject to terms.
+        # Term 0 means a message from this node itself, or one that is not subject to terms.
         if term and term != self.term:
             if term < self.term:
                 self._answer_lower_term(message)
@@ -315,7 +315,7 @@ class Raft:
                 and self.election_elapsed < self.config.election_ticks
             )
             if in_lease and not forced:
-                # A leader was heard of lately, so whoever asks was merely cut off from it.
+                # A leader was heard from recently, so the sender was merely cut off from it.
                 remaining = self.config.election_ticks - self.election_elapsed
                 self.logger.info(
                     f"{election.vote_log_line(self, message, 'ignored')}: "
@@ -339,24 +339,24 @@ class Raft:
         kind = message.type
         check_or_pre_vote = self.config.check_quorum or self.config.pre_vote
         if check_or_pre_vote and kind in (MessageType.HEARTBEAT, MessageType.APP):
-            # A leader of an earlier term: with these options nothing else would tell it, as
-            # our vote requests do not raise the term of those who hear it.
+            # A leader of an earlier term: with these options nothing else would tell it, as our
+            # vote requests do not raise the term of their receivers.
             self.send(Message(MessageType.APP_RESP, to=message.sender))
         elif kind == MessageType.PRE_VOTE:
-            # A candidate that is behind learns of the term, or it would stand for ever.
+            # A candidate that is behind has to learn the term, or it would campaign for ever.
             self.logger.info(election.vote_log_line(self, message, "rejected"))
             self.send(
                 Message(MessageType.PRE_VOTE_RESP, to=message.sender, term=self.term, reject=True)
             )
         elif kind == MessageType.STORAGE_APPEND_RESP:
             if message.index:
-                # What was written may have been replaced since, at the same index.
+                # The entries written may have been replaced since, at the same index.
                 self.logger.info(
                     f"{self.id:x} [term: {self.term}] ignored entry appends from a "
                     f"MsgStorageAppendResp message with lower term [term: {message.term}]"
                 )
             if message.snapshot is not None:
-                # A snapshot holds what was committed, in whatever term.
+                # A snapshot holds committed entries only, so its term does not matter.
                 self.applied_snapshot(message.snapshot)
         else:
             self.logger.info(
@@ -364,10 +364,10 @@ class Raft:
                 f"with lower term from {message.sender:x} [term: {message.term}]"
             )
 
-    # What the own storage and the application report.
+    # Reports from this node's storage and from the application.
 
     def applied_to(self, index: int, size: int) -> None:
-        """Note what was applied, and leave a joint configuration whose time has come."""
+        """Note what was applied, and leave a joint configuration once that is possible."""
         self.log.applied_to(max(index, self.log.applied), size)
         config = self.tracker.config
         if (

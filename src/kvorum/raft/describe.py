@@ -1,8 +1,7 @@
 """Text for people: entries, messages, states and Ready, one form for logs and scenarios.
 
-The form is the field's own, so that a transcript of this library and one of etcd's can be
-compared line by line. Ids of nodes are hexadecimal in messages and configurations, decimal in
-states.
+The form is that of etcd's library, so that transcripts of both can be compared line by line. Ids of
+nodes are hexadecimal in messages and configurations, decimal in states.
 """
 
 from collections.abc import Iterable
@@ -55,7 +54,7 @@ _ESCAPES = {
 
 
 def quote(data: bytes) -> str:
-    """Return bytes as a quoted string; what cannot be shown is escaped."""
+    """Return bytes as a quoted string; unprintable ones are escaped."""
     return '"' + "".join(map(_escape, data.decode("utf-8", "surrogateescape"))) + '"'
 
 

@@ -1,8 +1,8 @@
 """Standing for election, and voting.
 
-A node votes once per term, for a log that holds at least what its own holds. With pre-vote it
-first asks whether it would win, which disturbs nobody: neither side changes its term or vote.
-The own vote travels like any other, after it is durable.
+A node votes once per term, for a log that holds at least what its own holds. With pre-vote it first
+asks whether it would win, which disturbs nobody: neither side changes its term or vote. A node's
+own vote travels like any other, after it is durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvorum.raft.states import Role
 if TYPE_CHECKING:
     from kvorum.raft.core import Raft
 
-# In a vote request: the leader wants it, so followers need not wait for its lease to end.
+# In a vote request: the leader asked for it, so followers need not wait for its lease to end.
 CAMPAIGN_TRANSFER = b"CampaignTransfer"
 
 _RESPONSE_TYPES = {
@@ -30,7 +30,7 @@ _RESPONSE_TYPES = {
 
 
 class Campaign(Enum):
-    """Why a node stands."""
+    """Why a node campaigns."""
 
     PRE_ELECTION = "pre-election"
     ELECTION = "election"
@@ -97,7 +97,7 @@ def campaign(raft: Raft, kind: Campaign) -> None:
 
 
 def count_vote(raft: Raft, message: Message) -> VoteResult:
-    """Count the vote in a response; return where the election stands."""
+    """Count the vote in a response; return the state of the election."""
     name = MESSAGE_TYPE_NAMES[message.type]
     rejection = " rejection" if message.reject else ""
     raft.logger.info(
@@ -112,7 +112,7 @@ def count_vote(raft: Raft, message: Message) -> VoteResult:
 
 
 def vote_log_line(raft: Raft, message: Message, verdict: str) -> str:
-    """Return the line about what became of a vote request."""
+    """Return the log line about the answer to a vote request."""
     last_term, last_index = raft.log.last_entry_id()
     preposition = "for" if verdict == "cast" else "from"
     return (
@@ -123,7 +123,7 @@ def vote_log_line(raft: Raft, message: Message, verdict: str) -> str:
 
 
 def on_vote_request(raft: Raft, message: Message) -> None:
-    """Grant or deny a vote. Learners vote too: they may be voters by what they have not seen."""
+    """Grant or deny a vote. Learners vote, too: an entry they lack may have made them voters."""
     if not message.term:
         raft.logger.error(
             f"{raft.id:x} ignored {MESSAGE_TYPE_NAMES[message.type]} from {message.sender:x}: "
@@ -142,7 +142,7 @@ def on_vote_request(raft: Raft, message: Message) -> None:
         raft.send(Message(response, to=message.sender, term=raft.term, reject=True))
         return
     raft.logger.info(vote_log_line(raft, message, "cast"))
-    # The term of the request: a pre-vote's is one that nobody entered yet.
+    # The term of the request: for a pre-vote, one that nobody has entered yet.
     raft.send(Message(response, to=message.sender, term=message.term))
     if not is_pre_vote:
         raft.election_elapsed = 0

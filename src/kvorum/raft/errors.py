@@ -1,7 +1,7 @@
 """Every way the library refuses, and the one way it stops.
 
-Two kinds, never mixed. A `RaftError` is an answer: the caller asked for something that cannot
-be had now, and the node goes on. A `FatalError` means that data was lost or that the embedder
+Two kinds, never mixed. A `RaftError` is an answer: the caller asked for something that is not
+possible now, and the node goes on. A `FatalError` means that data was lost or that the embedder
 broke the contract: nothing in this library catches it, and the node must not be used again.
 """
 
@@ -16,7 +16,7 @@ class RaftError(Exception):
 
 
 class ProposalDroppedError(RaftError):
-    """The proposal was not taken; nobody will ever see it, so it can be proposed again."""
+    """The proposal was not accepted; it will never be seen, so it can be proposed again."""
 
     text = "raft proposal dropped"
 
@@ -82,4 +82,4 @@ class SnapshotTemporarilyUnavailableError(StorageError):
 
 
 class FatalError(Exception):
-    """The node cannot go on: its data was lost or its contract broken. Stop, and look."""
+    """The node cannot go on: data was lost or its contract broken. Stop, and investigate."""

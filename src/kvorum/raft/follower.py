@@ -1,7 +1,7 @@
 """A follower: takes entries, heartbeats and snapshots from its leader, and forwards to it.
 
-Every message of the leader restarts the election timer. An append that does not connect to
-the log is refused with a hint that skips every position which cannot be shared.
+Every message of the leader restarts the election timer. An append that does not connect to the log
+is refused with a hint that skips positions where the two logs certainly differ.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _on_append(raft: Raft, message: Message) -> None:
         )
         return
     if index < log.committed:
-        # An old message: what is committed is shared with any leader.
+        # An old message: committed entries are shared with every leader.
         raft.send(Message(MessageType.APP_RESP, to=message.sender, index=log.committed))
         return
     last_new = log.maybe_append((message.log_term, index), entries, message.commit)
@@ -134,7 +134,7 @@ def _on_read_index(raft: Raft, message: Message) -> None:
     if raft.lead == NONE:
         raft.logger.info(f"{raft.id:x} no leader at term {raft.term}; dropping index reading msg")
         return
-    # The own request says of which term this node is; see `reads`.
+    # The request carries this node's term; see `reads`.
     is_own = message.sender in (NONE, raft.id)
     _forward(raft, message, raft.term if is_own else message.log_term)
 

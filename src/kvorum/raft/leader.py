@@ -1,6 +1,6 @@
-"""A leader: takes proposals, hears what its peers have, hands over.
+"""A leader: takes proposals, learns what its peers hold, hands over.
 
-A peer without a progress is unknown to the configuration, and ignored.
+Messages from peers that the configuration does not know are ignored.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kvorum.raft.replication import (
     append,
     broadcast_append,
     broadcast_heartbeat,
+    commit_for_peers,
     maybe_commit,
     maybe_send_append,
-    tellable_commit,
 )
 from kvorum.raft.wire import decode_conf_change
 
@@ -63,7 +63,7 @@ def _on_propose(raft: Raft, message: Message) -> None:
 
 
 def _check_conf_change(raft: Raft, entry: Entry, position: int) -> Payload:
-    """Return the change to append, or an empty entry in its place if its time is not now."""
+    """Return the change to append, or an empty entry in its place if it cannot be made now."""
     try:
         change = decode_conf_change(entry).as_v2()
     except ValueError as error:
@@ -116,7 +116,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
     elif peer.state == ProgressState.REPLICATE:
         peer.inflights.free_up_to(index)
     elif peer.match + 1 >= raft.log.first_index():
-        # It connects to the log, whichever snapshot brought it there.
+        # The peer's log connects, whichever snapshot brought it there.
         raft.logger.debug(
             f"{raft.id:x} recovered from needing snapshot, resumed sending replication messages "
             f"to {node:x} [{peer}]"
@@ -126,7 +126,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
     if maybe_commit(raft):
         reads.release_pending(raft)
         broadcast_append(raft)
-    elif node != raft.id and peer.can_bump_commit(tellable_commit(raft)):
+    elif node != raft.id and peer.can_bump_commit(commit_for_peers(raft)):
         maybe_send_append(raft, node, peer, send_if_empty=True)
     if node != raft.id:
         while maybe_send_append(raft, node, peer, send_if_empty=False):
@@ -176,7 +176,7 @@ def _on_snapshot_status(raft: Raft, message: Message, peer: Progress) -> None:
         f"{raft.id:x} snapshot {outcome}, resumed sending replication messages to "
         f"{message.sender:x} [{peer}]"
     )
-    # The peer answers once it has the snapshot, or the next heartbeat's response goes on.
+    # The peer answers once it has the snapshot; otherwise the next heartbeat response resumes.
     peer.flow_paused = True
 
 
@@ -242,7 +242,7 @@ def _on_check_quorum(raft: Raft, _message: Message) -> None:
 
 
 def _from_peer(handler: Callable[[Raft, Message, Progress], None]) -> Handler:
-    """Give a handler the progress of the sender; who has none is ignored."""
+    """Give a handler the progress of the sender; ignore senders without one."""
 
     def with_progress(raft: Raft, message: Message) -> None:
         peer = raft.tracker.progress.get(message.sender)

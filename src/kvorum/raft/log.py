@@ -1,12 +1,12 @@
 """The whole log: the storage below, the unstable part on top, and four marks in it.
 
-Always applied <= applying <= committed <= last index. `committed` is the greatest index known
-to be on a quorum; what lies up to `applying` was handed to the application; what lies up to
-`applied` was acknowledged by it. The encoded size of what is between those two is bounded,
-and no more is handed out once the bound is reached or a batch was cut short.
+Always applied <= applying <= committed <= last index. `committed` is the greatest index known to be
+on a quorum; entries up to `applying` were handed to the application, and those up to `applied` it
+has acknowledged. The encoded size of what is between those two is bounded, and no more is handed
+out once the bound is reached or a batch was cut short.
 
-Time does not grow with the length of the log, but for the walk back after a rejection, which
-ends at the first entry of an old enough term.
+No operation takes longer on a longer log, except the walk back after a rejection, which ends at the
+first entry of an old enough term.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from kvorum.raft.messages import Snapshot
 from kvorum.raft.storage import Storage
 from kvorum.raft.unstable import Unstable
 
-# Term and index name an entry: two logs that share one agree up to it.
+# Term and index identify an entry: two logs that share it agree up to it.
 EntryId = tuple[int, int]
 
 
@@ -97,7 +97,7 @@ class RaftLog:
             return 0
 
     def last_entry_id(self) -> EntryId:
-        """Return the name of the newest entry."""
+        """Return term and index of the newest entry."""
         index = self.last_index()
         try:
             return self.term(index), index
@@ -114,7 +114,7 @@ class RaftLog:
             return False
 
     def is_up_to_date(self, term: int, index: int) -> bool:
-        """Tell whether a log that ends so holds at least what this one holds."""
+        """Return whether a log that ends at this entry holds at least what this one holds."""
         return (term, index) >= self.last_entry_id()
 
     def append(self, entries: Sequence[Entry]) -> int:
@@ -129,7 +129,7 @@ class RaftLog:
     def maybe_append(
         self, previous: EntryId, entries: Sequence[Entry], committed: int
     ) -> int | None:
-        """Append what follows a shared entry; return the last new index, None if not shared."""
+        """Append entries after a shared one; return the last new index, None if not shared."""
         previous_term, previous_index = previous
         if not self.matches(previous_term, previous_index):
             return None
@@ -167,8 +167,8 @@ class RaftLog:
     def find_conflict_by_term(self, index: int, term: int) -> EntryId:
         """Return the newest entry up to the index whose term is not above the one given.
 
-        The term is 0 where it is not known. Any entry above it cannot be shared with a log
-        that has this term at the index.
+        The term is 0 where it is not known. A log that has the given term at the index cannot share
+        any entry above the returned one.
         """
         while index > 0:
             try:
@@ -193,8 +193,8 @@ class RaftLog:
     def maybe_commit(self, term: int, index: int) -> bool:
         """Commit up to an entry if it is of this term; tell whether that moved the mark.
 
-        An entry of an older term is never committed for being on a quorum, because a later
-        leader may still replace it. It is committed with the first newer one above it.
+        Being on a quorum does not commit an entry of an older term, because a later leader may
+        still replace it. It is committed with the first newer one above it.
         """
         if term and index > self.committed and self.matches(term, index):
             self.commit_to(index)
@@ -242,7 +242,7 @@ class RaftLog:
             )
         self.applying = index
         self.applying_size += size
-        # A batch that was cut short stopped at the limit, though its size may be below it.
+        # A batch that was cut short has reached the limit, though its size may be below it.
         self.applying_paused = (
             self.applying_size >= self.applying_size_max
             or index < self._applicable_to(allow_unstable)
@@ -287,7 +287,7 @@ class RaftLog:
         if size >= size_max:
             return entries
         rest = self.unstable.slice(offset, high, size_max - size)
-        # A single entry may be above what is left of the size.
+        # A single entry may exceed what is left of the size.
         if len(rest) == 1 and size + rest[0].size > size_max:
             return entries
         return entries + rest
@@ -310,7 +310,7 @@ class RaftLog:
             low += len(page)
 
     def snapshot(self) -> Snapshot:
-        """Return the newest snapshot; the storage may say that it is still being made."""
+        """Return the newest snapshot; the storage may raise that it is still being made."""
         return self.unstable.snapshot or self.storage.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:

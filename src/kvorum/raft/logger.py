@@ -1,6 +1,6 @@
 """Where the library reports what it does.
 
-`logging.Logger` fits as it is. A line is written before the library stops for good, too.
+`logging.Logger` fits as it is. The library also logs a line before it stops for good.
 """
 
 from typing import NoReturn, Protocol

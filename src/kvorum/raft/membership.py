@@ -1,7 +1,7 @@
 """Installing a configuration: at the start, by a committed change, with a snapshot.
 
-A change takes effect when it is applied, not when it is appended. It may leave the leader
-with more entries on a quorum, or with peers that have not heard from it.
+A change takes effect when it is applied, not when it is appended. After it, more entries may be on
+a quorum, and there may be peers that the leader has not contacted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kvorum.raft.messages import NONE, ConfState, Snapshot
 from kvorum.raft.reads import answer_confirmed, drop_all
 from kvorum.raft.replication import (
     broadcast_append,
+    commit_for_peers,
     maybe_commit,
     maybe_send_append,
-    tellable_commit,
 )
 from kvorum.raft.states import Role
 from kvorum.raft.tracker import Tracker
@@ -66,22 +66,22 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
         else:
             result = changer.simple(change.changes)
     except ConfChangeError as error:
-        # It was committed, so every member of the group meets it at this index.
+        # It was committed, so every member of the group finds it at this index.
         raft.stop(str(error))
     return _switch(raft, result)
 
 
 def uncommitted_changes(raft: Raft) -> list[int]:
-    """Return where the log has changes that are not known to be committed."""
+    """Return the indexes of changes that are not known to be committed."""
     log = raft.log
     pages = log.scan(log.committed + 1, log.last_index() + 1, raft.config.committed_size_max)
     return [entry.index for page in pages for entry in page if entry.type != EntryType.NORMAL]
 
 
 def _tell_change(raft: Raft) -> None:
-    """Let peers hear that the change which is applied now is committed: whom it removes, too."""
+    """Let peers learn that the change applied now is committed, including those it removes."""
     del raft.untold_changes[0]
-    committed = tellable_commit(raft)
+    committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id and peer.can_bump_commit(committed):
             maybe_send_append(raft, node, peer, send_if_empty=True)
@@ -95,7 +95,7 @@ def _switch(raft: Raft, result: Result) -> ConfState:
     own = raft.tracker.progress.get(raft.id)
     raft.is_learner = own is not None and own.is_learner
     if raft.role == Role.LEADER and (own is None or own.is_learner):
-        # It may still lead the group out of this, unless told otherwise.
+        # It may still lead the group through this, unless configured otherwise.
         drop_all(raft)
         if raft.config.step_down_on_removal:
             raft.become_follower(raft.term, NONE)
@@ -105,11 +105,11 @@ def _switch(raft: Raft, result: Result) -> ConfState:
     if maybe_commit(raft):
         broadcast_append(raft)
     else:
-        # Peers that are new here are probed now, not at the next heartbeat.
+        # New peers are probed now, not at the next heartbeat.
         for node, peer in raft.tracker.progress.items():
             if node != raft.id:
                 maybe_send_append(raft, node, peer, send_if_empty=False)
-    # Where nobody else is left, no answer to a heartbeat will come.
+    # If no other node is left, no answer to a heartbeat will come.
     answer_confirmed(raft)
     if raft.lead_transferee not in config.incoming | config.outgoing:
         raft.lead_transferee = NONE
@@ -117,7 +117,7 @@ def _switch(raft: Raft, result: Result) -> ConfState:
 
 
 def restore_snapshot(raft: Raft, snapshot: Snapshot) -> bool:
-    """Replace log and configuration by a snapshot; False if there is no need or no right to."""
+    """Replace log and configuration by a snapshot; False if it is not needed or not allowed."""
     log, index, term = raft.log, snapshot.index, snapshot.term
     if index <= log.committed:
         return False

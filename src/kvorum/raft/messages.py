@@ -1,8 +1,8 @@
 """What nodes say to each other and to their own storage threads, as plain data.
 
-A message belongs to nobody once it was made: a transport may hand the same object to two
-nodes, so no one changes it or the lists within. Numbers are unsigned 64-bit; 0 as a node
-stands for none, and as a term for a message that is not subject to terms.
+A message belongs to nobody once it was made: a transport may hand the same object to two nodes, so
+no one changes it or the lists within. Numbers are unsigned 64-bit; node 0 means none, and term 0 a
+message that is not subject to terms.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ APPLY_THREAD: Final = (1 << 64) - 2
 class MessageType:
     """The kinds of messages, numbered as on the wire.
 
-    Plain numbers, here as for roles and states: reading a member of an enumeration costs ten
-    times as much, and every message does it several times.
+    Plain numbers, as for roles and states: reading a member of an enumeration costs ten times as
+    much, and every message needs several.
     """
 
     HUP: Final = 0

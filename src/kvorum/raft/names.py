@@ -1,4 +1,4 @@
-"""The field's own names of message types, as logs and transcripts show them."""
+"""Names of message types as logs and transcripts show them: those of etcd's library."""
 
 MESSAGE_TYPE_NAMES = (
     "MsgHup",

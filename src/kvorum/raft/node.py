@@ -1,13 +1,13 @@
 """A RawNode behind queues, for those who want a loop of their own.
 
-Anyone puts things into the queues: ticks, proposals, messages, requests. One loop takes them
-out: it calls `poll`, does what the Ready asks for, and calls `advance`. There is no thread,
-lock or event here. `wake` is called whenever something was put in; it is the embedder's to set
-an event, write to a pipe, or do nothing. Putting in is safe from any thread, because it only
-appends to a deque; everything the loop calls belongs to the loop.
+Anyone puts things into the queues: ticks, proposals, messages, requests. One loop takes them out:
+it calls `poll`, does what the Ready asks for, and calls `advance`. There is no thread, lock or
+event here. `wake` is called whenever something was put in; the embedder may set an event, write to
+a pipe, or do nothing. Putting in is safe from any thread, because it only appends to a deque;
+everything the loop calls belongs to the loop.
 
-Proposals wait while no leader is known, and after this node was removed. Every queue has a
-limit; what is above it is refused, and a tick above it is lost.
+Proposals wait while no leader is known, and after this node was removed. Every queue has a limit;
+above it things are refused, and ticks are lost.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ Done = Callable[[RaftError | None], None]
 
 
 class Proposal:
-    """A proposal that waits, or has been dealt with."""
+    """A proposal that waits, or is settled."""
 
     __slots__ = ("_done", "message")
 
@@ -56,12 +56,12 @@ class Proposal:
         self._done = done
 
     def cancel(self) -> bool:
-        """Withdraw the proposal; False if it was dealt with before."""
+        """Withdraw the proposal; False if it was settled before."""
         withdrawn, self.message = self.message is not None, None
         return withdrawn
 
     def finish(self, error: RaftError | None) -> None:
-        """Tell the proposer what became of it."""
+        """Tell the proposer the outcome."""
         self.message = None
         if self._done is not None:
             self._done(error)
@@ -107,7 +107,7 @@ class Node:
         self._wake()
 
     def propose(self, data: bytes, done: Done | None = None) -> Proposal:
-        """Propose an entry; `done` is called with None, or with why it was not taken."""
+        """Propose an entry; `done` is called with None, or with the reason for its refusal."""
         entries = [Entry(EntryType.NORMAL, 0, 0, data)]
         return self._propose(Message(MessageType.PROP, entries=entries), done)
 
@@ -127,9 +127,9 @@ class Node:
         return proposal
 
     def step(self, message: Message) -> None:
-        """Take a message from a peer or a local thread; what only a node itself may say is ignored.
+        """Take a message from a peer or a local thread.
 
-        A response of an unknown peer is ignored as well.
+        Types that only a node itself may send are ignored, and so is a response of an unknown peer.
         """
         if message.type == MessageType.PROP:
             self._propose(message, None)
@@ -157,7 +157,7 @@ class Node:
         self._call(lambda: self._node.report_unreachable(node))
 
     def report_snapshot(self, node: int, *, failed: bool) -> None:
-        """Report what became of a snapshot message."""
+        """Report whether a snapshot message arrived."""
         self._call(lambda: self._node.report_snapshot(node, failed=failed))
 
     def _call(self, call: Callable[[], None]) -> None:
@@ -254,7 +254,7 @@ class Node:
         return Status() if self._stopped else self._node.status()
 
     def stop(self) -> None:
-        """Take nothing any more, and fail what still waits. May be called again."""
+        """Accept nothing more, and fail whatever still waits. May be called again."""
         self._stopped = True
         while self._proposals:
             proposal = self._proposals.popleft()

@@ -45,7 +45,7 @@ class Progress:
         self.sent_commit = 0
         self.state: int = ProgressState.PROBE
         self.pending_snapshot = 0
-        # Heard of since the last check of the quorum.
+        # Heard from since the last check of the quorum.
         self.recent_active = False
         # Lifted by an acknowledgement or a heartbeat's response.
         self.flow_paused = False
@@ -107,7 +107,7 @@ class Progress:
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
-        """Take an acknowledgement; False if it says nothing new."""
+        """Take an acknowledgement; False if it brings nothing new."""
         if index <= self.match:
             return False
         self.match = index

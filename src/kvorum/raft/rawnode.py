@@ -59,7 +59,7 @@ class RawNode:
     def __init__(self, config: Config) -> None:
         self.raft = Raft(config)
         self._async = config.async_storage_writes
-        # What the last accepted Ready told, or the storage at the start.
+        # What the last accepted Ready contained, or the storage at the start.
         self._soft_state = self.raft.soft_state()
         self._hard_state = self.raft.hard_state()
         self._steps_on_advance: list[Message] = []
@@ -101,7 +101,7 @@ class RawNode:
         self.raft.step(Message(MessageType.HUP))
 
     def propose(self, data: bytes) -> None:
-        """Propose one entry. Raises ProposalDroppedError if it was not taken."""
+        """Propose one entry. Raises ProposalDroppedError if it is not accepted."""
         self.raft.propose((data,))
 
     def propose_batch(self, payloads: Sequence[bytes]) -> None:
@@ -109,7 +109,7 @@ class RawNode:
         self.raft.propose(payloads)
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
-        """Propose a change; a leader whose time for one is not now appends nothing of it."""
+        """Propose a change; if it cannot be made now, a leader appends an empty entry instead."""
         kind, data = encode_conf_change(change)
         self.raft.step(Message(MessageType.PROP, entries=[Entry(kind, 0, 0, data)]))
 
@@ -145,7 +145,7 @@ class RawNode:
         self._step_quietly(Message(MessageType.UNREACHABLE, sender=node))
 
     def report_snapshot(self, node: int, *, failed: bool) -> None:
-        """Report what became of a snapshot message; it must be, or the peer gets nothing more."""
+        """Report whether a snapshot message arrived; until then the peer is sent nothing more."""
         self._step_quietly(Message(MessageType.SNAP_STATUS, sender=node, reject=failed))
 
     def transfer_leader(self, node: int) -> None:
@@ -200,7 +200,7 @@ class RawNode:
         return None if state == NO_HARD_STATE else state
 
     def ready(self) -> Ready:
-        """Return the work to do now, and count on it being done."""
+        """Return the work to do now, and rely on it being done."""
         ready = self.peek_ready()
         self._accept(ready)
         return ready
@@ -267,9 +267,9 @@ class RawNode:
     def _append_response(self, snapshot: Snapshot | None) -> Message | None:
         """Return what is stepped in once everything appended so far is durable.
 
-        It names the end of the log, not of this batch, and goes with every write while
-        anything is unstable. For it is ignored if the term has changed meanwhile; but then a
-        later write, which that change of term causes, brings another one.
+        It names the end of the log, not of this batch, and goes with every write while anything is
+        unstable: it is ignored if the term has changed meanwhile, but then the write which that
+        change of term causes brings another one.
         """
         raft = self.raft
         unstable = raft.log.unstable.entries

@@ -1,8 +1,8 @@
 """Linearizable reads that wait for a quorum to confirm the leader.
 
-Reads are numbered within one leadership. Heartbeats carry the number of the newest waiting
-read; a peer that echoes it confirms that this was still its leader after that read and all
-before it arrived. The number is made here, so a caller's context may repeat, and a late answer
+Reads are numbered within one leadership. Heartbeats carry the number of the newest waiting read; a
+peer that echoes it confirms that this node was still its leader after that read, and all earlier
+ones, had arrived. The number is made here, so a caller's context may repeat, and a late answer
 never confirms a read that came after it.
 """
 
@@ -28,7 +28,7 @@ class ReadOnly:
         self.acknowledge(node, self._newest())
 
     def acknowledge(self, node: int, number: int) -> None:
-        """Note what a node echoed."""
+        """Note the number that a node echoed."""
         # What was never asked for cannot have been confirmed.
         number = min(number, self._newest())
         self.acknowledged[node] = max(number, self.acknowledged.get(node, 0))

@@ -1,14 +1,14 @@
 """Linearizable reads on the leader: which index must be applied before a read is served.
 
-A leader knows what is committed only once it has committed an entry of its own term; reads
-wait for that. Then it must know that it still leads: by asking a quorum, or by its lease. A leader
-that was removed, or made a learner, leads on so that its peers learn of it, but may never hear who
-leads next: from then on it answers no read.
+A leader knows what is committed only once it has committed an entry of its own term; reads wait for
+that. Then it must know that it still leads: by asking a quorum, or by its lease. A leader that was
+removed, or made a learner, goes on leading so that its peers learn of that, but it may never hear
+of the next leader: from then on it answers no read.
 
 A follower's request carries the follower's term. If that is the leader's, the follower had voted
 for no later leader when it asked, and together they may be a quorum already: no later leader was
-elected before the read began, so it is answered without a round of heartbeats. This holds for
-that one read only, since the request may have been on its way for long.
+elected before the read began, so it is answered without a round of heartbeats. This holds for that
+one read only, since the request may have travelled for a long time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def on_read_index(raft: Raft, message: Message) -> None:
-    """Answer a read, or let it wait. Who leads without a vote answers none."""
+    """Answer a read, or let it wait. A leader without a vote answers none."""
     if not raft.tracker.is_voter(raft.id):
         raft.logger.debug(f"{raft.id:x} does not vote any more; dropping index reading msg")
     elif not _committed_in_term(raft):
@@ -48,7 +48,7 @@ def release_pending(raft: Raft) -> None:
 
 
 def drop_all(raft: Raft) -> None:
-    """Forget the reads that wait: this leader does not vote any more."""
+    """Forget the reads that wait: this leader no longer votes."""
     raft.pending_read_index_messages = []
     raft.read_only = ReadOnly()
 
@@ -90,7 +90,7 @@ def _confirms_itself(raft: Raft, message: Message) -> bool:
 
 
 def _answer(raft: Raft, request: Message, commit: int) -> None:
-    """Tell whoever asked; a request without entries is of no use to anybody."""
+    """Answer the node that asked; a request without entries concerns nobody."""
     if request.sender in (NONE, raft.id):
         if request.entries:
             raft.read_states.append(ReadState(commit, request.entries[0].data))

@@ -1,7 +1,7 @@
 """What a leader sends to its peers, what it appends, and what it thereby commits.
 
-An entry counts for the commit only where it is durable, on this node too: the own
-acknowledgement travels like a follower's.
+An entry counts for the commit only where it is durable, on this node too: its own acknowledgement
+travels like a follower's.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 Payload = tuple[int, bytes]  # the type and the data of an entry to be
 
 
-def tellable_commit(raft: Raft) -> int:
+def commit_for_peers(raft: Raft) -> int:
     """Return the commit index that peers may hear of."""
     committed = raft.log.committed
     return min(committed, raft.untold_changes[0] - 1) if raft.untold_changes else committed
 
 
 def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) -> bool:
-    """Send the peer what it needs next, if it may be sent anything; tell whether it was."""
+    """Send the peer what it needs next, if anything may be sent; return whether it was."""
     log = raft.log
     if peer.is_paused() or not (send_if_empty or peer.next <= log.last_index()):
         return False
@@ -38,8 +38,8 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
         return _maybe_send_snapshot(raft, to, peer)
     entries: list[Entry] = []
     compacted = False
-    # With a full window an empty append still goes out: a peer that lost everything on its
-    # way rejects it, and the leader learns where to go on.
+    # With a full window an empty append still goes out: a peer that lost everything in flight
+    # rejects it, and so the leader learns where to resume.
     if peer.state != ProgressState.REPLICATE or not peer.inflights.full():
         try:
             entries = log.entries_from(peer.next, raft.config.message_size_max)
@@ -49,7 +49,7 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
         return False
     if compacted:
         return _maybe_send_snapshot(raft, to, peer)
-    committed = tellable_commit(raft)
+    committed = commit_for_peers(raft)
     raft.send(
         Message(
             MessageType.APP,
@@ -99,10 +99,10 @@ def broadcast_append(raft: Raft) -> None:
 def broadcast_heartbeat(raft: Raft) -> None:
     """Tell every peer that this node leads, and which read is the newest."""
     context = raft.read_only.context()
-    committed = tellable_commit(raft)
+    committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:
-            # Never above what the peer is known to have: it may have lost the rest.
+            # Never above what the peer is known to hold: it may have lost the rest.
             commit = min(peer.match, committed)
             raft.send(Message(MessageType.HEARTBEAT, to=node, commit=commit, context=context))
             peer.sent_commit = commit
@@ -117,7 +117,7 @@ def append(raft: Raft, payloads: Sequence[Payload]) -> bool:
     ]
     size = payload_size(entries)
     limit = raft.config.uncommitted_size_max
-    # On an empty tail anything is taken, or an entry above the limit could never be proposed.
+    # With an empty tail anything is accepted, or an entry above the limit could never be proposed.
     if limit and raft.uncommitted_size and size and raft.uncommitted_size + size > limit:
         raft.logger.warning(
             f"{raft.id:x} appending new entries to log would exceed uncommitted entry size "

@@ -17,7 +17,7 @@ ROLE_NAMES = ("StateFollower", "StateCandidate", "StateLeader", "StatePreCandida
 
 
 class SoftState(NamedTuple):
-    """What changes without having to be written: the leader known, and the own role."""
+    """What changes without having to be written: the leader known, and this node's role."""
 
     lead: int
     role: int

@@ -14,7 +14,7 @@ _NO_CONFIGURATION = Configuration()
 
 @dataclass(slots=True)
 class BasicStatus:
-    """What every node knows of itself."""
+    """What every node knows about itself."""
 
     id: int = NONE
     hard_state: HardState = NO_HARD_STATE

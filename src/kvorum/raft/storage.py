@@ -1,8 +1,8 @@
 """What the core reads its log from, and the storage that keeps everything in memory.
 
-The core never writes: the embedder does, with what a Ready tells. Entries are shared with the
-core and never changed. A storage raises `StorageError` for what it does not hold; anything
-else it raises stops the node.
+The core never writes: the embedder does, as a Ready asks. Entries are shared with the core and
+never changed. A storage raises `StorageError` for what it does not hold; anything else it raises
+stops the node.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from kvorum.raft.errors import (
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 
 ENTRY_OVERHEAD_BYTES: Final = 160
-"""What an entry takes in memory beside its encoding."""
+"""An entry's cost in memory beside its encoding."""
 
 
 class Storage(Protocol):
-    """The stable part of the log: entries first_index .. last_index, and what went before."""
+    """The stable part of the log: entries first_index .. last_index, and what came before."""
 
     def initial_state(self) -> tuple[HardState, ConfState]:
         """Return what was saved, empty values if nothing was."""
@@ -46,8 +46,8 @@ class Storage(Protocol):
 class MemoryStorage:
     """A storage in memory, for tests and for those who keep their log elsewhere.
 
-    The first element of the list stands for the entry the log was compacted at: it lends its
-    index and term, never its data. `memory_bytes` is about what the entries take.
+    The first element of the list stands for the entry the log was compacted at: only its index and
+    term count. `memory_bytes` estimates the memory of all entries.
     """
 
     __slots__ = ("_entries", "_hard_state", "_snapshot", "memory_bytes")
@@ -118,7 +118,7 @@ class MemoryStorage:
         return self._snapshot
 
     def compact(self, index: int) -> None:
-        """Discard the entries up to and with this index."""
+        """Discard the entries up to and including this index."""
         offset = self._entries[0].index
         if index <= offset:
             raise CompactedError
@@ -130,7 +130,7 @@ class MemoryStorage:
         self._entries[0] = Entry(EntryType.NORMAL, kept.term, kept.index)
 
     def index_within(self, memory_bytes_max: int) -> int:
-        """Return the lowest index behind which the entries take so much at most."""
+        """Return the lowest index such that the entries after it take at most so many bytes."""
         log = self._entries
         position, excess = 0, self.memory_bytes - memory_bytes_max
         while excess > 0 and position + 1 < len(log):

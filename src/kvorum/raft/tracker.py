@@ -62,7 +62,7 @@ class Configuration(NamedTuple):
 
 
 class Tracker:
-    """Who is in the group, how far each peer is, and who voted for us."""
+    """Who is in the group, how far each peer is, and who voted for this node."""
 
     __slots__ = (
         "_incoming",
@@ -88,12 +88,12 @@ class Tracker:
         self._outgoing = tuple(sorted(config.outgoing))
 
     def new_progress(self, match: int, next_index: int) -> Progress:
-        """Return the progress of a peer nothing was sent to."""
+        """Return the progress of a peer that nothing was sent to."""
         window = Inflights(self.inflight_messages_max, self.inflight_bytes_max)
         return Progress(match, next_index, window)
 
     def is_voter(self, node: int) -> bool:
-        """Tell whether a node votes; a leader that was removed does not, though it leads on."""
+        """Return whether a node votes; a removed leader does not, though it goes on leading."""
         return node in self._incoming or node in self._outgoing
 
     def decides_alone(self, node: int) -> bool:
@@ -135,7 +135,7 @@ class Tracker:
         return counted.count(True), counted.count(False), self._joint_vote(self.votes)
 
     def quorum_active(self) -> bool:
-        """Tell whether a quorum was heard of since the last check."""
+        """Return whether a quorum was heard from since the last check."""
         active = {
             node: peer.recent_active for node, peer in self.progress.items() if not peer.is_learner
         }

@@ -1,12 +1,12 @@
 """The part of the log that is not yet known to be written.
 
-`entries[k]` has the index `offset + k`. Entries below `offset_in_progress` were handed out to
-be written and are not handed out again; always offset <= offset_in_progress. A snapshot, if
-there is one, lies directly below `offset` and is written before any entry. Otherwise the
-storage's last entry lies there: nobody writes to the storage but what was handed out here.
+`entries[k]` has the index `offset + k`. Entries below `offset_in_progress` were handed out to be
+written and are not handed out again; always offset <= offset_in_progress. A snapshot, if there is
+one, lies directly below `offset` and is written before any entry. Otherwise the storage's last
+entry lies there: nothing is written to the storage but what was handed out here.
 
-An acknowledged write moves entries out of here only if it is of the term that is here now:
-the log may have been rewritten while the write was under way.
+An acknowledged write moves entries out of here only if it is of the term that is here now: the log
+may have been rewritten during the write.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """The one module that knows raftpb: messages, entries and states to bytes and back.
 
-Writes what etcd 3.7 writes: fields in the order of their numbers, zeros left out, but the
-three fields of a hard state and the members of a snapshot's metadata always. Reads everything
-an etcd of any version writes: explicit zeros, empty snapshots (which are none), packed or
-unpacked repeats, unknown fields. Raises ValueError for bytes that are no such message.
+Writes what etcd 3.7 writes: fields in the order of their numbers, zeros left out, except that the
+three fields of a hard state and the members in a snapshot's metadata are always written. Reads
+everything an etcd of any version writes: explicit zeros, empty snapshots (which are none), packed
+or unpacked repeats, unknown fields. Raises ValueError for anything else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -170,7 +170,7 @@ def _numbers(value: int | bytes) -> list[int]:
 def _usual_entry(data: bytes) -> Entry | None:
     """Read an entry in the shape that every member writes; None if it has another.
 
-    A follower reads every entry of the group this way: a third of the time of the other.
+    A follower reads every entry this way, in a third of the time of the general one.
     """
     try:
         kind, offset = (data[1], 2) if data[0] == 0x08 else (0, 0)
@@ -225,7 +225,7 @@ def _decode_message(data: bytes, *, is_response: bool) -> Message:
         elif field == 12:
             context = _bytes(value, field)
         elif field == 14:
-            if is_response:  # nobody writes these, and depth would be the sender's to choose
+            if is_response:  # nobody writes these, and the sender could choose the depth
                 raise ValueError("a response holds responses")
             responses.append(_decode_message(_bytes(value, field), is_response=True))
         elif 1 <= field <= 13:

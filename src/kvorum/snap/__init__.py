@@ -1,4 +1,4 @@
-"""Snapshot files: what the log up to an index was, so that the log may be shortened.
+"""Snapshot files: they stand for the log up to an index, so that it may be shortened.
 
 A `.snap` is small and says which members there were at an index; the key-value state is in the
 backend. A `.snap.db` is a whole database that came from a leader. A snapshot counts when its

@@ -1,7 +1,7 @@
 """Databases received from a leader: written piece by piece, and named when they are durable.
 
 The file is named by the index of the snapshot it came with. It takes the place of the member's
-database before that snapshot is applied; what is older than a new snapshot is of no use.
+database before that snapshot is applied; those older than a new snapshot are useless.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvorum.files import Files, Opening
 
 SYNC_BYTES = 8 << 20
-"""So much of a file is written before the disk is asked to begin."""
+"""How much of a file is written before the disk is asked to start writing it."""
 
 _NAME = re.compile(r"([0-9a-f]{16})\.snap\.db")
 
@@ -23,7 +23,7 @@ def database_path(directory: str, index: int) -> str:
 class ReceivedDatabase:
     """One database on its way in. Every method blocks: call them from jobs, in order.
 
-    Until `finish` has returned there is no file of the final name; a power cut leaves one that
+    Until `finish` has returned there is no file of the final name; what a power cut leaves,
     `RemoveLeftovers` removes.
     """
 
@@ -54,7 +54,7 @@ class ReceivedDatabase:
         self._files.pwrite(self._descriptor, self._length, data)
         self._length += len(data)
         if self._length - self._started >= SYNC_BYTES:
-            # The disk works while more arrives, and `finish` waits for the rest alone.
+            # The disk writes while more arrives, and `finish` waits for the rest alone.
             self._started = self._length
             self._files.start_sync(self._descriptor)
 
@@ -69,7 +69,7 @@ class ReceivedDatabase:
         return self._length
 
     def abandon(self) -> None:
-        """Forget what came so far; a file that has its name already is whole, and stays."""
+        """Discard what arrived so far; a file that has its final name is complete, and stays."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             self._files.close(descriptor)

@@ -24,7 +24,7 @@ class WriteSnap:
 
 @dataclass(slots=True, frozen=True)
 class Broken:
-    """A file that could not be read and is out of the way now."""
+    """A file that could not be read and was renamed."""
 
     path: str
     problem: str
@@ -58,13 +58,13 @@ def load_newest(
 
 
 def leftovers(files: Files, directory: str) -> list[str]:
-    """Return the names of what a power cut left of files that were being made."""
+    """Return the names of unfinished files that a power cut left."""
     return [name for name in files.list(directory) if name.startswith(("tmp", "db.tmp."))]
 
 
 @dataclass(slots=True, frozen=True)
 class RemoveLeftovers:
-    """A job for the start: remove what a power cut left of files that were being made."""
+    """A job for the start: remove unfinished files that a power cut left."""
 
     directory: str
 

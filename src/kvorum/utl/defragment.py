@@ -8,14 +8,14 @@ from kvorum.utl.errors import UtlError
 
 
 def defragment(files: Files, environments: Environments, data: Path) -> None:
-    """Put a database without free pages in the place of the old one."""
+    """Replace the database by one without free pages."""
     directory = data / "member" / "backend"
     if not (directory / "CURRENT").exists():
         raise UtlError(
             f"{data} is no data directory of a kvorum: there is no {directory}/CURRENT; "
             "an etcd's is defragmented by etcdutl"
         )
-    # Without a quota: what is there must fit, however it was configured.
+    # Without a quota: what is there must fit, whatever was configured.
     backend = open_backend(files, environments, str(directory), quota_bytes=-1)
     try:
         job = backend.defragment()

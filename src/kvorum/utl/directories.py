@@ -1,7 +1,7 @@
-"""Data directories made beside their place, and put there when they are whole.
+"""Data directories made beside their place, and moved there when they are complete.
 
-Until then the place is as it was, whatever happens; what was made so far is removed. If the
-place is an empty directory already, it stays and gets the content: it may be a mount point.
+Until then the place stays as it was, whatever happens, and unfinished work is removed. If the place
+is an empty directory already, it stays and gets the content: it may be a mount point.
 """
 
 import shutil
@@ -36,7 +36,7 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
     root = data / _ENDING.lstrip(".") if is_there else data.with_name(data.name + _ENDING)
     member = root / "member"
     wal_stage = member / "wal" if wal is None else wal.with_name(wal.name + _ENDING)
-    # What an attempt that was killed left beside the place is nobody's.
+    # What a killed attempt left beside the place belongs to nobody.
     _remove(root)
     if wal is not None:
         _remove(wal_stage)

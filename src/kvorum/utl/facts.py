@@ -1,7 +1,7 @@
 """What a database says about its cluster: a few small buckets, held in memory.
 
-They are what differs between a member's database and one that was restored or brought over; the
-rest, however large, passes by untouched.
+These differ between a member's database and a restored or migrated one; the rest, however large,
+passes through untouched.
 """
 
 from typing import cast
@@ -43,17 +43,17 @@ class Facts:
 
     @property
     def index(self) -> int:
-        """Up to which entry the database holds the effects."""
+        """The entry up to which the database holds the effects."""
         return int.from_bytes(self.get(META, CONSISTENT_INDEX) or b"", "big")
 
     @property
     def conf_state(self) -> ConfState:
-        """The members of raft's configuration at that entry; none if that is not known."""
+        """The members of raft's configuration at that entry; None if not known."""
         document = self.get(META, CONF_STATE)
         return NO_MEMBERS if document is None else decode_conf_state(document)
 
     def set_applied(self, index: int, term: int, conf_state: ConfState) -> None:
-        """Say that the database holds the effects up to an entry."""
+        """Record the entry up to which the database holds the effects."""
         self.buckets[META] |= {
             CONSISTENT_INDEX: index.to_bytes(8, "big"),
             TERM: term.to_bytes(8, "big"),
@@ -61,9 +61,9 @@ class Facts:
         }
 
     def cluster(self, metadata: bytes) -> Cluster:
-        """Return the membership, as the member of a log's metadata sees it; to read only."""
+        """Return the membership, as seen by the member that the log's metadata names; read-only."""
         ids = Metadata.FromString(metadata)
-        # It reads through `get` and `items` alone.
+        # A cluster reads through `get` and `items` alone.
         cluster = Cluster(cast("Backend", self), ids.ClusterID, ids.NodeID)
         cluster.restore()
         return cluster
@@ -73,7 +73,7 @@ class Facts:
         return snapshot_data(self.cluster(metadata))
 
     def content(self, content: Content) -> Content:
-        """Give the content of a database with these facts in the place of its own."""
+        """Yield the content of a database with these facts in place of its own."""
         pending = list(_BUCKETS)
         for bucket, entries in content:
             while pending and pending[0] < bucket:

@@ -1,6 +1,6 @@
 """`hashkv`: the hash that members with the same history agree on, from files alone.
 
-Taken of a snapshot, of an etcd's database file, or of a data directory of ours. A compaction
+It is computed from a snapshot, a database file of etcd's, or a data directory of ours. A compaction
 that was begun counts as done, as it does when a member starts from the same files.
 """
 
@@ -54,7 +54,7 @@ def _hash_kv(rows_to: Callable[[int], Rows], facts: Facts, revision: int) -> Has
 
 
 def _image_rows(files: Files, path: str, main: int) -> Rows:
-    # A walk through an image is one way only, so each opens it anew.
+    # An image can be walked only once, so each walk opens it anew.
     with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
         for key, value in checked_rows(image):
             row = parse_row_key(key)

@@ -1,8 +1,8 @@
 """What a member starts from beside its database: the log, and the snapshot it begins at.
 
-A history that is written has one snapshot, at what the database holds the effects of, and the
-entries behind it. Reading takes a log of etcd or of ours as it is, torn end and all, and changes
-nothing.
+A history that is written has one snapshot, at the last entry whose effects the database holds, and
+the entries after it. Reading accepts a log of etcd or of ours as it is, even with a torn end, and
+changes nothing.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class History(NamedTuple):
     metadata: bytes
     snapshot: Snapshot | None
     entries: Sequence[Entry]
-    """From right behind the snapshot on, or with those before it: all from index 1 on."""
+    """Beginning right after the snapshot, or with earlier ones: all from index 1 on."""
     state: HardState
 
 
@@ -47,7 +47,7 @@ def _newest_snapshot(files: Files, snap: Path, known: set[tuple[int, int]]) -> S
             try:
                 snapshot = decode(path, read_file(files, path))
             except SnapError:
-                continue  # an older one may be whole
+                continue  # an older one may be complete
             if (snapshot.index, snapshot.term) in known:
                 return snapshot
     return None
@@ -62,7 +62,7 @@ def write_history(files: Files, snap: Path, wal: Path, history: History) -> None
         if snapshot is not None:
             before = sum(entry.index <= snapshot.index for entry in entries)
             _run(files, log.save(None, entries[:before]) if before else None)
-            # The file first, its record second: a record never speaks of what is not there.
+            # The file first, its record second: a record never refers to a missing file.
             WriteSnap(str(snap), snapshot).run(files)
             _run(files, log.save_snapshot(snapshot.index, snapshot.term, snapshot.conf_state))
         for start in range(before, len(entries), _BATCH_ENTRIES):

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _plain_switches(arguments: Sequence[str]) -> list[str]:
-    """Take `--switch=true` for `--switch`, as etcd's tools do."""
+    """Accept `--switch=true` for `--switch`, as etcd's tools do."""
     plain: list[str] = []
     for argument in arguments:
         name, is_assigned, value = argument.partition("=")
@@ -113,7 +113,7 @@ def _restore_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--skip-hash-check", action="store_true")
     parser.add_argument("--bump-revision", type=int, default=0, help="by so much")
     parser.add_argument("--mark-compacted", action="store_true")
-    # The database here reserves its room by itself; the flag is taken so that scripts go on.
+    # The database reserves its room by itself; the flag is accepted so that scripts still work.
     parser.add_argument("--initial-memory-map-size", type=int, help="has no effect here")
 
 

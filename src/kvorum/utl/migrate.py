@@ -1,9 +1,9 @@
 """`migrate`: the data directory of a stopped etcd into one of ours, and back.
 
-The new directory is the same member of the same cluster: its ids, its vote and its log go on.
-What the database holds the effects of becomes the snapshot it begins at, and of the log only
-what is behind that is taken. The old directory is read and left as it is; it must not be started
-again once the new one has been.
+The new directory is the same member of the same cluster, with its ids, its vote and its log. The
+last entry whose effects the database holds becomes the snapshot it begins at, and only the log
+after that is copied. The old directory is read and left as it is; it must not be started again once
+the new one has been.
 """
 
 import fcntl
@@ -141,7 +141,7 @@ def _require(files: Files, source: DataDirectory, sign: Path, owner: str) -> Non
 def _newest_database(
     files: Files, source: DataDirectory, snapshot: Snapshot | None
 ) -> tuple[str, Facts]:
-    """Return the database that counts: a received one whose time has come goes first."""
+    """Return the database that counts: a received one, if its snapshot is committed, goes first."""
     path = str(source.snap / "db")
     facts = _facts(files, path)
     if snapshot is not None and facts.index < snapshot.index:
@@ -162,7 +162,7 @@ def _facts(files: Files, path: str) -> Facts:
 
 
 def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History:
-    """Return the history that begins at what the database holds."""
+    """Return the history that begins at the last entry in the database."""
     index = facts.index
     if not index:
         return History(log.metadata, None, log.entries, log.state)
@@ -189,7 +189,7 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
 
 
 def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
-    """Let the database say that it is of a version that etcd can start from."""
+    """Mark the database with a version that etcd can start from."""
     present = facts.cluster(log.metadata).version
     target = version or present or NEWEST
     if not OLDEST <= target <= NEWEST:
@@ -203,7 +203,7 @@ def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
 
 
 def _check_users(entries: Sequence[Entry]) -> None:
-    """Refuse entries about authentication that the database does not hold the effects of."""
+    """Refuse entries about authentication whose effects the database does not hold."""
     for entry in entries:
         if entry.type != EntryType.NORMAL:
             continue
@@ -236,7 +236,7 @@ def _check_entries(entries: Sequence[Entry], target: Version | None) -> None:
 
 @contextmanager
 def _unlocked(database: Path) -> Iterator[None]:
-    """Make sure that no etcd runs on a database, for as long as the block takes."""
+    """Make sure that no etcd uses a database for as long as the block takes."""
     with database.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

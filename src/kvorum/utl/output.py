@@ -1,7 +1,7 @@
 """The output formats of the tools: simple, fields, json and table, as etcd 3.7 prints them.
 
-A result is a row of named columns. Its names in JSON and in fields differ, and so do some
-values: a hash is hexadecimal where people read it.
+A result is a row of named columns. Its names differ between JSON and fields, and so do some values:
+a hash is hexadecimal where people read it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A line on the terminal that tells how far something is; nothing where there is no terminal."""
+"""A line on the terminal that shows progress; nothing where there is no terminal."""
 
 import sys
 import time
@@ -37,7 +37,7 @@ class Progress:
             sys.stderr.write("\n")
 
     def add(self, count: int, remaining: int | None = None) -> None:
-        """Count more bytes, and take how many are left if that is known only now."""
+        """Count more bytes; `left` gives how many are left, if that is known only now."""
         self._done += count
         if remaining is not None:
             self._total = max(self._total, self._done + remaining)

@@ -1,8 +1,8 @@
 """`snapshot restore`: the data directory of a new member, with the keys of a snapshot.
 
-The keys, leases, users and alarms are the snapshot's; members, ids and the log begin anew, so
-that the new cluster can never meet the old one. Every member of the new cluster is restored from
-the same snapshot with the same list of members, each under its own name.
+The keys, leases, users and alarms are the snapshot's; members, ids and the log begin anew, so that
+the new cluster can never be mistaken for the old one. Every member of the new cluster is restored
+from the same snapshot with the same list of members, each under its own name.
 """
 
 from dataclasses import dataclass
@@ -111,7 +111,7 @@ def _members(options: RestoreOptions) -> list[Member]:
 
 
 def _renewed(facts: Facts, members: list[Member]) -> Facts:
-    """Let a database say that nothing but these members was ever agreed."""
+    """Make a database say that nothing but these members was ever agreed on."""
     facts.buckets[MEMBERS_REMOVED].clear()
     facts.buckets[MEMBERS] = {f"{each.id:x}".encode(): encode_member(each) for each in members}
     facts.set_applied(len(members), _TERM, _voters(members))
@@ -119,9 +119,9 @@ def _renewed(facts: Facts, members: list[Member]) -> Facts:
 
 
 def _bumped(content: Content, facts: Facts, bump: int) -> Content:
-    """Raise the newest revision by a mark, and have everything before it compacted.
+    """Raise the newest revision by a marker row, and have everything before it compacted.
 
-    So no watcher of the lost cluster goes on here as if it had missed nothing.
+    So no watcher of the lost cluster resumes here as if it had missed nothing.
     """
 
     def marked(entries: Entries) -> Entries:
@@ -133,7 +133,7 @@ def _bumped(content: Content, facts: Facts, bump: int) -> Content:
         facts.buckets[META][SCHEDULED_COMPACT_REVISION] = mark
         yield mark, b""
 
-    # Bucket `meta` comes behind bucket `key`, and knows the mark by then.
+    # Bucket `meta` comes after bucket `key`, so the marker is known by then.
     for bucket, entries in content:
         yield bucket, marked(entries) if bucket == KEY else entries
 

@@ -1,6 +1,6 @@
 """`snapshot save`: a snapshot of a running member, through the client API.
 
-The file has its name only when all of it has come, its SHA-256 fits, and it is durable.
+The file gets its name only when all of it has arrived, its SHA-256 is right, and it is durable.
 """
 
 import os
@@ -16,7 +16,7 @@ METHOD = "/etcdserverpb.Maintenance/Snapshot"
 
 
 def save(endpoint: str, path: Path) -> str:
-    """Fetch a snapshot; return the version of the storage it is of."""
+    """Fetch a snapshot; return the version of its storage."""
     try:
         import grpc
     except ImportError as error:
@@ -34,7 +34,8 @@ def save(endpoint: str, path: Path) -> str:
             digest, last, version = sha256(), b"", ""
             with Progress("saving", 0) as progress:
                 for response in call(SnapshotRequest()):
-                    # The digest is of everything before it, so the last blob waits for another.
+                    # The digest follows everything else, so the last blob is held until another
+                    # comes.
                     digest.update(last)
                     last = response.blob
                     version = response.version

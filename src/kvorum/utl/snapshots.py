@@ -1,8 +1,8 @@
-"""A snapshot file: a database of etcd's with the SHA-256 of itself behind it.
+"""A snapshot file: a database of etcd's, followed by its SHA-256.
 
-A copy of a member's database has no such thing behind it, and is opened only if the caller says
-that it need not be checked. A file has a checksum if its length is 32 more than a multiple of
-512: pages are not smaller.
+A plain copy of a member's database has no SHA-256, and is opened only if the caller says that it
+need not be checked. A file has a checksum if its length is 32 more than a multiple of 512: pages
+are not smaller.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class HashCheck(Enum):
-    """What is asked of the checksum behind a database."""
+    """What is required of the checksum after a database."""
 
     REQUIRED = "required"
     IF_PRESENT = "if present"
@@ -36,7 +36,7 @@ class HashCheck(Enum):
 
 
 class Status(NamedTuple):
-    """What `snapshot status` tells."""
+    """The result of `snapshot status`."""
 
     hash: int
     revision: int
@@ -44,12 +44,12 @@ class Status(NamedTuple):
     """Keys that a client sees."""
     total_size: int
     version: str
-    """Of the storage; empty before etcd 3.6."""
+    """The version of the storage; empty before etcd 3.6."""
 
 
 @contextmanager
 def opened_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image]:
-    """Open a snapshot after its checksum was compared; ImageErrors are the user's from here on."""
+    """Open a snapshot after comparing its checksum; ImageErrors become UtlErrors from here on."""
     if not files.exists(path):
         raise UtlError(f"stat {path}: no such file or directory")
     length = _content_length(files, path, check)
@@ -95,7 +95,7 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
 
 
 def status_of(files: Files, path: str) -> Status:
-    """Read all of a snapshot and tell what is in it."""
+    """Read all of a snapshot and return what is in it."""
     value, revision, version = 0, 0, ""
     live: set[bytes] = set()
     with (

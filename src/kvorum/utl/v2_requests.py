@@ -1,8 +1,8 @@
 """Requests of etcd's version 2 in a log, which etcd 3.5 still writes about the cluster itself.
 
-A member publishes its name and client URLs by one, and the leader the cluster's version. Both
-have a form of version 3 with the same effect, which is what the log gets in their place. No
-other one has any effect on a database; an empty entry takes its place.
+A member publishes its name and client URLs by one, and the leader the cluster's version. Both have
+a form of version 3 with the same effect, which replaces them in the log. No other request of
+version 2 affects a database; an empty entry replaces it.
 """
 
 import json
@@ -26,7 +26,7 @@ def translated(entry: Entry) -> Entry:
 
 
 def is_v2_request(data: bytes) -> bool:
-    """Tell a request of version 2 by its beginning: an id, then the method as field 2."""
+    """Recognise a request of version 2 by its beginning: an id, then the method as field 2."""
     try:
         return data[0] == _ID and data[read_varint(data, 1)[1]] == _METHOD
     except (IndexError, ValueError):

@@ -1,7 +1,7 @@
 """The write-ahead log, in etcd's format.
 
-`create_log` and `open_log` give a `Log`, which lives on the loop and returns jobs; `read_log`
-and `valid_snapshots` only look. See docs/storage.md.
+`create_log` and `open_log` give a `Log`, which lives on the loop and returns jobs; `read_log` and
+`valid_snapshots` only read. See docs/storage.md.
 """
 
 from kvorum.wal.decoding import Tear

@@ -1,10 +1,10 @@
-"""Bytes of one segment to records, and what to make of damage.
+"""The bytes of one segment turned into records, and how damage is judged.
 
-The data of a segment ends at a length word of zero or at the end of the file. Damage is one of
-two things. A *tear* is what a power cut leaves of a batch that was never synced: in the last
-segment, a record that the file is too short for, or one with a sector of nothing but zeros, or
-data behind the end; nothing behind it that proves it was synced; and not what one flipped bit
-explains, too. It may be cut off. All else is corruption of what was durable, and refuses.
+The data of a segment ends at a length word of zero or at the end of the file. Damage is one of two
+things. A *tear* is what a power cut leaves of a batch that was never synced: in the last segment, a
+record that the file is too short for, or one with a sector of nothing but zeros, or data behind the
+end. Nothing behind a tear proves that it was synced, and one flipped bit does not explain it. A
+tear may be cut off. Everything else is corruption of durable data, and is refused.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
 
 class Tear(NamedTuple):
-    """Where the last segment ends being readable: from this offset on it is to be cut off."""
+    """The end of what is readable in the last segment: the rest has to be cut off."""
 
     path: str
     offset: int
@@ -59,7 +59,7 @@ class _Body(NamedTuple):
 
 
 def _parse_body(segment: bytes, start: int, end: int) -> _Body | None:
-    """Read a walpb.Record in the one form everybody writes; None if it is not one."""
+    """Read a walpb.Record in its usual form; None if it has another."""
     try:
         if segment[start] != 0x08 or segment[start + 2] != 0x10:
             return None
@@ -78,7 +78,7 @@ def _parse_body(segment: bytes, start: int, end: int) -> _Body | None:
 
 
 def _whole_length(segment: bytes, start: int, crc: int) -> int | None:
-    """Return the length of a record by what it says itself; None if it is not whole."""
+    """Return a record's length according to its own fields; None if it is incomplete."""
     try:
         if segment[start] != 0x08 or segment[start + 2] != 0x10:
             return None
@@ -165,21 +165,22 @@ class SegmentScanner:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
         if not is_zero_from(self._segment, self.end):
-            # A sector that was lost has nothing from here on, not just no length.
+            # A lost sector is all zeros from here on, not just in its length word.
             sector_end = self.end - self.end % SECTOR_BYTES + SECTOR_BYTES
             self._damage("no record, but data behind it", self.end, sector_end)
 
     def _check_length(self, crc: int, start: int, length: int) -> None:
         """Refuse a length that is wrong though the record itself is whole: no power cut does that.
 
-        The length word is not covered by the checksum, but the record says its length, too.
+        The length word is not covered by the checksum, but the record's fields give its length,
+        too.
         """
         whole = _whole_length(self._segment, start, crc)
         if whole is not None and whole != length:
             raise self._corrupt(f"{length} bytes long, but the record there has {whole}")
 
     def _damage(self, problem: str, start: int = 0, stop: int = 0) -> None:
-        """Make it a tear if it can be one: a record cut short, or with an empty sector."""
+        """Treat it as a tear if it can be one: a record cut short, or with an empty sector."""
         if not self._is_last:
             raise self._corrupt(f"{problem}, and this is not the last segment")
         if self.number < len(HEAD):
@@ -197,7 +198,7 @@ class SegmentScanner:
         self.tear_here(problem)
 
     def tear_here(self, problem: str) -> None:
-        """Note that the segment is to be cut off behind the last record that was taken."""
+        """Note that the segment has to be cut off behind the last good record."""
         lost = len(self._segment.rstrip(b"\0")) - self.end
         self.tear = Tear(self.path, self.end, self.number, problem, max(0, lost))
 
@@ -206,10 +207,10 @@ class SegmentScanner:
 
 
 def unproved_checksum(path: str, segment: bytes) -> int | None:
-    """Return the checksum a segment begins with, if nothing in it vouches for the one before.
+    """Return the checksum a segment begins with, if nothing in it proves the one before durable.
 
-    That is a head without the checksum at its end, and nothing behind it. Whoever writes no such
-    checksum may have cut the segment although its last batch had failed. None for all else.
+    That is a head without the checksum at its end, and nothing behind it: a writer that leaves this
+    checksum out may have cut the segment although its last batch had failed. None otherwise.
     """
     scanner = SegmentScanner(path, segment, None, is_last=True)
     checksum: int | None = None
@@ -229,9 +230,9 @@ def _written_later(segment: bytes, damaged: int) -> int | None:
     """Find a record that could only be written when the damaged place was already durable.
 
     A batch is entries and then at most one state, and it is synced before the next batch is
-    written; a snapshot record is synced too. So an entry behind a state behind an entry, or
-    anything behind a snapshot, is of a batch after the damaged one. States alone are not
-    synced and prove nothing. Records count if their checksum continues that of the one before.
+    written; a snapshot record is synced too. So an entry that follows a state that follows an
+    entry, or anything behind a snapshot, belongs to a batch after the damaged one. States alone are
+    not synced and prove nothing. Records count if their checksum continues that of the one before.
     """
     size = len(segment.rstrip(b"\0"))
     entry_seen = state_seen = snapshot_seen = False

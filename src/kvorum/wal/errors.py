@@ -11,7 +11,7 @@ class WalError(Exception):
 
 
 class CorruptLogError(WalError):
-    """What was once durable is damaged: the member must not start."""
+    """Data that was durable is damaged: the member must not start."""
 
     def __init__(self, path: str, offset: int, record: int, problem: str) -> None:
         super().__init__(f"{path}: record {record} at offset {offset}: {problem}. {_REPLACE}")
@@ -51,7 +51,7 @@ class LogExistsError(WalError):
 
 
 class SnapshotNotInLogError(WalError):
-    """The log does not know the snapshot it is to be read from."""
+    """The log has no record of the snapshot it is to be read from."""
 
     def __init__(self, directory: str, index: int, term: int, problem: str) -> None:
         super().__init__(

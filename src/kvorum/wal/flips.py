@@ -1,10 +1,10 @@
-"""One flipped bit: whether it alone is what is wrong with a record.
+"""One flipped bit: whether it alone explains the damage of a record.
 
-A record with a sector of zeros looks torn, but the zeros may be its own, and then its damage is of
-another kind. Every bit is tried. Those in front of the data are flipped back one after the other.
-Of the data, a checksum with one bit wrong differs by a value that tells which bit it is: the
-difference is taken back byte by byte through the zeros that would have followed the bit. That a
-torn record is mistaken for a flipped one is a matter of one in 2^32 for every bit of it.
+A record with a sector of zeros looks torn, but the zeros may be its real content, and then its
+damage is of another kind. Every bit is tried. Those in front of the data are flipped back one after
+the other. For the data, the difference between the checksums tells which bit is wrong: it is traced
+back byte by byte through the zeros that would have followed the bit. The chance that a torn record
+is mistaken for a flipped one is one in 2^32 for every bit of it.
 """
 
 import struct
@@ -62,9 +62,9 @@ def find_flipped_bit(segment: bytes, offset: int, crc: int) -> int | None:
 
 
 def _parse(front: bytes, offset: int, size: int) -> tuple[int, int, int] | None:
-    """Return where the data of a record begins and ends and its checksum, if it has a right form.
+    """Return where the data of a record begins and ends, and its checksum, if its form is right.
 
-    `front` is how the record begins, `offset` its place in a file of that size.
+    `front` is the beginning of the record, `offset` its place in a file of that size.
     """
     try:
         (word,) = _read_word(front)

@@ -1,9 +1,9 @@
 """Records to bytes: walpb.Record in frames, each with the checksum of all data before it.
 
-A frame is a length word, the record, and zeros up to a multiple of eight bytes, so that no
-length word ever lies across two sectors. The checksum, CRC-32C, runs over the data of the
-records alone, through all segments from the first on; a record carries its value after its own
-data. Works on bytes only: whoever calls it knows the file and writes.
+A frame is a length word, the record, and zeros up to a multiple of eight bytes, so that no length
+word ever lies across two sectors. The checksum, CRC-32C, runs over the data of the records alone,
+through all segments from the first on; a record carries its value after its own data. Works on
+bytes only: the caller knows the file and writes.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ RECORD_NAMES: Final = {
 }
 
 _pack_word: Final = Struct("<Q").pack
-# By the length modulo eight: what the top byte of the length word says, and the zeros.
+# By the length modulo eight: the top byte of the length word, and the zeros.
 _PADDING_MARK: Final = tuple((0x80 | 8 - rest) << 56 if rest else 0 for rest in range(8))
 _PADDING: Final = tuple(bytes(-rest % 8) for rest in range(8))
 
@@ -45,8 +45,8 @@ def _frame_data(kind: int, crc: int, data: bytes) -> bytes:
     return _frame(b"\x08%c\x10%b\x1a%b%b" % (kind, varint(crc), varint(len(data)), data))
 
 
-# Nearly every checksum takes five bytes, and then everything around it and the data depends on
-# the type and the length of the data alone. Looked up, that costs half of making it.
+# Nearly every checksum takes five bytes, and then everything around it and the data depends only on
+# the type and the length of the data. Looking that up costs half of making it.
 _FIVE_BYTES: Final = 1 << 28
 _CONTINUED: Final = tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14))
 _FINAL: Final = tuple(bytes((high,)) for high in range(1 << 4))
@@ -69,7 +69,7 @@ class Framer:
 
     def __init__(self, crc: int) -> None:
         self.crc = crc
-        # How a state begins as long as only its commit index changes.
+        # How a state begins while only its commit index changes.
         self._term = self._vote = -1
         self._prefix = b""
 

@@ -1,8 +1,8 @@
 """What is done to the log's files, as data: made on the loop, run where blocking is allowed.
 
-Jobs of one log run one after the other in the order they were made, and after one failed no
-other is run: what the failed one left on the disk is unknown, and only recovery may judge it.
-A batch is synced before the next one is written; recovery relies on it.
+Jobs of one log run one after the other in the order they were made, and none runs after a failure:
+what the failed one left on the disk is unknown, and only recovery may judge it. A batch is synced
+before the next one is written; recovery relies on it.
 """
 
 from dataclasses import dataclass
@@ -62,8 +62,8 @@ def create_segment(files: Files, path: str, segment_bytes: int) -> int:
 class CutSegment:
     """End a segment and let the prepared one take over.
 
-    The old one, all of it durable, loses its zeros; then the new one gets its head, and only
-    when that is durable its name. Whenever the power fails, the last segment is one with a head.
+    The old one, all of it durable, loses its zeros; then the new one gets its head, and only when
+    that is durable its name. Whenever the power fails, the last segment has a head.
     """
 
     directory: str
@@ -84,7 +84,7 @@ class CutSegment:
 
 @dataclass(slots=True, frozen=True)
 class ReleaseSegments:
-    """Give up segments that no recovery needs any more; their locks end, a purge may come."""
+    """Close segments that recovery no longer needs; without their locks they may be purged."""
 
     descriptors: tuple[int, ...]
 
@@ -96,7 +96,7 @@ class ReleaseSegments:
 
 @dataclass(slots=True, frozen=True)
 class CloseLog:
-    """Give up the whole log at a clean end, and remove the segment that was prepared."""
+    """Close the whole log at a clean end, and remove the segment that was prepared."""
 
     directory: str
     descriptors: tuple[int, ...]

@@ -24,7 +24,7 @@ class HeldSegment(NamedTuple):
 
 
 class Log:
-    """Frames what must be durable. After a job failed, the log must not be used any more."""
+    """Frames what must be durable. After a job has failed, the log must not be used again."""
 
     __slots__ = (
         "_directory",
@@ -63,15 +63,15 @@ class Log:
         self._framer = Framer(crc)
         self._segment_bytes = segment_bytes
         self._spare: int | None = None
-        # The highest of the snapshot records.
+        # The highest index among the snapshot records.
         self._snapshot_index = 0
 
     def save(self, state: HardState | None, entries: Sequence[Entry]) -> AppendLog | None:
         """Return the batch of entries and state; None if nothing has to be durable now.
 
-        Entries have to, another term or vote, and a commit index that makes the record of a
-        received snapshot count. The job done, all of that is durable, and so is any commit
-        index that was given before.
+        Entries must be, and so must a new term or vote, and a commit index that makes the record of
+        a received snapshot count. When the job is done, all of that is durable, and so is any
+        commit index given before.
         """
         if state is not None:
             self._state = state
@@ -98,21 +98,22 @@ class Log:
         )
 
     def save_snapshot(self, index: int, term: int, conf_state: ConfState) -> AppendLog:
-        """Return the record of a snapshot whose own file is durable already."""
+        """Return the record of a snapshot whose own file is already durable."""
         data = self._framer.batch((), self._take_state())
         data += self._framer.snapshot(index, term, conf_state)
         self._last_index = max(self._last_index, index)
-        # The record of an own snapshot may come between that of a received one and its state.
+        # The record of this member's snapshot may come between that of a received one and its
+        # state.
         self._snapshot_index = max(self._snapshot_index, index)
         return self._append(data)
 
     def flush(self) -> AppendLog | None:
-        """Return what no batch brought along yet, where it is worth a write of its own."""
+        """Return a batch of what no other has written yet, if it is worth a write of its own."""
         state = self._take_state()
         return None if state is None else self._append(self._framer.batch((), state))
 
     def _take_state(self) -> HardState | None:
-        """Return the newest state if no batch had it yet."""
+        """Return the newest state if no batch has it yet."""
         if self._state == self._written_state:
             return None
         self._written_state = self._state
@@ -124,7 +125,7 @@ class Log:
         return job
 
     def prepare(self) -> PrepareSegment | None:
-        """Return the job that makes the next segment ready; None if one is."""
+        """Return the job that prepares the next segment; None if one is ready."""
         if self._spare is not None:
             return None
         return PrepareSegment(self._directory, self._segment_bytes)
@@ -145,7 +146,8 @@ class Log:
         if self._state != NO_HARD_STATE:
             head += self._framer.batch((), self._state)
             self._written_state = self._state
-        # The checksum once more: it says that this head was written when all before was durable.
+        # The checksum once more: it proves that this head was written when everything before was
+        # durable.
         head += self._framer.checkpoint()
         old, descriptor = self._held[-1]
         new = Segment(old.number + 1, self._last_index + 1)
@@ -156,7 +158,7 @@ class Log:
         return job
 
     def release_to(self, index: int) -> ReleaseSegments | None:
-        """Give up the segments that a start from a snapshot at this index does not read."""
+        """Close the segments that a start from a snapshot at this index does not read."""
         below = [place for place, held in enumerate(self._held) if held.segment.index <= index]
         count = below[-1] if below else 0
         if not count:
@@ -166,6 +168,6 @@ class Log:
         return ReleaseSegments(released)
 
     def close(self) -> CloseLog:
-        """Return the job that ends a log; run what `flush` returns before."""
+        """Return the job that ends a log; run the job of `flush` before it."""
         descriptors = tuple(held.descriptor for held in self._held)
         return CloseLog(self._directory, descriptors, self._spare)

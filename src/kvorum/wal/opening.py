@@ -1,11 +1,11 @@
-"""How a log comes into being and how it is taken up again; runs before the member serves.
+"""How a log is created and how it is opened again; runs before the member serves.
 
-A new log is made beside its place and moved there when it is durable, so that a directory of
-that name always holds a whole one. Taking it up again locks the segments, cuts off a tear after
-a copy was made, and wipes what is behind the end, all of it durable before the first append:
-a batch that is torn later must find zeros where it was not written. The last segment is written
-once more as it was read, because what its last sync came to is not known; and so is the one before,
-unless the head of the last one vouches for it.
+A new log is made beside its place and moved there when it is durable, so that a directory of that
+name always holds a whole one. Opening it again locks the segments, cuts off a tear after a copy was
+made, and zeroes what is behind the end, all of it durable before the first append: a batch that is
+torn later must find zeros where it was not written. The last segment is written once more as it was
+read, because the outcome of its last sync is not known; so is the one before, unless the head of
+the last one proves it durable.
 """
 
 from kvorum.files import Files, Opening
@@ -28,7 +28,7 @@ from kvorum.wal.segments import (
 def create_log(
     files: Files, directory: str, metadata: bytes, segment_bytes: int = SEGMENT_BYTES
 ) -> Log:
-    """Make a new log. The directory above exists; one that a power cut left half is replaced."""
+    """Make a new log in an existing directory; one that a power cut left half-made is replaced."""
     if exists(files, directory):
         raise LogExistsError(directory)
     temporary = f"{directory}.tmp"
@@ -70,15 +70,14 @@ def open_log(
     segment_bytes: int = SEGMENT_BYTES,
     withdrawn: SnapshotRecord | None = None,
 ) -> tuple[Log, LogContent]:
-    """Take up a log from a snapshot on; return it and what it says.
+    """Open a log from a snapshot on; return it and its content.
 
-    What is cut off is no longer in the file, but in one beside it named `.broken`. For
-    `withdrawn` see `read_log`.
+    What is cut off is moved to a file beside it named `.broken`. For `withdrawn` see `read_log`.
     """
     held = _lock(files, directory, snapshot.index)
     try:
         content = read_log(files, directory, snapshot, withdrawn)
-        # First of all, what needs no room and may make some.
+        # First what needs no room, and may free some.
         _remove_leftovers(files, directory)
         if content.tear is not None:
             _keep(files, content.tear.path, content.tear.offset)
@@ -126,9 +125,9 @@ def _remove_leftovers(files: Files, directory: str) -> None:
 
 
 def _keep(files: Files, path: str, offset: int) -> None:
-    """Keep what is cut off for whoever wants to look at it, at its place in a file of its own.
+    """Keep what is cut off for inspection, at the same offset in a file of its own.
 
-    It has a hole where the log goes on to have it all: on a full disk there is no room for twice.
+    Before the offset the file has a hole: on a full disk there is no room for a second copy.
     """
     descriptor = files.open(path, Opening.READ)
     try:
@@ -140,7 +139,7 @@ def _keep(files: Files, path: str, offset: int) -> None:
 
 
 def _remove_void(files: Files, directory: str, void: HeldSegment) -> None:
-    """Remove a segment that counts for nothing, durably: the one before it will be written to."""
+    """Remove a segment that does not count, durably: the one before it will be written to."""
     path = f"{directory}/{void.segment.name}"
     _keep(files, path, 0)
     files.close(void.descriptor)
@@ -151,15 +150,15 @@ def _remove_void(files: Files, directory: str, void: HeldSegment) -> None:
 def _make_durable(files: Files, descriptor: int, end: int) -> None:
     """Write once more what was read.
 
-    A killed process may have left it unsynced; and where a sync failed, the system has it for
-    everybody to read, but writes it no more, and calls the next sync a success.
+    A killed process may have left it unsynced. After a failed sync the system still shows the data
+    to readers, but writes it no more, and calls the next sync a success.
     """
     files.pwrite(descriptor, 0, files.pread(descriptor, 0, end))
     files.fdatasync(descriptor)
 
 
 def _write_again(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
-    """Make durable what was read, and zeros what is behind it."""
+    """Make durable what was read, and zeros behind it."""
     files.truncate(descriptor, end)
     files.allocate(descriptor, max(end, segment_bytes))
     _make_durable(files, descriptor, end)

@@ -30,7 +30,7 @@ Decoded = TypeVar("Decoded")
 
 @dataclass(slots=True, frozen=True)
 class SnapshotRecord:
-    """That a snapshot was taken or received, and is durable in its own file."""
+    """A record that a snapshot was taken or received, and is durable in its own file."""
 
     index: int = 0
     term: int = 0
@@ -44,15 +44,15 @@ class LogContent(NamedTuple):
     state: HardState
     entries: list[Entry]
     tear: Tear | None
-    """What of the last segment could not be read, because it was never durable."""
+    """The part of the last segment that could not be read, because it was never durable."""
     segments: list[Segment]
     end: int
     """Where the next record of the last segment belongs."""
     crc: int
     void: Segment | None
-    """A segment behind the last one that counts for nothing, and does not fit it."""
+    """A segment behind the last one that does not count, as it does not continue it."""
     doubtful_end: int | None
-    """Where the data of the segment before the last ends, if it may be that it is not durable."""
+    """Where the data of the segment before the last ends, if it may not be durable."""
 
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
@@ -115,10 +115,10 @@ class _Scan:
         yield from self._scan(last, crc, is_last=True)
 
     def _unproved(self, last: Segment) -> int | None:
-        """Return the checksum the last segment continues, if it proves nothing of the one before.
+        """Return the checksum the last segment continues, if it does not prove that one durable.
 
-        Nothing in it was promised to anyone, and it may be that the batch before the cut was not,
-        either: that one is judged as the end of the log is.
+        Nothing in it was promised to anyone, and perhaps the batch before the cut was not, either:
+        that segment is judged as the end of the log is.
         """
         path = f"{self._directory}/{last.name}"
         descriptor = self._files.open(path, Opening.READ)
@@ -147,7 +147,7 @@ class _Scan:
                     )
                 self.metadata = record.data
             elif record.number:
-                # The checksum at the end of a head vouches for the segment before.
+                # The checksum at the end of a head proves the segment before it durable.
                 self.doubtful_end = None
 
     def _note_state(self, record: Record) -> None:
@@ -163,7 +163,7 @@ class _Scan:
         self.state = state
 
     def decode(self, decoder: Callable[[bytes], Decoded], record: Record) -> Decoded:
-        """Decode the data of a record; its checksum is right, so failing is no tear."""
+        """Decode the data of a record; its checksum is right, so a failure is not a tear."""
         try:
             return decoder(record.data)
         except ValueError as error:
@@ -237,9 +237,10 @@ def read_log(
 def _place_of(scan: _Scan, withdrawn: SnapshotRecord) -> tuple[str, int] | None:
     """Return file and offset of the record of a snapshot that was never installed.
 
-    Until it is, a member writes nothing but what came with the snapshot, and promises nothing.
-    So behind the record there are at most entries, one state, and records of older snapshots, and
-    no further segment. Raises CorruptLogError if there is more: then it was installed once.
+    Until it is installed, a member writes nothing but what came with the snapshot, and promises
+    nothing. So behind the record there are at most entries, one state, and records of older
+    snapshots, and no further segment. Raises CorruptLogError if there is more: then it was
+    installed.
     """
     path, offset, number, states = "", 0, 0, 0
     more = False

@@ -1,8 +1,8 @@
 """Names of the log's files, and which of them a reader needs.
 
-A segment is named by its number, which grows by one, and by the index that the first entry in
-it is expected to have. Other names are left alone: `.tmp` is the next segment in preparation,
-`.broken` what repair cut off, `tmp.` a file in the making.
+A segment is named by its number, which grows by one, and by the expected index of its first entry.
+Other names are left alone: `.tmp` is the next segment in preparation, `.broken` what repair cut
+off, `tmp.` a file in the making.
 """
 
 import re
@@ -13,7 +13,7 @@ from kvorum.files import Files
 from kvorum.wal.errors import SegmentsMissingError
 
 SEGMENT_BYTES = 64_000_000
-"""The length a segment is preallocated to, and from which on the next one begins."""
+"""The length a segment is preallocated to; beyond it the next one begins."""
 
 SPARE_NAME = "0.tmp"
 
@@ -42,7 +42,7 @@ def list_segments(files: Files, directory: str) -> list[Segment]:
 
 
 def leftovers(files: Files, directory: str) -> list[str]:
-    """Return the files of a log's directory that a start removes: none of them counts."""
+    """Return the files of a log's directory that do not count; a start removes them."""
     names = files.list(directory) if files.exists(directory) else []
     return [name for name in names if name == SPARE_NAME or name.startswith("tmp.")]
 
@@ -70,7 +70,7 @@ def segments_from(files: Files, directory: str, index: int) -> list[Segment]:
 
 
 def check_gapless(directory: str, segments: list[Segment]) -> None:
-    """Raise SegmentsMissingError if a number is left out."""
+    """Raise SegmentsMissingError if a number is missing."""
     for before, after in pairwise(segments):
         if after.number != before.number + 1:
             raise SegmentsMissingError(
@@ -82,7 +82,7 @@ _ZEROS = bytes(1 << 16)
 
 
 def is_zero_from(data: bytes, start: int) -> bool:
-    """Tell whether nothing but zeros follows; ten times faster than counting them."""
+    """Return whether only zeros follow; ten times faster than counting them."""
     return all(
         _ZEROS.startswith(data[place : place + len(_ZEROS)])
         for place in range(start, len(data), len(_ZEROS))

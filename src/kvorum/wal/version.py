@@ -1,8 +1,7 @@
 """The oldest etcd that understands a log's entries.
 
-The contract notes for every message, field and enum value since which version etcd has it. A
-log may be read by an etcd that is at least as new as the newest thing in it; a downgrade is
-allowed only then.
+The contract notes for every message, field and enum value in which version etcd introduced it. An
+etcd can read a log if it is at least as new as everything in it; only then is a downgrade allowed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ OLDEST: Version = (3, 0)
 def minimal_etcd_version(entries: Sequence[Entry]) -> Version:
     """Return the newest version that anything in the entries asks for, as (major, minor).
 
-    Changes of the membership are as old as the log itself. Raises ValueError for an entry that
+    Changes of the membership are understood by all versions. Raises ValueError for an entry that
     holds no request.
     """
     needed = OLDEST
@@ -42,7 +41,10 @@ def minimal_etcd_version(entries: Sequence[Entry]) -> Version:
 
 
 def _is_of_version_2(data: bytes) -> bool:
-    """Tell etcd's first requests, which 3.5 still writes: id, then a method as field 2."""
+    """Return whether this is a request of etcd's version 2: id, then a method as field 2.
+
+    etcd 3.5 still writes some.
+    """
     try:
         return data[0] == 0x08 and data[read_varint(data, 1)[1]] == 0x12
     except (IndexError, ValueError):

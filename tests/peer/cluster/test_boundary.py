@@ -1,4 +1,4 @@
-"""What another member says raises what nobody foresaw: one request ends, and the member goes on."""
+"""An unforeseen error about what another member sends: one request ends, and the member goes on."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
 """Real etcd members that reach each other through taps, which keep every byte that passes.
 
 Each member advertises the address of its tap; the tap passes connections on to where the member
-listens. What a member says on the streams that others read from it can be taken from its tap.
+listens. What a member sends on the streams that others read can be taken from its tap.
 """
 
 import socket
@@ -25,7 +25,7 @@ class Passage:
 
 
 class Tap:
-    """Passes connections on and keeps what they carry."""
+    """Passes connections on and records what they carry."""
 
     def __init__(self, target_port: int) -> None:
         self.passages: list[Passage] = []
@@ -92,7 +92,7 @@ class Stream(NamedTuple):
 
 
 def streams(tap: Tap) -> list[Stream]:
-    """The streams that were read through a tap, as far as they came."""
+    """Return the streams that were read through a tap, as far as they got."""
     found = []
     for passage in tap.passages:
         asked, answered = bytes(passage.asked), bytes(passage.answered)
@@ -112,7 +112,7 @@ def _head(data: bytes) -> tuple[str, dict[str, str]]:
 
 
 def _dechunked(data: bytes) -> bytes:
-    """The content of complete chunks; the last one may have been cut off."""
+    """Return the content of complete chunks; the last one may have been cut off."""
     content, start = b"", 0
     while (end := data.find(b"\r\n", start)) >= 0:
         length = int(data[start:end], 16)
@@ -180,7 +180,7 @@ def _wait_until_serving(process: "subprocess.Popen[str]") -> None:
             break
     else:
         raise AssertionError(f"etcd ended with {process.wait()}:\n{''.join(lines)}")
-    # Its log is read on, so that it never waits for a full pipe.
+    # Its log is read all the time, so that it never waits for a full pipe.
     threading.Thread(target=_drain, args=(process,)).start()
 
 

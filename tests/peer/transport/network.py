@@ -1,9 +1,9 @@
 """Transports in one process: a network in memory with a clock of its own.
 
-Each `Host` has a transport, the edge and the dialer that it is given, a disk in memory and a node
-that writes down what it is told. Nothing happens but in `Network.run`, one event at a time, in an
-order that the seed decides. Bytes are chopped as they travel; a link can be cut, so that its
-connections fail and new ones are refused, or silenced, so that nothing arrives and nobody is told.
+Each `Host` has a transport with an edge and a dialer, a disk in memory and a node that records what
+it is told. Things happen only in `Network.run`, one event at a time, in an order that the seed
+decides. Bytes are split as they travel; a link can be cut, so that its connections fail and new
+ones are refused, or silenced, so that nothing arrives and nobody is told.
 """
 
 import heapq
@@ -34,7 +34,7 @@ class Connection:
         self.target = ""
         self.is_answer_over = False
         self.is_paused = False
-        # On their way, or held back.
+        # In flight, or held back.
         self.request_bytes = 0
         self.answer_bytes = 0
         self.held: list[tuple[int, Any]] = []
@@ -47,7 +47,7 @@ class Transfer(NamedTuple):
 
 @dataclass
 class RecordingNode:
-    """Writes down what the transport tells it, and runs jobs when the network says so."""
+    """Records what the transport tells it, and runs jobs when the network says so."""
 
     network: "Network"
     files: MemoryFiles
@@ -153,7 +153,7 @@ class Host:
             return
         lower = [(name.lower(), value) for name, value in headers]
         lower = [each for each in lower if each[0] not in self.withheld_headers]
-        network.tell(connection, DialEventKind.RESPONDED, (status, lower))
+        network.send_event(connection, DialEventKind.RESPONDED, (status, lower))
         if body is not None:
             if body:
                 self.send([(call, body)])
@@ -165,7 +165,7 @@ class Host:
             if connection is not None:
                 connection.answer_bytes += len(data)
                 for piece in self.network.chopped(data):
-                    self.network.tell(connection, DialEventKind.PIECE, piece)
+                    self.network.send_event(connection, DialEventKind.PIECE, piece)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
         del trailers
@@ -174,9 +174,9 @@ class Host:
             connection.is_answer_over = True
             del self.network.calls[(self, call)]
             if status.code is Code.OK:
-                self.network.tell(connection, DialEventKind.COMPLETED, None)
+                self.network.send_event(connection, DialEventKind.COMPLETED, None)
             else:
-                self.network.tell(connection, DialEventKind.FAILED, "broken off")
+                self.network.send_event(connection, DialEventKind.FAILED, "broken off")
 
     def pending_bytes(self, call: int) -> int:
         connection = self.network.calls.get((self, call))
@@ -227,13 +227,13 @@ class Client:
         return self.network.open(self, host.urls[0], method, target, headers, body)
 
     def asked(self, host: Host, method: str, target: str, headers: Headers, body: bytes) -> int:
-        """Return the status that a request is answered."""
+        """Return the status of the answer to a request."""
         connection = self.request(host, method, target, headers, body)
         self.network.run_until(lambda: connection.is_answer_over)
         self.network.run(0.1)
         return self.statuses[connection.number]
 
-    def happened(self, event: DialEvent, _now: float) -> bool:
+    def handle_answer(self, event: DialEvent, _now: float) -> bool:
         if event.kind == DialEventKind.RESPONDED:
             self.statuses[event.number], headers = event.detail
             self.headers[event.number] = dict(headers)
@@ -325,7 +325,7 @@ class Network:
             self.release(connection)
 
     def silence(self, sender: Host, receiver: Host) -> None:
-        """Let nothing arrive that one host says to the other."""
+        """Let nothing arrive that one host sends to the other."""
         self.silent_links.add((sender.id, receiver.id))
 
     def _break(self, connection: Connection) -> None:
@@ -333,7 +333,7 @@ class Network:
         self.calls.pop((connection.server, connection.call), None)
         now, client, server = self.now, connection.client, connection.server
         event = DialEvent(DialEventKind.FAILED, connection.number, "connection reset")
-        client.transport.happened(event, now)
+        client.transport.handle_answer(event, now)
         server.transport.handle(EventKind.ENDED, connection.call, None, now)
         client.wake_at = server.wake_at = now
 
@@ -384,7 +384,7 @@ class Network:
     def _refuse(self, connection: Connection) -> None:
         if self.requests.pop((connection.client, connection.number), None) is not None:
             event = DialEvent(DialEventKind.FAILED, connection.number, "connection refused")
-            connection.client.transport.happened(event, self.now)
+            connection.client.transport.handle_answer(event, self.now)
             connection.client.wake_at = self.now
 
     def ask(self, connection: Connection, kind: int, detail: Any) -> None:
@@ -410,7 +410,7 @@ class Network:
             before = connection.request_bytes
             connection.request_bytes -= len(detail)
             if before >= WRITABLE_BYTES > connection.request_bytes:
-                self.tell(connection, DialEventKind.WRITABLE, None)
+                self.send_event(connection, DialEventKind.WRITABLE, None)
         server.transport.handle(kind, call, detail, self.now)
 
     def release(self, connection: Connection) -> None:
@@ -418,7 +418,7 @@ class Network:
         for kind, detail in held:
             self._arrive(connection, kind, detail)
 
-    def tell(self, connection: Connection, kind: int, detail: Any) -> None:
+    def send_event(self, connection: Connection, kind: int, detail: Any) -> None:
         """Let an event of an answer travel to the client."""
         self.after(LATENCY_SECONDS, lambda: self._return(connection, kind, detail))
 
@@ -432,12 +432,12 @@ class Network:
             return
         if kind in (DialEventKind.COMPLETED, DialEventKind.FAILED):
             del self.requests[(client, number)]
-        taken = client.transport.happened(DialEvent(kind, number, detail), self.now)
+        taken = client.transport.handle_answer(DialEvent(kind, number, detail), self.now)
         assert taken or kind == DialEventKind.WRITABLE
         client.wake_at = self.now
 
     def run_until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
-        """Let time pass until something holds, which it must within so many seconds."""
+        """Let time pass until a condition holds, which it must within so many seconds."""
         end = self.now + seconds
         while not holds():
             assert self._step(end), f"not so within {seconds} s"
@@ -450,7 +450,7 @@ class Network:
         self.now = end
 
     def _step(self, end: float) -> bool:
-        """Do what comes next; False if that is not before the end."""
+        """Do what comes next; False if that is after the end."""
         hosts = [host for host in dict.fromkeys(self.hosts.values()) if not host.is_down]
         moments = [host.wake_at for host in hosts]
         if self._queue:
@@ -465,3 +465,7 @@ class Network:
             if host.wake_at <= self.now:
                 host.wake_at = host.transport.pass_time(self.now)
         return True
+
+
+def is_joined(one: Host, other: Host) -> bool:
+    return other.id in one.node.connections and one.id in other.node.connections

@@ -10,8 +10,8 @@ from kvorum.net.interface import DialEvent
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
-from tests.peer.transport.network import SNAP_DIRECTORY, Client, Host, Network
-from tests.peer.transport.test_channels import append, headers, heartbeat, is_joined
+from tests.peer.transport.messages import append, heartbeat, member_headers
+from tests.peer.transport.network import SNAP_DIRECTORY, Client, Host, Network, is_joined
 
 NAMES = ["x-server-from", "x-server-version", "x-min-cluster-version", "x-etcd-cluster-id"]
 NAMES += ["x-raft-to", "x-peerurls", "content-type"]
@@ -43,7 +43,7 @@ bodies = st.one_of(
 @given(
     st.sampled_from(["GET", "POST", "PUT", "", "DELETE"]),
     st.sampled_from(TARGETS),
-    header_lists | st.just(headers()),
+    header_lists | st.just(member_headers()),
     bodies,
 )
 @settings(max_examples=100, deadline=None)
@@ -91,7 +91,7 @@ class Liar:
     def handle(self, _kind: int, _call: int, _detail: object, _now: float) -> None:
         pass
 
-    def happened(self, _event: DialEvent, _now: float) -> bool:
+    def handle_answer(self, _event: DialEvent, _now: float) -> bool:
         return True
 
 
@@ -161,21 +161,21 @@ def test_a_request_that_ends_at_any_moment_leaves_nothing_behind() -> None:
         network = Network()
         one, client = network.add(1), Client(network)
         for target in ("/raft", "/raft/snapshot"):
-            connection = client.request(one, "POST", target, headers(), None)
+            connection = client.request(one, "POST", target, member_headers(), None)
             for _ in range(moment):
                 network.ask(connection, EventKind.MESSAGE, b"\0\0\0")
             network.ask(connection, EventKind.ENDED, None)
         network.run(1)
         assert one.files.list(SNAP_DIRECTORY) == []
         good = encode_message(Message(MessageType.HEARTBEAT, 1, 2, 3))
-        assert client.asked(one, "POST", "/raft", headers(), good) == 204
+        assert client.asked(one, "POST", "/raft", member_headers(), good) == 204
 
 
 def test_what_is_refused_is_told_again_after_a_while() -> None:
     network = Network()
     one, _ = network.group(1, 2)
     client = Client(network)
-    wrong = [("X-Etcd-Cluster-ID", "1"), *headers()]
+    wrong = [("X-Etcd-Cluster-ID", "1"), *member_headers()]
     for _ in range(5):
         assert client.asked(one, "POST", "/raft", wrong, b"") == 412
     assert len(one.log.about("cluster ID mismatch")) == 1
@@ -191,7 +191,7 @@ def test_a_flood_of_different_lines_is_counted_and_ends() -> None:
     client = Client(network)
 
     def refuse(sender: int) -> None:
-        said = [("X-Etcd-Cluster-ID", "1"), ("X-Server-From", f"{sender:x}"), *headers()]
+        said = [("X-Etcd-Cluster-ID", "1"), ("X-Server-From", f"{sender:x}"), *member_headers()]
         client.asked(one, "POST", "/raft", said, b"")
 
     for sender in range(300):
@@ -208,7 +208,7 @@ def test_entries_from_the_future_are_refused() -> None:
     one, _ = network.group(1, 2)
     client = Client(network)
     message = Message(MessageType.APP, to=1, sender=2, term=3, entries=[Entry(0, 4, 1)])
-    assert client.asked(one, "POST", "/raft", headers(), encode_message(message)) == 400
+    assert client.asked(one, "POST", "/raft", member_headers(), encode_message(message)) == 400
     assert one.node.received == []
 
 

@@ -129,7 +129,7 @@ class Learner:
             else:
                 self._edge.respond(call, 404, (), b"")
         for event in self._dialer.poll():
-            self.transport.happened(event, now)
+            self.transport.handle_answer(event, now)
         while now >= self._tick_at:
             self._tick_at += TICK_SECONDS
             self.raft.tick()

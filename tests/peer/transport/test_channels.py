@@ -7,22 +7,8 @@ from kvorum.peer.transport.settings import LINK_HEARTBEAT_SECONDS
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
-from tests.peer.transport.network import Client, Host, Network
-
-
-def heartbeat(sender: Host, to: Host, term: int = 1) -> Message:
-    return Message(MessageType.HEARTBEAT, to=to.id, sender=sender.id, term=term)
-
-
-def append(sender: Host, to: Host, index: int, count: int = 1) -> Message:
-    entries = [Entry(0, 1, index + 1 + place, b"data" * 20) for place in range(count)]
-    return Message(
-        MessageType.APP, to.id, sender.id, term=1, log_term=1, index=index, entries=entries
-    )
-
-
-def is_joined(one: Host, other: Host) -> bool:
-    return other.id in one.node.connections and one.id in other.node.connections
+from tests.peer.transport.messages import append, heartbeat, member_headers
+from tests.peer.transport.network import Client, Host, Network, is_joined
 
 
 def pair(**options: object) -> tuple[Network, Host, Host]:
@@ -406,7 +392,7 @@ def test_posts_of_too_many_bytes_are_refused_and_free_what_they_held() -> None:
     network = Network()
     one = network.add(1, body_bytes_max=1000, bodies_bytes_max=2500)
     client = Client(network)
-    four = [client.request(one, "POST", "/raft", headers(), None) for _ in range(4)]
+    four = [client.request(one, "POST", "/raft", member_headers(), None) for _ in range(4)]
     for connection in four:
         network.ask(connection, EventKind.MESSAGE, bytes(900))
     network.run(1)
@@ -415,17 +401,9 @@ def test_posts_of_too_many_bytes_are_refused_and_free_what_they_held() -> None:
     network.ask(four[1], EventKind.ENDED, None)
     network.run(1)
     assert client.statuses[four[0].number] == 413
-    assert client.asked(one, "POST", "/raft", headers(), b"\xff" * 900) == 400
+    assert client.asked(one, "POST", "/raft", member_headers(), b"\xff" * 900) == 400
     good = encode_message(Message(MessageType.HEARTBEAT, 1, 2, 3))
-    assert client.asked(one, "POST", "/raft", headers(), good) == 204
-
-
-def headers() -> list[tuple[str, str]]:
-    return [
-        ("X-Server-Version", "3.7.1"),
-        ("X-Min-Cluster-Version", "3.0.0"),
-        ("X-Etcd-Cluster-ID", "cdf818194e3a8c32"),
-    ]
+    assert client.asked(one, "POST", "/raft", member_headers(), good) == 204
 
 
 def test_stopping_ends_everything() -> None:
@@ -442,4 +420,4 @@ def test_stopping_ends_everything() -> None:
 def test_a_post_that_ends_within_a_number_is_refused() -> None:
     network = Network()
     one = network.add(1)
-    assert Client(network).asked(one, "POST", "/raft", headers(), b"\x08\xac") == 400
+    assert Client(network).asked(one, "POST", "/raft", member_headers(), b"\x08\xac") == 400

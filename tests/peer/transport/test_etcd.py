@@ -31,7 +31,7 @@ from kvorum.raft.wire import decode_message, encode_message
 from tests.etcd import chosen, is_target
 from tests.peer.transport.etcds import Member, Stream, running_members, streams
 from tests.peer.transport.network import Client, Network
-from tests.raft.test_wire import protobuf_snapshot
+from tests.raft.protobuf import protobuf_snapshot
 
 WORD = 8
 SECONDS_MAX = 60.0
@@ -44,7 +44,7 @@ def spelled_out_entry(entry: Entry) -> bytes:
     return made.SerializeToString()
 
 
-def is_told(data: bytes, message: Message) -> bool:
+def is_captured(data: bytes, message: Message) -> bool:
     """Tell whether a captured message is this one, in the form of those that were captured."""
     if is_target():
         return without_zeros(data) == without_zeros(encode_message(message))
@@ -171,7 +171,7 @@ def test_captured_append_streams_are_read_and_written_again(
                 written = writer.encode(message)
                 assert written[0] == frame[0]
                 if frame[0] == 2:
-                    assert frame[1:9] == word(len(frame) - 9) and is_told(frame[9:], message)
+                    assert frame[1:9] == word(len(frame) - 9) and is_captured(frame[9:], message)
                     assert decode_message(written[9:]) == decode_message(frame[9:]) == message
                     forms["whole"] += 1
                     continue
@@ -207,10 +207,10 @@ def test_captured_message_streams_are_read_and_written_again(
                     break
                 read = reader.feed(frame)
                 if not read:
-                    assert is_told(frame[WORD:], Message(MessageType.HEARTBEAT))
+                    assert is_captured(frame[WORD:], Message(MessageType.HEARTBEAT))
                     continue
                 (message,) = read
-                assert is_told(frame[WORD:], message)
+                assert is_captured(frame[WORD:], message)
                 assert MessageReader().feed(encode_message_frame(message)) == [message]
                 kinds[message.type] += 1
     # Votes of the first election may have been posted, before there were streams.

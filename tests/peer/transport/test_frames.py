@@ -18,7 +18,7 @@ from kvorum.peer.transport.frames import (
 )
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Message, MessageType
-from tests.raft.test_wire import all_messages, protobuf_entry, protobuf_message
+from tests.raft.protobuf import all_messages, protobuf_entry, protobuf_message
 
 SENDER, RECEIVER = 0x8E9E05C52164694D, 0x1
 UINT64_MAX = (1 << 64) - 1

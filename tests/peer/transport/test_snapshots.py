@@ -15,6 +15,7 @@ from kvorum.net.interface import WRITABLE_BYTES
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
 from kvorum.snap import RemoveLeftovers, database_path
+from tests.peer.transport.messages import heartbeat, member_headers
 from tests.peer.transport.network import (
     SNAP_DIRECTORY,
     Client,
@@ -23,7 +24,6 @@ from tests.peer.transport.network import (
     Network,
     Transfer,
 )
-from tests.peer.transport.test_channels import headers, heartbeat
 
 INDEX = 1000
 IMAGE = "/snap/tmp.image.1"
@@ -270,7 +270,7 @@ def test_one_snapshot_at_a_time() -> None:
     pair.network.run(1)
     # Another sender, with the same index even, is asked to come back.
     client = Client(pair.network)
-    assert client.asked(pair.other, "POST", "/raft/snapshot", headers(), body(2)) == 503
+    assert client.asked(pair.other, "POST", "/raft/snapshot", member_headers(), body(2)) == 503
     pair.network.run_until(lambda: len(pair.one.node.transfers) == 2, seconds=60)
     assert read_file(pair.other.files, database_path(SNAP_DIRECTORY, INDEX)) == pair.image
 
@@ -299,7 +299,7 @@ def body(to: int, kind: int = MessageType.SNAP) -> bytes:
 def test_bad_snapshots_are_refused(sent: bytes, status: int, text: bytes) -> None:
     network = Network()
     one, client = network.add(1), Client(network)
-    assert client.asked(one, "POST", "/raft/snapshot", headers(), sent) == status
+    assert client.asked(one, "POST", "/raft/snapshot", member_headers(), sent) == status
     ((_, answer),) = client.bodies.items()
     assert answer.startswith(text)
     network.run(1)
@@ -311,7 +311,7 @@ def test_bad_snapshots_are_refused(sent: bytes, status: int, text: bytes) -> Non
 def test_a_length_past_the_limit_is_refused_before_anything_follows() -> None:
     network = Network()
     one, client = network.add(1), Client(network)
-    connection = client.request(one, "POST", "/raft/snapshot", headers(), None)
+    connection = client.request(one, "POST", "/raft/snapshot", member_headers(), None)
     network.ask(connection, EventKind.MESSAGE, pack(">Q", 1 << 62))
     network.run(1)
     assert client.statuses[connection.number] == 400

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 MAGIC: Final = 0xED0CDAED
 VERSION: Final = 2
 PAGE_BYTES: Final = 4096
-"""What is written; files with other page sizes are read."""
+"""The page size that is written; files with others are read."""
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65536
 
 BRANCH: Final = 0x01
@@ -22,7 +22,7 @@ NO_FREELIST: Final = 0xFFFFFFFFFFFFFFFF
 PAGE_HEADER: Final = Struct("<QHHI")
 """Page number, kind, number of elements, number of further pages it goes on for."""
 LEAF_ELEMENT: Final = Struct("<IIII")
-"""Flags, position, length of key, length of value, which follows the key."""
+"""Flags, position, length of key, length of value; the value follows the key."""
 BRANCH_ELEMENT: Final = Struct("<IIQ")
 """Position, length of key, number of the child page."""
 BUCKET_HEADER: Final = Struct("<QQ")
@@ -37,7 +37,7 @@ _FNV_OFFSET, _FNV_PRIME, _UINT64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) 
 
 
 class ImageError(Exception):
-    """A file that is no database of etcd, or a damaged one; says where and what is wrong."""
+    """A file that is not a database of etcd's, or is damaged; says where and what is wrong."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -54,12 +54,12 @@ class Meta(NamedTuple):
     page_bytes: int
     root: int
     page_count: int
-    """Pages from this number on were never used."""
+    """Pages from this number on have never been used."""
     transaction: int
 
 
 def encode_meta(meta: Meta) -> bytes:
-    """Return a meta page; which of the two it is, its transaction's number tells."""
+    """Return a meta page; its transaction's number decides which of the two it is."""
     body = _META_BODY.pack(
         MAGIC,
         VERSION,
@@ -76,7 +76,7 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_meta(page: bytes) -> Meta | None:
-    """Return what a meta page says; None if it is not a whole one."""
+    """Return the content of a meta page; None if it is not whole."""
     if len(page) < META_BYTES:
         return None
     body = page[HEADER_BYTES : HEADER_BYTES + _META_BODY.size]

@@ -1,8 +1,8 @@
-"""A bbolt file read page by page, and nothing believed that can be checked.
+"""A bbolt file read page by page; everything that can be checked is.
 
-A file may come from anywhere: every number in it is held to the file's size, keys ascend, and
-no page is reached twice, so that damage ends in an ImageError and never in a loop or in another
-answer. Memory holds one path from the root to a leaf, however large the file is.
+A file may come from anywhere: every number in it is compared with the file's size, keys must
+ascend, and no page may be reached twice, so that damage ends in an ImageError and never in a loop
+or a wrong answer. Memory holds one path from the root to a leaf, however large the file is.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ from kvorum.files import Files, Opening
 Leaf = tuple[int, list[tuple[bytes, bytes]]]
 """The flags that all entries of a leaf have, and their keys and values."""
 RUN_BYTES: Final = 1 << 20
-"""So much of neighbouring leaves is read at once."""
+"""How much of neighbouring leaves is read at once."""
 _TAKEN: Final = -1
-"""In place of flags: somebody else has read these entries."""
+"""In place of flags: `take` has read these entries."""
 
 
 class Image:
@@ -53,12 +53,12 @@ class Image:
         self._roots = self._read_roots()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._files.close(self._descriptor)
 
     @property
     def size(self) -> int:
-        """The bytes of the pages in use or free, without what a file may have behind them."""
+        """The bytes of all pages, used or free, without what a file may have after them."""
         return self._meta.page_count * self._meta.page_bytes
 
     def buckets(self) -> list[bytes]:
@@ -79,7 +79,7 @@ class Image:
     ) -> Iterator[tuple[bool, list[tuple[bytes, bytes]]]]:
         """Walk the entries of a bucket, leaf by leaf or in what `take` makes of many leaves.
 
-        Tells of each piece whether it is of `take`, which may have changed the entries.
+        Yields with each piece whether it comes from `take`, which may have changed the entries.
         """
         value = self._roots.pop(bucket, None)
         if value is None:
@@ -99,7 +99,7 @@ class Image:
         if metas[0] is not None:
             sizes = [metas[0].page_bytes]
         else:
-            # Without the first meta page its size is not known: the second tells its own.
+            # Without the first meta page the page size is unknown: the second has it, too.
             sizes = [1 << bits for bits in range(9, 17)]
             assert sizes[0] == PAGE_BYTES_MIN and sizes[-1] == PAGE_BYTES_MAX
         for size in sizes:
@@ -126,7 +126,7 @@ class Image:
         last: bytes | None = None
         # The children still to visit, the next one last, each with the least key it may have.
         waiting = [(number, first)]
-        # Behind this place they are leaves, if the first of them was one.
+        # From this position on they are leaves, if the first of them was one.
         leaves_from = 0
         are_leaves = False
         while waiting:
@@ -260,7 +260,7 @@ class Image:
 def open_image(files: Files, path: str, length: int | None = None) -> Image:
     """Open a database file; of a snapshot, pass the length without the checksum behind it.
 
-    Raises ImageError if it is none, or damaged where that can be seen at once.
+    Raises ImageError if it is not one, or is damaged in a way that shows at once.
     """
     descriptor = files.open(path, Opening.READ)
     try:

@@ -1,8 +1,8 @@
 """A bbolt file made in one pass, from entries that come in order.
 
-Leaves are filled as the entries come; of what was written only the first key and the number of
-each page are kept, to build the branches above. So a file of any size takes little memory. The
-meta pages come last: until they are there, nobody takes the file for a whole one.
+Leaves are filled as the entries come; of what was written only the first key and the number of each
+page are kept, to build the branches above. So a file of any size takes little memory. The meta
+pages come last: until they are there, the file does not look complete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,9 +26,9 @@ from kvorum.backend.bbolt.pages import (
 from kvorum.files import Files
 
 FILL_BYTES: Final = PAGE_BYTES * 9 // 10
-"""A page is ended when the next entry would go beyond this: its reader may insert."""
+"""A page ends when the next entry would go beyond this: its reader may insert."""
 INLINE_BYTES_MAX: Final = PAGE_BYTES // 4
-"""A bucket whose only leaf is not larger is kept in its parent's entry."""
+"""A bucket whose only leaf is not larger than this is kept in its parent's entry."""
 WRITE_BYTES: Final = 1 << 20
 TRANSACTION: Final = 2
 
@@ -133,7 +133,7 @@ def _write_packed(pages: _Pages, leaves: PackedLeaves) -> bytes:
 
 
 def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Share entries out to leaves; one that is larger than a page has a leaf to itself."""
+    """Split entries into leaves; one that is larger than a page has a leaf to itself."""
     leaf: list[Entry] = []
     used = HEADER_BYTES
     last = b""
@@ -185,13 +185,13 @@ def _build_branches(pages: _Pages, children: list[Child]) -> int:
 
 
 def _branches(children: list[Child]) -> Iterator[list[Child]]:
-    """Share pages out to branches of at least two."""
+    """Split pages into branches of at least two."""
     branch: list[Child] = []
     used = HEADER_BYTES
     remaining = len(children)
     for child in children:
         size = ELEMENT_BYTES + len(child[0])
-        # The last child may not stand alone, so the one before it waits for it.
+        # The last child may not stand alone, so the one before waits for it.
         if len(branch) >= 2 and used + size > FILL_BYTES and remaining >= 2:
             yield branch
             branch, used = [], HEADER_BYTES

@@ -57,15 +57,15 @@ class Call:
         # What the client sends.
         self.parser: MessageParser | None = None
         self.partial_bytes = 0
-        """Bytes of an incomplete message, as the connection counts them."""
+        """Bytes of an incomplete message, counted by the connection."""
         self.payload: bytes | None = None
         """A unary call's message, once it is complete."""
         self.request_bytes = 0
-        """What a unary call's message and metadata count while they wait for `poll`."""
+        """The cost of a unary call's message and metadata while they wait for `poll`."""
         self.queued_messages = 0
         """Messages that wait for `poll`."""
         self.half_closed = False
-        """Whether the end of what the client sends waits behind a compressed message."""
+        """Whether the client has half-closed, but a compressed message still waits before that."""
         self.unacknowledged = 0
         """Bytes of an incomplete message that were not yet given back to the client's window."""
         self.credit = 0
@@ -73,9 +73,9 @@ class Call:
 
         # What the loop knows and wants.
         self.announced = False
-        """Whether the loop has heard of this call. If not, it need not hear of its end."""
+        """Whether the loop knows this call. If not, it need not be told of its end."""
         self.waiting = False
-        """Whether the loop wants to hear that this unary call has ended."""
+        """Whether the loop wants to be told when this unary call has ended."""
 
         # What the client gets.
         self.started = False
@@ -83,10 +83,10 @@ class Call:
         self.head_only = False
         """Whether the response has no body, whatever its headers say (a HEAD request)."""
         self.outgoing = bytearray()
-        """Body bytes that the client's windows or the socket do not take yet."""
+        """Body bytes for which the client's windows or the socket have no room yet."""
         self.writable_owed = False
         self.finished = False
-        """Whether the loop has said its last word."""
+        """Whether the loop has finished the call."""
         self.ending: list[tuple[bytes, bytes]] | None = None
-        """The trailers that follow what is outgoing, once it is finished."""
+        """The trailers that follow the outgoing bytes, once the call is finished."""
         self.ended = False

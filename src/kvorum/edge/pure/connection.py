@@ -1,7 +1,7 @@
 """One client's socket: reading, writing, holding back, closing.
 
-What is said on it is the business of a dialect, HTTP/1.1 or HTTP/2, chosen by the first
-bytes. Rules of this module:
+Its protocol is left to a dialect, HTTP/1.1 or HTTP/2, chosen by the first bytes. Rules of this
+module:
 
 - Bytes to be written gather in `out` and are written by `flush`, once per batch.
 - Bytes that wait, for the client or for `poll`, are counted, per connection and in total. Above
@@ -27,15 +27,15 @@ from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, TlsError
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
-"""How long a client may take to hear what was said last: closing a socket with unread bytes
-in it would make the system throw that away."""
+"""How long a client may take to receive the last bytes: closing a socket with unread bytes in it
+would make the system discard them."""
 
 UNPACKED_BYTES_MAX = 1024 * 1024
-"""What is unpacked of compressed messages at a time; one of them may go beyond."""
+"""How much of compressed messages is unpacked at a time; the last one may exceed it."""
 
 PREFACE = b"PRI * HTTP/2.0"
 NO_HTTP2 = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-"""What Go's server says to HTTP/2 where it speaks HTTP/1.1 only."""
+"""How Go's server answers HTTP/2 where it speaks only HTTP/1.1."""
 
 
 class Dialect(ABC):
@@ -45,13 +45,13 @@ class Dialect(ABC):
     """
 
     received_bytes_max: int
-    """Bytes that may wait for `poll` before the socket is not read."""
+    """Above so many bytes that wait for `poll`, the socket is not read."""
     ahead_bytes: int
     """Bytes read but not looked at yet."""
     is_paused: bool
     """Whether the loop wants nothing to be read for now."""
     is_caller: bool
-    """Whether the client may open RPCs: it has not confirmed that it is to open no more."""
+    """Whether the client may open RPCs: it has not yet confirmed the request to open no more."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def polled(self, call: Call, wire_bytes: int) -> None:
-        """Hear that the loop has taken a message."""
+        """Note that the loop has taken a message."""
 
     @abstractmethod
     def unpack(self) -> None:
@@ -103,15 +103,15 @@ class Dialect(ABC):
 
     @abstractmethod
     def time_out(self) -> bool:
-        """Hear that the connection's time is up; return whether it goes on all the same."""
+        """Handle the end of a time limit; return whether the connection goes on all the same."""
 
     @abstractmethod
     def turn_away(self) -> None:
-        """End the connection of a client that asks and does not read."""
+        """End the connection of a client that sends requests and does not read answers."""
 
     @abstractmethod
     def drain(self) -> None:
-        """Tell the client to open no call any more."""
+        """Tell the client to open no more calls."""
 
     @abstractmethod
     def close(self) -> None:
@@ -188,10 +188,10 @@ class Connection:
         self.partial_bytes = 0
         """Bytes of incomplete messages."""
         self.http_calls = 0
-        """HTTP requests that the loop has and that are not through."""
+        """HTTP requests that the loop has and that are not finished."""
         self.account = Account()
-        """Bytes that the client does not take. They do not stop reading: what opens a window is
-        read. They stop the handing out of what asks for more answers."""
+        """Bytes that the client does not take. Reading goes on all the same: a frame that opens a
+        window has to be read. But calls that need more answers are not handed out."""
         self.closing = False
         self.held = False
         self.hung_up = False
@@ -209,7 +209,8 @@ class Connection:
         """Read once, and answer what can be answered at once."""
         if not self._may_read():
             if self.is_clogged() and self.dialect is not None:
-                # It would not be read again: what opens its windows is behind its requests.
+                # It must be ended: what opens its windows is behind its requests, and would not be
+                # read.
                 self.dialect.turn_away()
                 self.flush()
                 return
@@ -243,7 +244,7 @@ class Connection:
         self.flush()
 
     def _decrypt(self, data: bytes) -> bytes:
-        """Return what is left for the dialect, which is nothing while hands are shaken."""
+        """Return the bytes for the dialect; there are none during the handshake."""
         if self.tls_offered is not None:
             offered, self.tls_offered = self.tls_offered, None
             if data[0] != HANDSHAKE:
@@ -306,7 +307,7 @@ class Connection:
         self._watch()
 
     def close_when_flushed(self) -> None:
-        """Take nothing more from this client, and close when it has heard what is in `out`."""
+        """Take nothing more from this client, and close when it has received what is in `out`."""
         if not self.closing:
             self.closing = True
             self.end_calls()
@@ -330,7 +331,7 @@ class Connection:
         self.shared.note(name, self.listener, self.peer, text)
 
     def time_out(self) -> None:
-        """Close what has taken too long."""
+        """Close a connection that has taken too long."""
         if self.tls_offered is not None or (self.tls is not None and not self.tls.is_ready):
             self.note("tls_handshakes_timed_out", "tls: the handshake was not finished in time")
         elif not self.closing:
@@ -361,7 +362,7 @@ class Connection:
             self.dialect = None
 
     def abort(self) -> None:
-        """Close so that the client cannot take what it got for complete."""
+        """Close so that the client does not take what it got for complete."""
         if self.socket.fileno() >= 0:
             at_once = struct.pack("ii", 1, 0)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
@@ -375,7 +376,7 @@ class Connection:
             self._watch()
 
     def set_timeout(self, seconds: float) -> None:
-        """Close the connection after this time; 0 takes that back."""
+        """Close the connection at this time; 0 cancels that."""
         self.timeout = self.shared.now() + seconds if seconds else 0.0
         if seconds:
             self.shared.timers.add(self.timeout, self.number << 32)
@@ -387,7 +388,7 @@ class Connection:
         )
 
     def _count_out(self, size: int) -> None:
-        """Count what the socket does not take as an answer that is not."""
+        """Count what the socket does not accept as an answer that is not taken."""
         more = size - self._out_counted
         self._out_counted = size
         if more >= 0:
@@ -442,7 +443,7 @@ class Connection:
     def _hang_up(self) -> None:
         if self.tls is not None and not self.tls.is_ready and not self.closing:
             self.note("tls_handshakes_failed", "EOF")
-        # It may have closed its half only, and still read what was answered.
+        # It may have closed only its sending half, and still read answers.
         self.hung_up = True
         self.close_when_flushed()
         self.flush()
@@ -466,7 +467,7 @@ class Connection:
         self.shared.counters.calls_open += 1
 
     def end_call(self, call: Call, report: bool) -> None:
-        """Forget a call; `report` it to the loop where that wants to know."""
+        """Forget a call; `report` tells the loop where it wants to know."""
         if call.ended:
             return
         call.ended = True
@@ -500,7 +501,7 @@ class Connection:
         self.ring()
 
     def ring(self) -> None:
-        """Take part in the turns, or wait if what comes next asks for more than there is room."""
+        """Queue for a turn, or park if the next item needs room for an answer."""
         if self.ringed_requests and self.ringed_events:
             return
         shared = self.shared
@@ -519,8 +520,8 @@ class Connection:
                 shared.parked.add(self)
 
     def has_room_for_call(self) -> bool:
-        """Return whether what asks for an answer may be handed out."""
-        # Of one that closes, the loop has to hear the end.
+        """Return whether an item that needs an answer may be handed out."""
+        # The loop has to be told that a closing connection has ended.
         return self.closing or (
             self.http_calls < self.shared.limits.http_calls_per_connection_max
             and self.shared.room.has_room(self.account)
@@ -541,14 +542,14 @@ class Connection:
             self.note("calls_delayed", "http2: the client does not read its answers")
 
     def unblock(self, call: Call, size: int) -> None:
-        """Count bytes that are gone."""
+        """Count bytes that have left."""
         if call.kind == CallKind.STREAMING:
             self.shared.room.take(self.account, 0, size)
         else:
             self.shared.room.take(self.account, size, 0)
 
     def weigh(self, call: Call) -> bool:
-        """Count a call's incomplete message; return whether it has to be turned away."""
+        """Count a call's incomplete message; return whether it has to be refused."""
         size = 0 if call.parser is None else call.parser.partial_bytes
         more = size - call.partial_bytes
         call.partial_bytes = size

@@ -54,7 +54,8 @@ class PureEdge:
         descriptors_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = limits.connections_by_kind(descriptors_max)
         self._paused: dict[ListenerKind, int] = {}
-        """Kinds of listeners that accept nobody, and below how many connections they do again."""
+        """Kinds of listeners that accept nobody, and the number of connections below which they do
+        again."""
         self._shared.epoll.register(self._shared.timers.fileno(), select.EPOLLIN)
         _open_edges.add(self)
 
@@ -98,14 +99,14 @@ class PureEdge:
         return True
 
     def awake(self) -> None:
-        """Need nothing: nobody writes to the descriptor."""
+        """Do nothing: nobody writes to the descriptor."""
 
     def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
         """Do what I/O is possible, then take what is complete."""
         shared = self._shared
         shared.unpacked_bytes = 0
         self._pump(shared)
-        # While both wait, each has its half; the odd one goes to each in turn.
+        # While both wait, each has its half; an odd one is given to each kind in turn.
         self._odd ^= 1
         crowded = bool(shared.event_ring or shared.late)
         first = (calls_max + self._odd) // 2 if crowded else calls_max
@@ -131,7 +132,7 @@ class PureEdge:
                     connection.lose()
             elif descriptor in self._listeners:
                 self._accept(shared, self._listeners[descriptor])
-        # After reading, so that no call is handed out whose deadline has passed.
+        # After reading, so that no call is handed out after its deadline.
         for number in shared.timers.due(shared.now()):
             shared.expire(number)
         if shared.room.is_scarce:
@@ -253,30 +254,26 @@ class PureEdge:
             found[1].respond(found[2], status, headers, body)
             self._shared.flush()
 
-    def is_congested(self) -> bool:
-        """Return whether `has_room` may say no."""
-        return self._shared.room.is_scarce
-
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """Return whether the answer to a call may be made."""
         connection = self._shared.connections.get(call >> 32)
         return connection is None or self._shared.room.has_room(connection.account, is_long)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how much of what was sent is still here."""
+        """Return how many bytes were sent and have not left."""
         found = self._shared.find(call)
         if found is None or found[0].dialect is None:
             return 0
         return found[0].dialect.pending_bytes(found[1])
 
     def pause(self, call: int) -> None:
-        """Take no more of a request's body."""
+        """Read no more of a request's body."""
         found = self._shared.find(call)
         if found is not None and found[0].dialect is not None:
             found[0].dialect.pause(found[1])
 
     def resume(self, call: int) -> None:
-        """Take a request's body again."""
+        """Read a request's body again."""
         found = self._shared.find(call)
         if found is not None and found[0].dialect is not None:
             found[0].dialect.resume(found[1])
@@ -306,7 +303,7 @@ class PureEdge:
         return counters | {name: shared.incident_totals[name] for name in INCIDENTS}
 
     def incidents(self) -> list[tuple[str, int, str, str, int]]:
-        """Take what happened since the last time."""
+        """Take the incidents since the last time."""
         recent, self._shared.recent = self._shared.recent, {}
         return list(recent.values())
 

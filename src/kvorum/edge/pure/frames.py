@@ -1,6 +1,6 @@
 """The `h2` library's connection as this edge wants it, and the rules of a request's headers.
 
-What the library keeps to itself is touched here and nowhere else.
+The library's private parts are touched here and nowhere else.
 """
 
 import re
@@ -28,7 +28,7 @@ _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 
-# A wrong header is the fault of one stream; checked by the library it would end them all.
+# A wrong header concerns one stream; if the library checked it, the whole connection would end.
 _CONFIGURATION = H2Configuration(
     client_side=False,
     validate_inbound_headers=False,
@@ -66,7 +66,7 @@ def is_malformed(headers: Fields) -> bool:
 
 
 class Frames(H2Connection):
-    """The library's connection, less some habits that do not suit a server of many calls."""
+    """The library's connection, without some habits that do not suit a server of many calls."""
 
     # Remembering 65,536 closed streams costs megabytes on a connection that lives long.
     MAX_CLOSED_STREAMS = 1024
@@ -95,12 +95,12 @@ class Frames(H2Connection):
             self.increment_flow_control_window(more)
 
     def send_headers(self, *arguments: Any, **more: Any) -> None:
-        """Send, and take note."""
+        """Send, and note that something was answered."""
         self.answered = True
         super().send_headers(*arguments, **more)
 
     def send_data(self, *arguments: Any, **more: Any) -> None:
-        """Send, and take note."""
+        """Send, and note that something was answered."""
         self.answered = True
         super().send_data(*arguments, **more)
 
@@ -114,7 +114,7 @@ class Frames(H2Connection):
         return 0
 
     def _receive_goaway_frame(self, _frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """Go on: the client only says that it wants no pushed streams."""
+        """Go on: the client's GOAWAY only means that it wants no pushed streams."""
         return [], []
 
     @property
@@ -129,11 +129,11 @@ class Frames(H2Connection):
             self._closed_streams[stream] = closed.closed_by
 
     def is_closed(self, stream: int) -> bool:
-        """Tell whether nothing can be sent on a stream any more."""
+        """Return whether nothing more can be sent on a stream."""
         return stream not in self.streams or self.streams[stream].closed
 
     def has_overlong_frame(self) -> bool:
-        """Tell by a frame's header; the library would buffer the whole frame first."""
+        """Return whether the next frame is too long; the library would first buffer all of it."""
         begin = self.incoming_buffer._data[:3]
         return len(begin) == 3 and int.from_bytes(begin, "big") > self.max_inbound_frame_size
 

@@ -134,28 +134,28 @@ class MessageParser:
         if encoding not in (b"", b"identity", b"gzip"):
             raise StatusError(errors.unknown_compression(encoding.decode(errors="replace")))
         self._buffer = bytearray()
-        """The beginning of a message whose rest has not come."""
+        """The beginning of a message whose rest has not arrived."""
         self._data = b""
         self._at = 0
-        """What came last, and how far it is cut."""
+        """What arrived last, and how far it is cut into messages."""
         self._needed = PREFIX_BYTES
         """How long the buffer has to be before it is worth looking at again."""
         self._bytes_max = bytes_max
         self.is_gzip = encoding == b"gzip"
         self.is_packed = False
-        """Whether the next message is here, but was not to be unpacked."""
+        """Whether the next message is here, but may not be unpacked yet."""
 
     @property
     def partial_bytes(self) -> int:
-        """Return how much is here of messages that were not taken."""
+        """Return how many bytes of messages that were not taken are here."""
         return len(self._buffer) + len(self._data) - self._at
 
     def missing_bytes(self) -> int:
-        """Return how much of the incomplete message is yet to come, as far as is known."""
+        """Return how much of the incomplete message is still missing, as far as is known."""
         return self._needed - len(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """Take the bytes that follow."""
+        """Take the next bytes."""
         if self._data:
             self._data = self._data[self._at :] + data
         elif self._buffer:
@@ -176,7 +176,7 @@ class MessageParser:
         data, start = self._data, self._at
         self.is_packed = False
         if len(data) - start < PREFIX_BYTES:
-            # What is in the buffer was found too short before.
+            # The buffer was found too short before.
             self._keep(PREFIX_BYTES if data else self._needed)
             return None
         flag = data[start]

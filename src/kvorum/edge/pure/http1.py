@@ -1,8 +1,8 @@
 """HTTP/1.1 on one connection, with the `h11` library: one request at a time.
 
-Requests that a client sends ahead wait in the library's buffer until the one before is
-answered. An offered upgrade is not taken up unless the loop answers 101; from then on the
-connection carries raw bytes both ways.
+Requests that a client sends ahead wait in the library's buffer until the one before is answered. An
+upgrade that a client offers is ignored unless the loop answers 101; from then on the connection
+carries raw bytes both ways.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _STATUSES = frozenset(HTTPStatus)
 
 
 class Awaited(Enum):
-    """What the client has time for."""
+    """What a client is given time for."""
 
     NOTHING = ""
     REQUEST = "the next request"
@@ -107,7 +107,7 @@ class Http1(Dialect):
             self._await(busy, rest)
 
     def _await(self, busy: bool, rest: int) -> None:
-        """Give the client its time for what it has to do next."""
+        """Set the time limit for what the client has to do next."""
         limits, strict = self._shared.limits, self._connection.http1_only
         before = self._awaited
         seconds = 0.0
@@ -170,14 +170,14 @@ class Http1(Dialect):
         self._connection.close_when_flushed()
 
     def polled(self, call: Call, wire_bytes: int) -> None:
-        """Need nothing: the socket is read again when less waits."""
+        """Do nothing: the socket is read again when less waits."""
 
     # What the client gets.
 
     def _write(self, make: Callable[[], h11.Event]) -> bool:
-        """Write, or close the connection over what HTTP/1.1 does not allow to be answered.
+        """Write, or close the connection if HTTP/1.1 does not allow this answer.
 
-        Whether an answer is allowed depends on the request, so it may not stop the server.
+        Whether it does depends on the request, so an error here must not stop the server.
         """
         try:
             self._connection.out += self._h11.send(make()) or b""
@@ -219,7 +219,7 @@ class Http1(Dialect):
             self._connection.push_message(call, rest, 0)
 
     def start(self, call: Call, metadata: Headers) -> None:
-        """Need nothing: there is no RPC on HTTP/1.1."""
+        """Do nothing: there is no RPC on HTTP/1.1."""
 
     def send(self, call: Call, data: bytes) -> None:
         """Send a piece of the body."""
@@ -251,7 +251,7 @@ class Http1(Dialect):
             self._advance()
 
     def _next(self) -> None:
-        """Be ready for the next request."""
+        """Prepare for the next request."""
         self._discarded = 0
         if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
             self._h11.start_next_cycle()
@@ -259,7 +259,7 @@ class Http1(Dialect):
             self._connection.close_when_flushed()
 
     def unpack(self) -> None:
-        """Need nothing: bodies are handed on as they are."""
+        """Do nothing: bodies are passed on as they are."""
 
     def fill(self) -> None:
         """Tell the loop when a slow client has caught up."""
@@ -273,31 +273,31 @@ class Http1(Dialect):
             self._connection.push_event(EventKind.WRITABLE, call)
 
     def pending_bytes(self, call: Call) -> int:
-        """Return what the socket has not taken; there is one call at a time."""
+        """Return what the socket has not accepted; there is one call at a time."""
         return len(self._connection.out) if call is self._call else 0
 
     def pause(self, call: Call) -> None:
-        """Take no more of the request's body."""
+        """Read no more of the request's body."""
         if call is self._call:
             self.is_paused = True
             self._watch_rest()
 
     def resume(self, call: Call) -> None:
-        """Take the body again, what is here first."""
+        """Read the body again, beginning with what is here."""
         if call is self._call and self.is_paused:
             self.is_paused = False
             if not self._raw:
                 self._advance()
 
     def expire(self, call: Call) -> None:
-        """Need nothing: these requests have no deadline."""
+        """Do nothing: these requests have no deadline."""
 
     def time_out(self) -> bool:
-        """Close a connection that was waited for, quietly if it was merely idle."""
+        """Close a connection whose client took too long, silently if it was merely idle."""
         connection = self._connection
         if self._awaited is Awaited.BODY:
             if connection.held:
-                # It is not the client that is waited for.
+                # It is not the client's turn.
                 connection.set_timeout(self._shared.limits.http1_read_seconds_max)
                 return True
             connection.note("bodies_timed_out", "the body of a request did not come in time")

@@ -1,7 +1,7 @@
 """HTTP/2 on one connection: gRPC calls and plain HTTP requests.
 
-The `h2` library knows frames, header compression and states; here is what calls make of
-them. Rules of this module:
+The `h2` library handles frames, header compression and states; this module handles calls. Rules of
+this module:
 
 - A unary request's bytes are given back to the client's window as they arrive, a stream's
   only when the loop has polled the message, except that a message larger than what is left
@@ -47,7 +47,7 @@ RESET_SECONDS = 1.0
 """Calls that are reset within this time are young."""
 STREAM_MAX = 2**31 - 1
 DRAIN_PING = b"draining"
-"""Sent with the first GOAWAY: who answers it has heard that."""
+"""Sent with the first GOAWAY: a client that answers it has seen the GOAWAY."""
 STRIKES_MAX = 2
 """Pings that may come too early; one more is too many."""
 IDLE_PING_SECONDS_MIN = 7200.0
@@ -89,7 +89,7 @@ class Http2(Dialect):
         self.is_paused = False
         self.is_caller = True
         self._sendable: dict[int, Call] = {}
-        """Calls with outgoing bytes whose own window is open, in turn."""
+        """Calls with outgoing bytes whose own window is open, in the order of their turns."""
         self._packed: dict[int, Call] = {}
         """Calls with a compressed message for which there was no room."""
         self._last_stream = STREAM_MAX
@@ -102,7 +102,7 @@ class Http2(Dialect):
         self._last_ping = float("-inf")
         self._last_read = 0.0
         self._asked = 0.0
-        """When the client was asked whether it is there; 0 if it was not."""
+        """When a ping was sent to the silent client; 0 if none was."""
         self._frames = Frames(limits)
 
     # What the client sends.
@@ -145,7 +145,7 @@ class Http2(Dialect):
         self._break_off(ErrorCodes.ENHANCE_YOUR_CALM, word)
 
     def turn_away(self) -> None:
-        """End the connection of a client that asks and does not read."""
+        """End the connection of a client that sends requests and does not read answers."""
         self._ban("unread_excessive", "too_much_unread")
 
     # Pings.
@@ -169,7 +169,7 @@ class Http2(Dialect):
         return limits.keepalive_seconds if limits.keepalive_timeout_seconds else 0.0
 
     def time_out(self) -> bool:
-        """Ask a silent client whether it is there; anything it sends is an answer."""
+        """Send a ping to a silent client; anything that it sends is an answer."""
         if not self._greeted:
             return False
         now, interval = self._shared.now(), self._keepalive_seconds()
@@ -220,7 +220,7 @@ class Http2(Dialect):
 
     def _refuse(self, stream: int, headers: Fields) -> None:
         self._shared.counters.requests_refused += 1
-        # The library is ahead of its events: the client may have reset the stream by now.
+        # The library is ahead of its events: the client may have reset the stream already.
         if self._frames.is_closed(stream):
             self._count_reset()
         else:
@@ -324,7 +324,7 @@ class Http2(Dialect):
             if self._connection.weigh(call):
                 self._turn_call_away(call, ErrorCodes.REFUSED_STREAM)
             return
-        # As in grpc-go, the first message is the request, and others are not looked at.
+        # As in grpc-go, the first message is the request, and others are ignored.
         self._count_message(call, taken[0])
         call.payload = taken[0]
         call.parser = None
@@ -338,7 +338,7 @@ class Http2(Dialect):
             self._shared.unpacked_bytes += len(message)
 
     def _note_packed(self, call: Call) -> None:
-        """Come back to a call whose message is not unpacked for lack of room."""
+        """Note a call whose message is not unpacked for lack of room."""
         assert call.parser is not None
         if call.parser.is_packed:
             self._packed[call.stream] = call
@@ -359,9 +359,9 @@ class Http2(Dialect):
                 self._finish_request(call)
 
     def _turn_call_away(self, call: Call, code: ErrorCodes) -> None:
-        """End a call because too much of unfinished messages is here already.
+        """End a call because there are too many bytes of incomplete messages already.
 
-        Clients try again what was surely not processed.
+        Clients try again if a call was certainly not processed.
         """
         text = "http2: too much of unfinished messages"
         self._connection.note("partial_messages_refused", text)
@@ -395,7 +395,7 @@ class Http2(Dialect):
         self._make_room(call)
 
     def _make_room(self, call: Call) -> None:
-        """Let a message go on that needs more than the client's window has left."""
+        """Enlarge the window for a message that needs more than is left of it."""
         if call.parser is None or call.queued_messages or not call.unacknowledged:
             return
         if call.parser.is_packed:
@@ -426,7 +426,7 @@ class Http2(Dialect):
             self._finish_request(call)
 
     def _finish_request(self, call: Call) -> None:
-        """Take note that the client sends nothing more, after all that it sent."""
+        """Note that the client sends nothing more, after all that it sent."""
         if call.kind == CallKind.UNARY:
             if call.payload is None:
                 assert call.parser is not None
@@ -443,10 +443,10 @@ class Http2(Dialect):
         self._cut_short(call, grpc.status_trailers(status))
 
     def pause(self, call: Call) -> None:
-        """Need nothing: the windows bound what arrives."""
+        """Do nothing: the windows bound what arrives."""
 
     def resume(self, call: Call) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     def expire(self, call: Call) -> None:
         """Answer DEADLINE_EXCEEDED, in place of what is still outgoing."""
@@ -481,7 +481,7 @@ class Http2(Dialect):
             self._ban("resets_excessive", "too_many_resets")
 
     def _window_updated(self, event: WindowUpdated) -> None:
-        # The connection's own window concerns the calls that are sendable already.
+        # The connection's own window concerns calls that are sendable already.
         call = self._connection.calls.get(event.stream_id or 0)
         if call is not None and call.outgoing:
             self._sendable[call.stream] = call
@@ -493,7 +493,7 @@ class Http2(Dialect):
                     self._sendable[call.stream] = call
 
     def _ping_answered(self, event: PingAckReceived) -> None:
-        """Say which call was the last, once the client knows that it may open no more."""
+        """Announce the last call, once the client knows that it may open no more."""
         if event.ping_data == DRAIN_PING and self.is_caller:
             self.is_caller = False
             self._last_stream = self._frames.highest_inbound_stream_id
@@ -640,7 +640,7 @@ class Http2(Dialect):
         return len(call.outgoing)
 
     def drain(self) -> None:
-        """Ask the client to open no call any more; those that are on their way are served."""
+        """Ask the client to open no more calls; those that are on their way are served."""
         self._go_away()
         self._frames.ping(DRAIN_PING)
 

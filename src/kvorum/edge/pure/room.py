@@ -1,4 +1,4 @@
-"""What clients leave unread: whether there is room for another answer, and who is ended for it."""
+"""What clients leave unread: whether there is room for another answer, and which clients to end."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ class Account:
         self.answers = 0
         self.streams = 0
         self.taken = 0
-        """How much it ever took, and how much that was when this was last looked at."""
+        """How much it ever took, and how much that was at the last check."""
         self.taken_before = 0
         self.was_behind = False
 
@@ -41,12 +41,12 @@ class Room:
         self._limits = limits
         self.total = 0
         self._looked_at = 0.0
-        """When it was last looked at who is behind; 0 if nobody was."""
+        """When the last check for clients that are behind was; 0 if there was nothing to check."""
         self._was_over = False
 
     @property
     def is_scarce(self) -> bool:
-        """Return whether there may be a connection without room."""
+        """Return whether any connection may be without room."""
         return self.total > self._limits.connection_unread_bytes_max
 
     def has_room(self, account: Account, is_long: bool = False) -> bool:
@@ -60,24 +60,24 @@ class Room:
         return account.unread <= small
 
     def give(self, account: Account, answers: int, streams: int) -> None:
-        """Count what a client is to take."""
+        """Count what a client has to take."""
         account.answers += answers
         account.streams += streams
         self.total += answers + streams
 
     def take(self, account: Account, answers: int, streams: int) -> None:
-        """Count what is gone."""
+        """Count what it has taken."""
         account.answers -= answers
         account.streams -= streams
         account.taken += answers + streams
         self.total -= answers + streams
 
     def offenders(self, connections: "Iterable[Connection]", now: float) -> "list[Connection]":
-        """Return whom to end for what they leave unread.
+        """Return the clients to end for what they leave unread.
 
-        These are clients that are behind and take nothing, and as long as all together leave too
-        much, those that take least of what they have. Each was so the last time, too, which is at
-        least `unread_seconds_max` ago.
+        These are clients that are behind and take nothing, and while all together leave too much,
+        those that take least of what they have. A client is ended only if the same was true at the
+        last check, at least `unread_seconds_max` ago.
         """
         limits = self._limits
         if not self.is_scarce:
@@ -106,7 +106,7 @@ class Room:
             elif account.unread > taken:
                 progress[connection] = taken
                 slow.append(connection)
-        # Those that need longest for the rest, first.
+        # First those that would need longest for the rest.
         slow.sort(key=lambda one: -one.account.unread // (progress[one] + 1))
         for connection in slow:
             if excess <= 0:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 ENTRY_BYTES = 256
-"""What a queued request or event counts besides its bytes; many empty ones cost memory too."""
+"""The cost of a queued request or event besides its bytes; many empty ones take memory, too."""
 
 
 def event_bytes(kind: EventKind, detail: Any) -> int:
-    """Return what an event counts while it waits for `poll`."""
+    """Return the cost of an event while it waits for `poll`."""
     if kind == EventKind.MESSAGE:
         return ENTRY_BYTES + len(detail)
     if kind == EventKind.OPENED:
@@ -42,7 +42,7 @@ def event_bytes(kind: EventKind, detail: Any) -> int:
 
 
 def metadata_bytes(metadata: Metadata | None) -> int:
-    """Return how long the values of metadata are together."""
+    """Return the length of all values of metadata together."""
     return 0 if metadata is None else sum(map(len, metadata.values()))
 
 
@@ -71,8 +71,8 @@ class Counters:
 class Shared:
     """One per edge.
 
-    A connection with something to hand out stands in a ring, once; each time its turn comes
-    it gives one thing and goes to the end.
+    A connection with something to hand out stands in a ring, once; at its turn it gives one item
+    and goes to the end.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Shared:
         self.held: set[Connection] = set()
         """Connections that are not read."""
         self.parked: set[Connection] = set()
-        """Connections with something for whose answer there was no room."""
+        """Connections whose next item needs room for an answer, which there is not."""
         self.packed: set[Connection] = set()
         """Connections with messages that are not unpacked yet."""
         self.unpacked_bytes = 0
@@ -130,7 +130,7 @@ class Shared:
         return None if call is None else (connection, call)
 
     def forget(self, connection: "Connection") -> None:
-        """Let go of a connection that is about to close its socket."""
+        """Forget a connection that is about to close its socket."""
         self.epoll.unregister(connection.socket.fileno())
         del self.by_descriptor[connection.socket.fileno()]
         del self.connections[connection.number]
@@ -154,13 +154,13 @@ class Shared:
         self.queued_bytes += size
 
     def release(self, connection: "Connection", size: int) -> None:
-        """Count bytes that wait no more."""
+        """Count bytes that no longer wait."""
         connection.received_bytes -= size
         self.queued_bytes -= size
         assert connection.received_bytes >= 0 and self.queued_bytes >= 0
 
     def flush(self) -> None:
-        """Write what this batch has left on its connections, and read where that was held back."""
+        """Write what this batch has left on its connections; read from those held back."""
         while self.unflushed:
             self.unflushed.pop().flush()
         for connection in list(self.held):
@@ -176,7 +176,7 @@ class Shared:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to poll, or to do before it can be."""
+        """Whether there is something to poll, or something to do before there is."""
         return bool(
             self.request_ring
             or self.event_ring
@@ -185,9 +185,9 @@ class Shared:
         )
 
     def queued_bytes_max(self) -> int:
-        """Return what a connection may have queued: less if all together have too much.
+        """Return how much a connection may have queued: less if all together have too much.
 
-        So those who queue little are still served.
+        So those that queue little are still served.
         """
         limits = self.limits
         if self.queued_bytes <= limits.queued_bytes_max:
@@ -195,7 +195,7 @@ class Shared:
         return min(limits.connection_queued_bytes_max, self.share_of(limits.queued_bytes_max))
 
     def share_of(self, size: int) -> int:
-        """Return what each connection may have of something that all share."""
+        """Return each connection's share of something that all share."""
         return size // max(1, len(self.connections))
 
     def take_requests(self, count: int, bytes_max: int) -> list[Request]:
@@ -276,7 +276,7 @@ class Shared:
             self.unflushed.add(connection)
 
     def mark_waiting(self, number: int) -> None:
-        """Remember that the loop wants to hear if a unary call ends."""
+        """Note that the loop wants to be told if a unary call ends."""
         found = self.find(number)
         if found is None:
             self.late.append(number)

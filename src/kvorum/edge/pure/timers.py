@@ -29,7 +29,7 @@ def _is_nothing_live(_number: int, _moment: float) -> bool:
 class Timers:
     """Moments of the monotonic clock, each with the number of what is due then.
 
-    An entry is never removed when it loses its meaning; `is_live` tells, when it comes up.
+    An entry is not removed when it loses its meaning; `is_live` is asked when it comes up.
     """
 
     __slots__ = ("_armed", "_descriptor", "_heap", "_is_live", "_size_checked")
@@ -49,10 +49,10 @@ class Timers:
         return self._descriptor
 
     def add(self, moment: float, number: int) -> None:
-        """Remember that something is due."""
+        """Add a moment at which something is due."""
         heap = self._heap
         heapq.heappush(heap, (moment, number))
-        # Calls end long before their deadlines; without this the heap would remember all.
+        # Calls end long before their deadlines; without this the heap would keep all of them.
         if len(heap) > self._size_checked:
             heap[:] = [entry for entry in heap if self._is_live(entry[1], entry[0])]
             heapq.heapify(heap)
@@ -88,7 +88,7 @@ class Timers:
         self._armed = moment
         spec = _TimerSpec()
         if moment != _NEVER:
-            # All zero would disarm it; one nanosecond after the machine's start is past anyway.
+            # All zero would disarm it; one nanosecond after the machine's start is always past.
             nanoseconds = max(1, int(moment * 1e9) + 1)
             spec.value.seconds, spec.value.nanoseconds = divmod(nanoseconds, 10**9)
         absolute = 1

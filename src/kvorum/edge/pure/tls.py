@@ -1,8 +1,8 @@
 """TLS in front of a connection's dialect, with the standard library's `ssl` between two buffers.
 
-Files are looked at before every handshake, and read again when they have changed. A client whose
-certificate is genuine but not welcome, because it is revoked or has another name, is let go when
-the handshake is over: the library has no way to say so in it.
+Files are checked before every handshake, and read again when they have changed. A client whose
+certificate is genuine but refused, because it is revoked or has another name, is dropped after the
+handshake: the library has no way to refuse it earlier.
 """
 
 import ssl
@@ -22,11 +22,11 @@ READ_BYTES = 64 * 1024
 
 
 class TlsError(Exception):
-    """A handshake that came to nothing, or a connection that broke the rules of TLS."""
+    """A handshake that failed, or a connection that broke the rules of TLS."""
 
 
 class Tls:
-    """One listener's settings, and what its files have become."""
+    """One listener's settings, and the context made from its files."""
 
     __slots__ = ("_context", "_http1_only", "_revoked", "_stamps", "settings")
 
@@ -38,11 +38,11 @@ class Tls:
         self._context, self._revoked = self._load()
 
     def session(self) -> tuple["Session", str]:
-        """Begin a handshake; returns also why changed files are not used, if they are not."""
+        """Begin a handshake; also returns why changed files are not used, if they are not."""
         failure = ""
         stamps = self._look()
         if stamps != self._stamps:
-            # Even if it fails: the same files would fail again.
+            # Noted even if loading fails: the same files would fail again.
             self._stamps = stamps
             try:
                 self._context, self._revoked = self._load()
@@ -102,7 +102,7 @@ class Session:
         self.wire = bytearray()
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what the client sent and return what it means; None when it said goodbye.
+        """Take what the client sent and return it decrypted; None when the client has closed TLS.
 
         Raises TlsError; what `wire` has then is still to be sent.
         """
@@ -136,7 +136,7 @@ class Session:
             if self.is_ready:
                 self._tls.unwrap()
         except ssl.SSLError:
-            # It has not said so itself yet, which is not waited for.
+            # The client has not closed TLS itself yet, and need not.
             pass
         self.wire += self._outgoing.read()
 

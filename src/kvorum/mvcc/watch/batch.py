@@ -1,8 +1,8 @@
-"""Changes on their way to watchers: each event is encoded once, whoever gets it.
+"""Changes on their way to watchers: each event is encoded once, however many get it.
 
-Rules: a batch holds whole revisions in order. A match is what one range wants of a batch;
-watchers of that range with the same options and the same need share its bytes, and those with
-the same watch id, on however many streams, share the whole response.
+Rules: a batch holds whole revisions in order. A match is the part of a batch that lies in one
+range; watchers of that range with the same options and the same need share its bytes, and those
+with the same watch id, on however many streams, share the whole response.
 """
 
 from bisect import bisect_left
@@ -33,7 +33,7 @@ class Batch:
         return event
 
     def event_with_previous(self, index: int, history: History) -> bytes:
-        """Return the encoded event with the value before, as far as there is one to be had."""
+        """Return the encoded event with the previous value, if that exists and is kept."""
         event = self._events_with_previous.get(index)
         if event is None:
             change = self.changes[index]

@@ -1,9 +1,9 @@
 """Catching up: history is read once for many watchers, a bounded piece at a time.
 
-Rules: a piece begins at the revision that one of the watchers needs next, ends at the end of
-a revision, and has at most 1,000 revisions and, unless one revision alone is larger, 1,000
-rows and about 4 MiB. Where one revision is larger, reading and matching it is spread over
-several calls; whoever drives them gives up the piece if the store compacts or is replaced.
+Rules: a piece begins at the revision that one of the watchers needs next, ends at the end of a
+revision, and has at most 1,000 revisions and, unless one revision alone is larger, 1,000 rows and
+about 4 MiB. Where one revision is larger, reading and matching it is spread over several calls; the
+hub gives up the piece if the store compacts or is replaced.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class CatchUp:
 
     def __init__(self, watchers: list[Watcher], first: int) -> None:
         self.targets: Iterator[tuple[Watcher, Match | None]] = iter(())
-        """Watchers to be told, each with what its range has of the piece."""
+        """Watchers to send to, each with the part of the piece that lies in its range."""
         self.ahead: list[Watcher] = []
         """Those of them that need nothing of it."""
         self.first = first
@@ -61,7 +61,7 @@ class CatchUp:
         self._position = 0
 
     def advance(self, history: History) -> bool:
-        """Read and match some more; True when the piece is ready to be told to `targets`."""
+        """Read and match some more; True when the piece is ready to be sent to `targets`."""
         if not self.served_revision and not self._read(history):
             return False
         if not self._is_ready:
@@ -74,7 +74,7 @@ class CatchUp:
         return True
 
     def unserved(self) -> list[Watcher]:
-        """Return the watchers that were not told of the piece."""
+        """Return the watchers that were not sent the piece."""
         if not self._is_ready:
             return self._watchers
         return self.ahead + [watcher for watcher, _ in self.targets]
@@ -114,7 +114,7 @@ class CatchUp:
         end = min(self._position + ROWS_MAX, len(rows))
         for index in range(self._position, end):
             revision, kv = rows[index]
-            # An empty row only raised the revision: no key, and nobody watches it.
+            # An empty row only raised the revision: it has no key, and nobody watches it.
             key = _key_of(kv) if kv else b""
             changes.append((key, revision, kv, UNKNOWN))
             if not kv:

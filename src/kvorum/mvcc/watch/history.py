@@ -1,7 +1,7 @@
 """What the hub asks of the store, and the form in which changes reach it.
 
-Rules: a *revision integer* is `main << 32 | sub << 1 | tombstone`. Rows are asked for up to the
-current revision only, so a transaction under way is never seen.
+Rules: a *revision integer* is `main << 32 | sub << 1 | tombstone`. Rows are read up to the current
+revision only, so an open transaction is never seen.
 """
 
 from typing import Protocol

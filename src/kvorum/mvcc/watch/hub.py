@@ -1,19 +1,16 @@
 """The watch hub: who watches what, and what goes out to them.
 
-Rules:
-* Synced watchers are in tables by range and are told of each write transaction as it commits:
-  one response with all its events, `header.revision` being its revision. All others are behind
-  and catch up from history, in pieces; for those `header.revision` is the revision up to which
-  the watcher has been told everything.
-* A watcher becomes synced in the same call that told it everything up to the current revision,
-  so nothing is committed in between. It falls behind where its stream takes no more: paused,
-  or more bytes sent in this turn than its share; or where all streams together were sent more
-  than is good for the memory. Then it keeps only the next revision it needs.
-* A transaction with many changes, or one that very many watch, is published in steps. Until
-  that is finished no progress is told, and the next transaction should wait; if it does not,
-  the rest is published at once.
-* A call does a bounded amount of work; what is left is done by `step`. No clock, no thread:
-  time and randomness are passed in. Nothing here depends on the order of a set.
+Rules: * Synced watchers are in tables by range and are sent each write transaction as it commits:
+one response with all its events, `header.revision` being its revision. All others are behind and
+catch up from history, in pieces; for those `header.revision` is the revision up to which the
+watcher has been sent everything. * A watcher becomes synced in the same call that told it
+everything up to the current revision, so nothing is committed in between. It falls behind where its
+stream takes no more: paused, or more bytes sent in this turn than its share; or where all streams
+together were sent more than is good for the memory. Then it keeps only the next revision it needs.
+* A transaction with many changes, or one that very many watch, is published in steps. Until that is
+finished no progress is told, and the next transaction should wait; if it does not, the rest is
+published at once. * A call does a bounded amount of work; what is left is done by `step`. No clock,
+no thread: time and randomness are passed in. Nothing here depends on the order of a set.
 """
 
 from collections import deque
@@ -42,20 +39,20 @@ CATCH_UP_WATCHERS_MAX = 512
 """Watchers that one piece of history is read for."""
 
 DELIVERIES_PER_STEP = 1000
-"""Watchers that one step tells of a transaction."""
+"""Watchers that one step sends a transaction to."""
 
 CATCH_UP_BYTES_PER_STEP = 4 * 1024 * 1024
-"""What one step of catching up sends before it leaves the rest to the next."""
+"""How much one step of catching up sends before it leaves the rest to the next."""
 
 STREAM_UNSENT_BYTES_MAX = 1024 * 1024
-"""What one stream may be sent between two calls of `take_outgoing` before it counts as full."""
+"""How much one stream may be sent between two calls of `take_outgoing` before it counts as full."""
 
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
-"""The same over all streams: above it, whoever is left to be told falls behind."""
+"""The same over all streams: above it, watchers that were not sent anything yet fall behind."""
 
 
 class Random(Protocol):
-    """The one thing asked of a source of randomness."""
+    """The one function needed of a source of randomness."""
 
     def random(self) -> float:
         """Return a number in [0, 1)."""
@@ -84,10 +81,11 @@ class WatchHub:
         self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
         self._progress_seconds = progress_seconds
         self.now = 0.0
-        """The owner tells the time every turn: intervals of new streams begin at it."""
+        """The current time, which the owner sets every turn: intervals of new streams begin at
+        it."""
         self._streams: dict[int, WatchStream] = {}
         self._synced: WatchedRanges[Watcher] = WatchedRanges()
-        # Synced watchers have been told everything up to this revision.
+        # Synced watchers have been sent everything up to this revision.
         self._served_revision = 0
         self._publication: Publication | None = None
         self._behind: deque[Watcher] = deque()
@@ -102,7 +100,7 @@ class WatchHub:
         self._unsent_bytes = 0
         self._turn = 0
         self._progress_due: list[tuple[float, int]] = []
-        # Streams whose periodic progress is being told, and their watchers that are left.
+        # Streams whose periodic progress is being sent, and their watchers that are left.
         self._progressing: deque[tuple[WatchStream, Iterator[Watcher]]] = deque()
 
     # What fronts call.
@@ -118,7 +116,7 @@ class WatchHub:
     def take_outgoing(self) -> list[tuple[int, bytes]]:
         """Return (call, encoded WatchResponse) in order, and begin a new list.
 
-        Called once a turn; streams that were full only by what is returned now go on.
+        Called once a turn; streams that were full only because of what is returned now go on.
         """
         outgoing, self._outgoing = self._outgoing, []
         self._unsent_bytes = 0
@@ -135,13 +133,13 @@ class WatchHub:
 
     @property
     def watchers_behind(self) -> int:
-        """Number of watchers that are not synced, with those a compaction ended."""
+        """Number of watchers that are not synced, including those that a compaction ended."""
         return self.watchers_open - self._synced.count
 
     # What the store calls.
 
     def publish(self, main: int, changes: Sequence[Change]) -> None:
-        """Tell of a committed write transaction; the store's revision is `main` already.
+        """Publish a committed write transaction; the store's revision is already `main`.
 
         Not needed while `is_watched` is false.
         """
@@ -151,7 +149,7 @@ class WatchHub:
         self._publish_some()
 
     def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
-        """Tell of a transaction with a single change: the same as `publish`, and faster."""
+        """Publish a transaction with a single change: the same as `publish`, and faster."""
         synced = self._synced
         main = revision >> MAIN_SHIFT
         if self._publication is not None:
@@ -177,7 +175,8 @@ class WatchHub:
     def resync(self) -> None:
         """Let every watcher catch up from what it needs next: the store was replaced.
 
-        What of the last transaction had not been published is read from the new store.
+        The rest of the last transaction, if it was still being published, is read from the new
+        store.
         """
         mark("watchers resynced")
         self._publication = None
@@ -222,7 +221,7 @@ class WatchHub:
         return self._progress_due[0][0] if self._progress_due else inf
 
     def tick(self, now: float) -> None:
-        """Tell the time; sends the periodic progress that is due, or begins to."""
+        """Set the time; send the periodic progress that is due, or begin to."""
         self.now = now
         if self._publication is not None:
             return
@@ -248,7 +247,7 @@ class WatchHub:
         stream.unsent_bytes += size
 
     def admit(self, watcher: Watcher) -> None:
-        """Give a new watcher its place."""
+        """Add a new watcher: synced, behind or held."""
         start, history = watcher.start_revision, self.history
         if start == 0 or start > history.revision:
             watcher.next_revision = max(start, history.revision + 1)
@@ -259,13 +258,13 @@ class WatchHub:
             self._enqueue(watcher, start)
 
     def remove(self, watcher: Watcher) -> None:
-        """Take a watcher out of wherever it is."""
+        """Remove a watcher from wherever it is."""
         if watcher.standing is Standing.SYNCED:
             self._leave_synced(watcher)
         watcher.standing = Standing.CLOSED
 
     def release(self, stream: WatchStream) -> None:
-        """Let a stream's held watchers catch up, unless it is paused; a number at a time."""
+        """Let a stream's held watchers catch up, unless it is paused; some at a time."""
         if stream.is_paused:
             return
         for watcher in tuple(islice(stream.held, CATCH_UP_WATCHERS_MAX)):
@@ -284,7 +283,7 @@ class WatchHub:
     def expect_progress(self, stream: WatchStream) -> None:
         """Send a stream's periodic progress after its interval."""
         due = self._progress_due
-        # Streams that have closed leave their moment behind.
+        # Closed streams leave their entry in the heap.
         if len(due) > 2 * len(self._streams) + 64:
             due[:] = [moment for moment in due if moment[1] in self._streams]
             heapify(due)
@@ -350,8 +349,8 @@ class WatchHub:
             self._publication = None
 
     def _tell(self, watcher: Watcher, match: Match, header: bytes, main: int) -> None:
-        """Tell a synced watcher of a transaction, or let it fall behind."""
-        # Its start may be in the future, or history has told it of this revision already.
+        """Send a transaction to a synced watcher, or let it fall behind."""
+        # Its start may be in the future, or it was sent this revision from history.
         if watcher.next_revision > main:
             return
         if self._is_full(watcher.stream):
@@ -405,7 +404,7 @@ class WatchHub:
         self._catch_up = None
 
     def _begin_catch_up(self) -> None:
-        """Choose watchers: the first in the queue, and a place where some of them go on."""
+        """Choose from the first watchers in the queue, and where in history the piece begins."""
         history, behind = self.history, self._behind
         waiting = []
         for _ in range(min(CATCH_UP_WATCHERS_MAX, len(behind))):
@@ -435,7 +434,7 @@ class WatchHub:
             self._behind.extendleft(reversed(catch_up.unserved()))
 
     def _tell_progress(self) -> None:
-        """Tell some watchers, of whichever streams, their periodic progress."""
+        """Send some watchers, of whichever streams, their periodic progress."""
         revision = self.history.revision
         header = self.header.field(revision)
         left = DELIVERIES_PER_STEP
@@ -443,7 +442,8 @@ class WatchHub:
             stream, watchers = self._progressing[0]
             for watcher in islice(watchers, left):
                 left -= 1
-                # Told everything, and the revision concerns it; those with events know already.
+                # Only if it was sent everything and the revision concerns it; recent events are
+                # progress enough.
                 is_current = (
                     watcher.standing is Standing.SYNCED and watcher.start_revision <= revision
                 )

@@ -1,9 +1,9 @@
 """Intervals of keys, and which of them hold a key: a balanced tree with the greatest end.
 
-Rules: a node is ordered by (begin, end), and no two are equal. Every node knows the greatest
-end of its subtree, so a search leaves out whatever ends before the key. An empty end is "no
-end". Insertions and removals build new nodes along their path and never touch the others; a
-tree that somebody iterates over does not change under him.
+Rules: a node is ordered by (begin, end), and no two are equal. Every node knows the greatest end of
+its subtree, so a search leaves out whatever ends before the key. An empty end is "no end".
+Insertions and removals build new nodes along their path and never touch the others, so a tree does
+not change while somebody iterates over it.
 """
 
 from typing import Generic, TypeVar

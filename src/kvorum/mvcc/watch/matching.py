@@ -1,9 +1,9 @@
-"""Which watchers want to know of a key: three tables, so that a change asks few questions.
+"""Which watchers want a key: three tables, so that a change needs few lookups.
 
 Rules: a range is put into its simplest form once, when the watcher is created. Single keys are
-looked up in a dictionary; prefixes in one dictionary per length, of which a key asks those up
-to its own length; other intervals in a tree. Watchers of one range share one entry. Keys are
-never empty, so the empty prefix is every key.
+looked up in a dictionary; prefixes in one dictionary per length, for every length up to the key's;
+other intervals in a tree. Watchers of one range share one entry. Keys are never empty, so the empty
+prefix is every key.
 """
 
 from enum import IntEnum
@@ -31,7 +31,7 @@ class KeyRange(NamedTuple):
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    r"""Return the first key behind all that begin with a prefix; one zero byte if none is."""
+    r"""Return the first key after all that begin with a prefix; one zero byte if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else b"\0"
 
@@ -55,7 +55,7 @@ def key_range(key: bytes, range_end: bytes) -> KeyRange | None:
 
 
 class Entry(Generic[T]):
-    """The watchers of one range, in the order in which they came."""
+    """The watchers of one range, in the order in which they were added."""
 
     __slots__ = ("watchers",)
 
@@ -64,7 +64,7 @@ class Entry(Generic[T]):
 
 
 class WatchedRanges(Generic[T]):
-    """The three tables. `keys` and `has_wide` are for callers in a hurry; they only read them."""
+    """The three tables. Callers may read `keys` and `has_wide` directly, for speed."""
 
     __slots__ = ("_intervals", "_prefixes", "count", "has_wide", "keys")
 

@@ -1,8 +1,8 @@
 """One write transaction on its way to the synced watchers.
 
-Rules: its changes are matched a bounded number at a time, then the watchers whose ranges they
-touch are told one after another. Between two calls watchers may come, go, or catch up; who
-tells them checks that each is still concerned.
+Rules: its changes are matched a bounded number at a time, then the watchers whose ranges they touch
+are sent them one after another. Between two calls watchers may come, go, or catch up; the hub
+checks that each is still concerned.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ CHANGES_PER_STEP = 1000
 
 
 class Publication:
-    """A transaction's changes, what was matched of them, and who is still to be told."""
+    """A transaction's changes, their matches so far, and who is still to be sent them."""
 
     __slots__ = ("_batch", "_matches", "_position", "main", "targets")
 
     def __init__(self, main: int, changes: Sequence[Change]) -> None:
         self.main = main
         self.targets: Iterator[tuple[Watcher, Match]] = iter(())
-        """Once everything is matched: who is to be told, each once."""
+        """Once everything is matched: the watchers to send to, each once."""
         self._batch = Batch(changes)
         self._matches: dict[Entry[Watcher], Match] = {}
         self._position = 0
@@ -49,8 +49,8 @@ class Publication:
 
 def _targets(matches: dict[Entry[Watcher], Match]) -> Iterator[tuple[Watcher, Match]]:
     for entry in tuple(matches):
-        # Given up one by one: to free a hundred thousand at the end would take long.
+        # Freed one by one: freeing a hundred thousand at the end would take long.
         match = matches.pop(entry)
-        # Telling a watcher may take it out of its entry.
+        # Sending to a watcher may take it out of its entry.
         for watcher in tuple(entry.watchers):
             yield watcher, match

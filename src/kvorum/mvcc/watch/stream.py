@@ -1,4 +1,4 @@
-"""A watch stream: the watchers of one call, their ids, and whether its client takes more.
+"""A watch stream: the watchers of one call, their ids, and whether its client reads.
 
 Rules: what a stream sends goes to the hub's outgoing list in order, control responses and
 events alike, so a watcher's `created` comes before its events and `canceled` after them. A
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvorum.mvcc.watch.hub import WatchHub
 
 WATCHERS_PER_STEP = 1000
-"""Watchers that one step forgets when their stream closes."""
+"""How many watchers one step forgets when their stream closes."""
 
 # `WatchCreateRequest.FilterType`; other values are ignored.
 _FILTERS = {0: NO_PUT, 1: NO_DELETE}
@@ -58,8 +58,8 @@ class WatchStream:
         self.progress: dict[Watcher, None] = {}
         self.progress_seconds = progress_seconds
         self.synced = 0
-        """How many of the watchers are synced; the hub counts."""
-        # What was sent since the outgoing list was last taken; of an earlier turn, it is 0.
+        """How many of the watchers are synced; maintained by the hub."""
+        # What was sent since the outgoing list was last taken; 0 if that was in an earlier turn.
         self.turn = -1
         self.unsent_bytes = 0
         self._hub = hub
@@ -70,7 +70,7 @@ class WatchStream:
         self._future: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
-        """Count the watchers, with those that a compaction ended."""
+        """Count the watchers, including those that a compaction ended."""
         return len(self._watchers)
 
     def create(
@@ -104,7 +104,7 @@ class WatchStream:
             watch_id = self._next_id
             self._next_id += 1
         selection = PREV_KV if prev_kv else 0
-        # A request may name a million of them.
+        # A request may name a million filters.
         for kind in set(filters):
             selection |= _FILTERS.get(kind, 0)
         watcher = Watcher(self, watch_id, where, start_revision, selection, fragment)
@@ -121,7 +121,7 @@ class WatchStream:
         return None
 
     def refuse(self, reason: str) -> None:
-        """Answer a create request with a refusal, for a reason of the caller's own too."""
+        """Answer a create request with a refusal, also for a reason of the caller's."""
         hub = self._hub
         hub.send(self, watch_refused(hub.header.field(hub.history.revision), reason))
 
@@ -136,9 +136,9 @@ class WatchStream:
     def request_progress(self) -> None:
         """Serve a WatchProgressRequest.
 
-        It is dropped, as etcd drops it, unless every watcher of the stream has been told
-        everything, and the current revision concerns it: a client may take the answer's revision
-        as its place to resume. To find out takes the same time however many watchers there are.
+        It is dropped, as in etcd, unless every watcher of the stream was sent everything and the
+        current revision concerns it: a client may resume from the answer's revision. The check
+        takes the same time however many watchers there are.
         """
         hub = self._hub
         is_synced = self._watchers and self.synced == len(self._watchers)
@@ -154,9 +154,9 @@ class WatchStream:
         heappush(future, (-watcher.start_revision, watcher.watch_id))
 
     def _awaits_future(self) -> bool:
-        """Whether a watcher begins behind the current revision."""
+        """Whether a watcher starts after the current revision."""
         future = self._future
-        # The last start is the first here.
+        # The last start comes first in this heap.
         while future and -future[0][0] > self._hub.history.revision:
             if self._is_watched(future[0]):
                 return True
@@ -169,10 +169,10 @@ class WatchStream:
         return watcher is not None and watcher.start_revision == -start[0]
 
     def pause(self) -> None:
-        """Send no events: the client does not take what was sent.
+        """Send no events: the client does not read what was sent.
 
-        A watcher whose range changes meanwhile falls behind, and keeps nothing but the
-        revision to go on from.
+        A watcher whose range changes meanwhile falls behind, and keeps only the revision to
+        continue from.
         """
         self.is_paused = True
 
@@ -182,7 +182,7 @@ class WatchStream:
         self._hub.release(self)
 
     def close(self) -> None:
-        """Forget the stream and its watchers: its call has ended. Nothing is sent any more."""
+        """Forget the stream and its watchers: its call has ended. Nothing more is sent."""
         self.is_paused = True
         self._hub.close_stream(self)
 
@@ -199,7 +199,7 @@ class WatchStream:
         self.progress.pop(watcher, None)
 
     def end_compacted(self, watcher: Watcher, compacted_revision: int) -> None:
-        """Tell that a watcher cannot go on, for the hub."""
+        """Send the end of a watcher that cannot go on, for the hub."""
         watcher.standing = Standing.COMPACTED
         mark("watcher ended by a compaction")
         hub = self._hub

@@ -1,7 +1,7 @@
-"""A watcher: what one client wants to know, and up to where it has been told.
+"""A watcher: which changes one client wants, and up to where it was sent them.
 
 Rules: a watcher is in exactly one place. Its events below `next_revision` have been sent, and
-nothing else of it is remembered, however long its receiver sleeps.
+nothing else is kept for it, however long its client does not read.
 """
 
 from enum import Enum
@@ -23,16 +23,16 @@ class Standing(Enum):
     """Where a watcher is."""
 
     SYNCED = "synced"
-    """In the hub's tables: told of each transaction as it happens. It has been told
-    everything up to the revision the hub has served, even if `next_revision` is lower."""
+    """In the hub's tables: sent each transaction as it commits. It was sent everything up to the
+    revision the hub has served, even if `next_revision` is lower."""
     BEHIND = "behind"
-    """In the hub's queue, or part of the catch-up under way."""
+    """In the hub's queue, or part of the catch-up in progress."""
     HELD = "held"
-    """Behind, and left alone until its stream takes more."""
+    """Behind, and left alone until its stream's client reads."""
     COMPACTED = "compacted"
     """Ended by a compaction; keeps its id until the client cancels it."""
     CLOSED = "closed"
-    """Cancelled. The queue may still hold it, and passes over it."""
+    """Cancelled. The queue may still hold it, and skips it."""
 
 
 class Watcher:

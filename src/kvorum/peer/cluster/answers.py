@@ -1,8 +1,8 @@
 """What other members may ask at the peer port beside raft.
 
 Who the members are, which versions run, and the questions of `kvorum.member.questions`. A question
-is refused by its words as etcd refuses it. Its body is read to its end before anything is done, up
-to a limit and for a while; whoever sends more, or nothing, is refused.
+is refused with etcd's words. Its body is read to its end before anything is done, up to a limit of
+size and time; beyond it, the question is refused.
 """
 
 import json
@@ -89,7 +89,7 @@ class Answers:
             self._reading[call] = _Question(path, now + BODY_SECONDS_MAX)
 
     def handle(self, kind: int, call: int, detail: object) -> None:
-        """Take what happened to an open question."""
+        """Take an event of an open question."""
         question = self._reading.get(call)
         if kind == EventKind.MESSAGE and question is not None:
             assert isinstance(detail, bytes)
@@ -106,7 +106,7 @@ class Answers:
             self._member.cancel(call)
 
     def pass_time(self, now: float) -> float:
-        """Break off what is not complete in time; return when to look again."""
+        """Break off what is not complete in time; return when to check again."""
         late = [call for call, question in self._reading.items() if question.deadline <= now]
         for call in late:
             self.forget(call)
@@ -116,7 +116,7 @@ class Answers:
     def _refusal(
         self, method: str, path: str, headers: Headers
     ) -> tuple[Answered, tuple[tuple[str, str], ...]] | None:
-        """Tell why a question is refused before it is read, with the headers of the refusal."""
+        """Return why a question is refused before it is read, with the headers of the refusal."""
         allowed = questions.allowed_method(path)
         if path in (MEMBERS_PATH, VERSION_PATH):
             allowed = "GET"
@@ -158,7 +158,7 @@ class Answers:
 
     @staticmethod
     def _names_cluster(path: str, status: int) -> bool:
-        """Tell whether an answer has the cluster's id, as etcd's has."""
+        """Return whether an answer carries the cluster's id, as etcd's does."""
         if path in _WITHOUT_CLUSTER_ID or status == 405:
             return False
         if path == questions.HASH_KV_PATH:
@@ -170,6 +170,6 @@ class Answers:
         return f"{self._member.cluster.cluster_id:x}"
 
     def forget(self, call: int) -> None:
-        """Answer a question no more."""
+        """Forget a question without answering it."""
         self._reading.pop(call, None)
         self.open.pop(call, None)

@@ -1,7 +1,7 @@
-"""Short requests to other members: one answer of bounded size, within a time, at any of its URLs.
+"""Short requests to other members: one answer of bounded size, within a time, at any URL.
 
 A member may have several peer URLs; the next one is tried when a connection fails, never after an
-answer. So many requests to one member run at once, the others wait for their turn.
+answer. Only so many requests to one member run at once; the others wait for their turn.
 """
 
 from collections import deque
@@ -13,11 +13,11 @@ from kvorum.edge.interface import Headers
 from kvorum.net.interface import Dialer, DialEvent, DialEventKind
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
-"""Above any list of members, and any list of a lease's keys that is of use."""
+"""Larger than any list of members, and any useful list of a lease's keys."""
 RUNNING_MAX = 32
 """Requests to one member at once."""
 WAITING_MAX = 10_000
-"""Requests to one member that wait; more are failed at once."""
+"""Requests to one member that wait; further ones fail at once."""
 
 
 class Answer(NamedTuple):
@@ -33,7 +33,7 @@ Done = Callable[[Answer | None], None]
 
 
 class Exchange:
-    """One request and what has come of its answer."""
+    """One request and what has arrived of its answer."""
 
     __slots__ = (
         "body",
@@ -137,14 +137,14 @@ class Exchanges:
         return True
 
     def give_up(self, number: int) -> None:
-        """End a request whose answer could not be served."""
+        """End a request whose answer raised an error."""
         exchange = self._running.get(number)
         if exchange is not None:
             self._dialer.cancel(number)
             self._end(exchange, None)
 
     def pass_time(self, now: float) -> float:
-        """Give up what took too long; return when this has to be looked at again."""
+        """Give up what took too long; return when to be called next."""
         for peer, waiting in list(self._waiting.items()):
             late = [each for each in waiting if each.deadline <= now]
             if late:
@@ -154,11 +154,11 @@ class Exchanges:
         for exchange in [each for each in self._running.values() if each.deadline <= now]:
             self._dialer.cancel(exchange.number)
             self._end(exchange, None)
-        # Those that wait are looked at again when one of these has ended.
+        # Those that wait are checked when one of these has ended.
         return min((each.deadline for each in self._running.values()), default=inf)
 
     def stop(self) -> None:
-        """Give everything up; nobody is told."""
+        """Give up everything; no callback is called."""
         for number in self._running:
             self._dialer.cancel(number)
         self._running.clear()
@@ -179,7 +179,7 @@ class Exchanges:
         self._finish(exchange, answer)
 
     def _finish(self, exchange: Exchange, answer: Answer | None) -> None:
-        """Tell whoever asked, and let the next request to that member run."""
+        """Call back, and let the next request to that member run."""
         peer = exchange.peer
         waiting = self._waiting.get(peer)
         if waiting:

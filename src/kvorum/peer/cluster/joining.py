@@ -1,10 +1,10 @@
 """What a member asks others before it starts for the first time.
 
-One that joins a cluster takes its id and the cluster's from the answer of whoever answers first,
-after checking that both sides mean the same members and that the versions fit. One that begins a
-new cluster makes sure that the others do not know it from an earlier life: a member that lost its
-log has forgotten its votes, and must not come back as the same one. That is asked of everybody: a
-member that lags behind may not have heard yet that this one has run.
+One that joins a cluster takes its id and the cluster's from the first answer, after checking that
+both sides mean the same members and that the versions fit. One that begins a new cluster makes sure
+that the others do not know it from an earlier run: a member that lost its log has forgotten its
+votes, and must not come back under the same id. All others are asked, because one that lags behind
+may not know yet that this one has run.
 
 All are generators that yield what to ask and are given the answer, or None; `Inquiry` asks it.
 """
@@ -40,7 +40,7 @@ JOIN_SECONDS_MAX = 10.0
 NEW_SECONDS_MAX = 1.0
 """Time for one answer to a member of a new cluster: most of the others do not run yet."""
 MORE_SECONDS_MAX = 1.0
-"""Time for one more answer when there is one to begin with."""
+"""Time for each further answer after the first."""
 
 
 class Asking(NamedTuple):
@@ -64,18 +64,18 @@ class Start(NamedTuple):
 
     joined: Joined | None
     known: Sequence[Member]
-    """Whom it knows of before its log tells it."""
+    """The members it knows before its log names them."""
 
 
 Steps = Generator[Asking, Answer | None, None]
 _Told = tuple[int, list[Member]]
-"""The id of a cluster and its members, as a member has them."""
+"""The id of a cluster and its members, as one member reports them."""
 
 Value = TypeVar("Value")
 
 
 class Inquiry(Generic[Value]):
-    """Asks what steps yield, one after the other; `value` is what they return, once `is_done`.
+    """Sends the requests that steps yield, in turn; `value` is their result once `is_done`.
 
     Any call raises what the steps raise. Requests go out through the dialer at once.
     """
@@ -91,7 +91,7 @@ class Inquiry(Generic[Value]):
         self._exchanges = Exchanges(dialer)
         self._now = now
         self.is_done = False
-        self._go_on(None)
+        self._next_step(None)
 
     def happened(self, events: Iterable[DialEvent], now: float) -> None:
         """Take what the dialer reports."""
@@ -100,11 +100,11 @@ class Inquiry(Generic[Value]):
             self._exchanges.happened(event)
 
     def pass_time(self, now: float) -> float:
-        """Give up a question that took too long; return when to look again."""
+        """Give up a question that took too long; return when to be called next."""
         self._now = now
         return self._exchanges.pass_time(now)
 
-    def _go_on(self, answer: Answer | None) -> None:
+    def _next_step(self, answer: Answer | None) -> None:
         try:
             asking = self._steps.send(answer)
         except StopIteration as end:
@@ -113,7 +113,7 @@ class Inquiry(Generic[Value]):
             return
         request = ("GET", asking.target, (), b"")
         deadline = self._now + asking.seconds_max
-        self._exchanges.ask(0, [asking.url], request, deadline, self._go_on)
+        self._exchanges.ask(0, [asking.url], request, deadline, self._next_step)
 
 
 def find_start(
@@ -128,7 +128,8 @@ def find_start(
 ) -> Generator[Asking, Answer | None, Start]:
     """Find where a member without a log begins; raises BootstrapError if it may not.
 
-    `advertised` are its own peer URLs; `is_existing` tells which state of the cluster was given.
+    `advertised` are its own peer URLs; `is_existing` is the state of the cluster that was
+    configured.
     """
     check_initial_cluster(initial_cluster, name, advertised, resolve)
     if is_existing:
@@ -189,7 +190,7 @@ def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
 def _fetch(
     urls: Sequence[str], seconds_max: float
 ) -> Generator[Asking, Answer | None, list[_Told]]:
-    """Return what those told who did, in the order they were asked."""
+    """Return the answers that came, in the order in which members were asked."""
     told: list[_Told] = []
     for url in urls:
         answer = yield Asking(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
@@ -206,8 +207,8 @@ def _fetch(
 def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> Steps:
     """Check that a cluster's version is one that this server can run with.
 
-    Where none is decided yet it may be that of a member, but no higher. It must not be waited
-    for: without this member the cluster may have no quorum to decide on one.
+    While none is decided, it will be at most the version of a member. The decision must not be
+    waited for: without this member the cluster may have no quorum for it.
     """
     others = [each for each in existing if each.id != local_id]
     found: dict[int, Version] = {}
@@ -244,7 +245,7 @@ def _version_or_more(versions: Mapping[str, str]) -> Version:
 def _is_downgrading(
     others: Sequence[Member],
 ) -> Generator[Asking, Answer | None, bool]:
-    """Return what the first member that answers says."""
+    """Return what the first member to answer says."""
     for member in others:
         for url in member.peer_urls:
             answer = yield Asking(url, DOWNGRADE_PATH, JOIN_SECONDS_MAX)

@@ -140,7 +140,7 @@ class Peering:
         transport, exchanges = self.transport, self._exchanges
         for event in events:
             try:
-                if not transport.happened(event, now):
+                if not transport.handle_answer(event, now):
                     exchanges.happened(event)
             except Exception as error:
                 self._not_understood(event, error)

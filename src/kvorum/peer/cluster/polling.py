@@ -1,7 +1,7 @@
 """Which versions the other members run: the leader asks them, at its election and then regularly.
 
-The cluster's version follows from the answers. A member that does not answer has no known version,
-whatever it said before.
+The cluster's version follows from the answers. The version of a member that does not answer is
+unknown, whatever it answered before.
 """
 
 import json
@@ -18,13 +18,13 @@ AskVersion = Callable[[Peer, Callable[[Answer | None], None]], None]
 
 
 def server_version(answer: Answer | None) -> str | None:
-    """Return the version of the server that an answer to `/version` tells; None if none."""
+    """Return the server's version in an answer to `/version`; None if there is none."""
     versions = versions_of(answer)
     return None if versions is None else versions.get("etcdserver")
 
 
 def versions_of(answer: Answer | None) -> dict[str, str] | None:
-    """Return the versions of an answer to `/version`; None if it is none."""
+    """Return the versions in an answer to `/version`; None if it cannot be read."""
     if answer is None or answer.status != 200:
         return None
     try:
@@ -49,7 +49,7 @@ class VersionPolling:
         self._unanswered = 0
 
     def pass_time(self, now: float) -> float:
-        """Ask if it is time; return when that is the next time."""
+        """Ask if it is time; return when to be called next."""
         member = self._member
         if not member.is_leader:
             self.is_leading = False
@@ -67,9 +67,9 @@ class VersionPolling:
             return
         self._unanswered = len(others)
         for each in others:
-            self._ask(each, partial(self._told, each.id))
+            self._ask(each, partial(self._take_answer, each.id))
 
-    def _told(self, peer: int, answer: Answer | None) -> None:
+    def _take_answer(self, peer: int, answer: Answer | None) -> None:
         member = self._member
         version = server_version(answer)
         if version is None:

@@ -12,7 +12,7 @@ class Addresses:
         self.use(urls)
 
     def use(self, urls: Sequence[str]) -> None:
-        """Take other addresses."""
+        """Replace the addresses."""
         assert urls, "a peer has an address"
         self._urls = tuple(urls)
         self._place = 0
@@ -24,12 +24,12 @@ class Addresses:
         return self._urls
 
     def failed(self, url: str) -> None:
-        """Go on to the next address, unless another one is in use by now."""
+        """Switch to the next address, unless that has happened already."""
         if url == self.current:
             self._place = (self._place + 1) % len(self._urls)
             self.current = self._urls[self._place]
 
 
-def told_of(url: str, problem: str) -> str:
-    """Return what went wrong with an address, which the dialer may have named already."""
+def problem_at(url: str, problem: str) -> str:
+    """Return what went wrong with an address; the dialer may have named it already."""
     return problem if url in problem else f"{url}: {problem}"

@@ -1,8 +1,8 @@
-"""Receiving a snapshot and its database, piece by piece, by jobs of the node's.
+"""Receiving a snapshot and its database, piece by piece, with jobs that the host runs.
 
 Pieces are gathered while a job writes; if the disk is slower than the network, the rest of the
 request is held back. The file gets its name when it is durable, and only then does the node learn
-of the snapshot. Whatever goes wrong, what came of the file is removed.
+of the snapshot. Whatever goes wrong, an unfinished file is removed.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class BeginDatabase:
 
 @dataclass(slots=True, frozen=True)
 class WritePieces:
-    """A job: add pieces to a database, as they came; to join them would cost more than calls do."""
+    """A job: append pieces to a database one by one; joining them would cost more."""
 
     database: ReceivedDatabase
     pieces: list[bytes]
@@ -68,7 +68,7 @@ class FinishDatabase:
 
 @dataclass(slots=True, frozen=True)
 class AbandonDatabase:
-    """A job: remove what came of a database."""
+    """A job: remove an unfinished database."""
 
     database: ReceivedDatabase
 
@@ -115,7 +115,7 @@ class SnapshotArrival:
         self._answer_headers = answer_headers
         self._message: Message | None = None
         self._message_bytes: int | None = None
-        # What came and was not given to a job yet.
+        # What arrived and was not given to a job yet.
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._received_bytes = 0
@@ -130,7 +130,7 @@ class SnapshotArrival:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it is left: it is over, and no job works on its file."""
+        """Whether it is over and no job works on its file any more."""
         return self.is_over and not self._is_working and self._database is None
 
     def handle(self, kind: int, detail: Any, now: float) -> None:
@@ -140,16 +140,16 @@ class SnapshotArrival:
             self._pieces.append(detail)
             self._pieces_bytes += len(detail)
             self._received_bytes += len(detail)
-            self._go_on()
+            self._advance()
         elif kind == EventKind.HALF_CLOSED:
             self._is_complete = True
             self.wake_at = now + SNAPSHOT_ANSWER_SECONDS_MAX
-            self._go_on()
+            self._advance()
         elif kind == EventKind.ENDED and not self._is_complete:
             self._shared.logger.warning(f"a snapshot broke off after {self._received_bytes} bytes")
             self._give_up()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self._message is None and not self._read_message():
             return
         settings = self._shared.settings
@@ -252,7 +252,7 @@ class SnapshotArrival:
             f"{length} bytes"
         )
         if self.is_over:
-            return  # the file is whole, but its sender was told otherwise
+            return  # the file is complete, but its sender was told otherwise
         figures = self._figures_of(message.sender)
         figures.snapshots_received += 1
         figures.received_bytes += self._received_bytes
@@ -296,7 +296,7 @@ class SnapshotArrival:
         self._shared.calls.pop(self._call, None)
 
     def pass_time(self, now: float) -> float:
-        """Tell of progress; give up what does not move; return when to be called next."""
+        """Log the progress; give up if nothing moves; return when to be called next."""
         if self.is_over:
             return _NEVER
         if self._is_working:
@@ -313,6 +313,6 @@ class SnapshotArrival:
         return min(self._log_at, self.wake_at)
 
     def stop(self) -> None:
-        """Give the snapshot up."""
+        """Give up the snapshot."""
         if not self.is_over:
             self._refuse(BUSY)

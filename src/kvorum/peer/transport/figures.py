@@ -1,4 +1,4 @@
-"""What is counted of a peer, for whoever shows it."""
+"""What is counted about a peer, for metrics."""
 
 
 class Figures:

@@ -1,12 +1,12 @@
 """The two forms in which raft messages follow each other on a stream, to bytes and back.
 
 The message stream frames each message by its length. The append stream carries appends alone: one
-that continues where the last one ended, within a term, leaves out all that both ends know. For
-that both keep the position that the last append led to, so one wrong byte spoils what follows:
-whoever reads one gives the stream up.
+that continues where the last one ended, within a term, leaves out everything that both ends know.
+For that both keep the position after the last append, so one wrong byte spoils all that follows,
+and the reader gives up the stream.
 
 A reader takes pieces of any size, refuses a frame as soon as its length is known to be too large,
-and never holds more than one incomplete frame. It raises ValueError, and is of no use afterwards.
+and never holds more than one incomplete frame. It raises ValueError, and cannot be used afterwards.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _pack_word: Final = _WORD.pack
 _unpack_word: Final = _WORD.unpack_from
 
 MESSAGE_HEARTBEAT: Final = _pack_word(2) + b"\x08\x08"
-"""A heartbeat of the link on the message stream: one of raft's from nobody to nobody."""
+"""A heartbeat of the link on the message stream: one of raft's, from node 0 to node 0."""
 APPEND_HEARTBEAT: Final = b"\x00"
 
 _CONTINUED: Final = 1
@@ -62,7 +62,7 @@ class MessageReader:
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
-        # The beginning of a frame, and the length that it takes to go on.
+        # The beginning of a frame, and how long it must be before it can be read.
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = 0
@@ -111,10 +111,10 @@ class EntriesEncoder:
         self._encoded = b""
 
     def encode(self, entries: Sequence[Entry]) -> bytes:
-        """Return the number of entries, and each with its length, as the append stream has it."""
+        """Return the number of entries, and each with its length, in the append stream's form."""
         count = len(entries)
         known = self._entries
-        # Entries never change and those between two are the same in any log that has both.
+        # Entries never change, and two logs that share two entries share those between them.
         if count and count == len(known) and entries[0] is known[0] and entries[-1] is known[-1]:
             return self._encoded
         parts = [_pack_word(count)]
@@ -142,7 +142,7 @@ class EntriesEncoder:
         return self._encoded
 
     def forget(self) -> None:
-        """Let go of what was encoded last."""
+        """Forget what was encoded last."""
         self._entries, self._encoded = (), b""
 
 
@@ -198,7 +198,7 @@ class AppendReader:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = 0
-        # Within a frame that continues: how many entries it has, and those that were read.
+        # Within a continued frame: how many entries it has, and those that were read.
         self._is_within = False
         self._count = 0
         self._entries: list[Entry] = []
@@ -282,9 +282,9 @@ class AppendReader:
         return message
 
     def _read_entries(self, data: bytes, offset: int) -> tuple[int, int]:
-        """Read on in a frame; return where, and how many bytes that takes, 0 if it is complete.
+        """Continue a frame; return the position, and how many bytes are needed, 0 if complete.
 
-        Position and term of each entry are known, so that the usual one is only compared.
+        Index and term of each entry are known, so that a usual entry only has to be compared.
         """
         entries, term = self._entries, self._term
         end = len(data)

@@ -1,7 +1,7 @@
-"""What peers say of themselves in the headers of requests, and when they are refused.
+"""What peers say about themselves in the headers of requests, and when they are refused.
 
-A refusal is what etcd says in the same case, to the letter: its members act upon the text.
-Versions are compared without their patch; one that is missing counts as 2.0.0.
+A refusal has exactly etcd's text, because its members act upon it. Versions are compared without
+their patch; one that is missing counts as 2.0.0.
 """
 
 import re
@@ -28,7 +28,7 @@ READ_HEADERS: Final = (
     "x-raft-to",
     "x-peerurls",
 )
-"""Headers of requests that are looked at; the edge passes no others."""
+"""Headers of requests that are used; the edge passes no others."""
 
 _OLDEST: Final = (2, 0)
 _VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})([-+][0-9A-Za-z.+-]+)?", re.ASCII)
@@ -37,7 +37,7 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is to others."""
+    """How a node presents itself to others."""
 
     local_id: int
     cluster_id: int
@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
     status: int
     text: str
     allow: str = ""
-    """For 405: the methods that there are."""
+    """For 405: the allowed methods."""
 
     def headers(self) -> list[tuple[str, str]]:
         """Return the headers that go with the text."""
@@ -86,12 +86,12 @@ def wrong_method(allowed: str) -> Refusal:
 
 
 def parse_id(text: str) -> int | None:
-    """Return the id of a node; None if it is not one."""
+    """Return the id of a node; None if it is invalid."""
     return int(text, 16) if _ID.fullmatch(text) else None
 
 
 def parse_level(text: str) -> tuple[int, int] | None:
-    """Return major and minor of a version; those of 2.0.0 if there is none, None if it is bad."""
+    """Return major and minor of a version; those of 2.0.0 if it is missing, None if invalid."""
     if not text:
         return _OLDEST
     match = _VERSION.fullmatch(text)
@@ -99,7 +99,7 @@ def parse_level(text: str) -> tuple[int, int] | None:
 
 
 def parse_urls(text: str) -> tuple[str, ...] | None:
-    """Return the addresses that a peer gives of itself; None if one of them is none."""
+    """Return the addresses in a peer's headers; None if one of them is invalid."""
     urls = text.split(",")
     for url in urls:
         try:
@@ -115,7 +115,7 @@ def parse_urls(text: str) -> tuple[str, ...] | None:
 
 
 def request_headers(identity: Identity) -> list[tuple[str, str]]:
-    """Return the headers of every request of the transport's but probes."""
+    """Return the headers of all requests of the transport except probes."""
     return [
         ("X-Server-From", f"{identity.local_id:x}"),
         ("X-Server-Version", identity.server_version),
@@ -126,7 +126,7 @@ def request_headers(identity: Identity) -> list[tuple[str, str]]:
 
 
 def check_sender(identity: Identity, headers: dict[str, str]) -> Refusal | None:
-    """Tell why a request is refused whatever it asks for; names of headers are lower-case."""
+    """Return why a request is refused whatever it asks for; names of headers are lower-case."""
     server = parse_level(headers.get("x-server-version", ""))
     minimum = parse_level(headers.get("x-min-cluster-version", ""))
     if not is_compatible(identity, server, minimum):
@@ -139,7 +139,7 @@ def check_sender(identity: Identity, headers: dict[str, str]) -> Refusal | None:
 def is_compatible(
     identity: Identity, server: tuple[int, int] | None, minimum: tuple[int, int] | None
 ) -> bool:
-    """Tell whether a peer of these versions and this node understand each other."""
+    """Return whether a peer of these versions and this node understand each other."""
     own_server = parse_level(identity.server_version)
     own_minimum = parse_level(identity.min_cluster_version)
     assert own_server is not None and own_minimum is not None, identity
@@ -157,7 +157,7 @@ def header(headers: Headers, name: str) -> str:
 
 
 def joined(headers: Headers) -> dict[str, str]:
-    """Return the headers by name; of those that repeat the first counts."""
+    """Return the headers by name; if one repeats, the first counts."""
     found: dict[str, str] = {}
     for name, value in headers:
         found.setdefault(name, value)

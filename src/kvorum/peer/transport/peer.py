@@ -1,8 +1,8 @@
 """A peer: its channels, and which message takes which of them.
 
-Appends take the append stream, everything else the message stream; what has no stream is posted.
-A snapshot that is all in its message is always posted. A message that finds its channel full is
-dropped, never tried on another one, and the node is told.
+Appends take the append stream, everything else the message stream; without a stream a message is
+posted. A snapshot without a database is always posted. A message that finds its channel full is
+dropped, never tried on another one, and the host is told.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ class Peer:
         if not is_sent:
             self._dropped(message)
         elif self._is_dropping and self._messages_out.call is not None:
-            # Not for every post that finds a place: a peer that is away would fill the log.
+            # Not for every successful post: a peer that is away would fill the log.
             self._is_dropping = False
             self._shared.logger.info(f"messages to {self.id:x} are sent again")
 
@@ -131,7 +131,7 @@ class Peer:
         return wake_at
 
     def note_connection(self, now: float) -> None:
-        """Tell the node if the peer can be reached now and could not before, or the reverse."""
+        """Tell the host if the peer can be reached now and could not before, or the reverse."""
         is_connected = self._messages_in.is_open or self._appends_in.is_open
         if is_connected == self._is_connected:
             return

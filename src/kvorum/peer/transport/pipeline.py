@@ -1,7 +1,7 @@
 """Single messages, each posted as a request of its own: for peers that read no stream yet.
 
-A message that could not be posted is lost, and the node is told. None is posted twice: it may
-have arrived, and a proposal must not be made again.
+A message that could not be posted is lost, and the host is told. None is posted twice: it may have
+arrived, and a proposal must not be made again.
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvorum.edge.interface import EventKind
 from kvorum.net.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses, told_of
+from kvorum.peer.transport.addresses import Addresses, problem_at
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import decode_checked
 from kvorum.peer.transport.headers import (
@@ -31,7 +31,7 @@ _NEVER: Final = float("inf")
 
 
 class Transfer:
-    """A snapshot that is all in its message, as `Host.snapshot_sent` is told of it."""
+    """A snapshot without a database, for `Host.snapshot_sent`."""
 
     __slots__ = ("message", "path")
 
@@ -53,7 +53,7 @@ class Post:
         self.url = url
         self.deadline = deadline
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.RESPONDED:
             self._status = detail[0]
@@ -78,11 +78,11 @@ class Pipeline:
         self._addresses = addresses
         self._queue: deque[Message] = deque()
         self._posts: dict[int, Post] = {}
-        # What went wrong since a post last arrived; each is said once.
+        # What went wrong since a post last arrived; each problem is logged once.
         self._problems: set[str] = set()
 
     def send(self, message: Message, now: float) -> bool:
-        """Post a message; False if too many wait, and it is lost."""
+        """Post a message; False if too many wait: then it is lost."""
         settings = self._shared.settings
         if len(self._posts) < settings.pipeline_requests_max:
             self._post(message, now)
@@ -107,7 +107,7 @@ class Pipeline:
         if status != 204:
             self.failed(post, f"the peer answered {status} {text}", now)
             if status == 403:
-                self._shared.tell_removed()
+                self._shared.report_removal()
             return
         self._problems.clear()
         self._forget(post)
@@ -119,7 +119,7 @@ class Pipeline:
         self._forget(post)
         self._addresses.failed(post.url)
         self._figures.send_failures += 1
-        line = f"cannot post to {self._peer:x}: {told_of(post.url, problem)}; trying on"
+        line = f"cannot post to {self._peer:x}: {problem_at(post.url, problem)}; trying on"
         if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
             self._problems.add(line)
             self._shared.logger.warning(line)
@@ -152,7 +152,7 @@ class Pipeline:
         return min((post.deadline for post in self._posts.values()), default=_NEVER)
 
     def stop(self) -> None:
-        """Give up everything that is on its way; snapshots among it have failed."""
+        """Give up all posts; snapshots among them have failed."""
         posts, self._posts = self._posts, {}
         waiting, self._queue = self._queue, deque()
         for number in posts:

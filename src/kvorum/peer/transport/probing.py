@@ -1,6 +1,6 @@
 """Probes: whether a peer answers, how fast, and how far its clock is from ours.
 
-Nothing is done about what they show but to log it, once each time it changes.
+The results are only logged, once each time they change.
 """
 
 import json
@@ -19,13 +19,13 @@ _NEVER: Final = float("inf")
 
 
 def answer_probe(unix_seconds: float) -> bytes:
-    """Return what a probe is answered."""
+    """Return the answer to a probe."""
     moment = datetime.fromtimestamp(unix_seconds, UTC).isoformat().removesuffix("+00:00")
     return b'{"OK":true,"Now":"%bZ"}\n' % moment.encode()
 
 
 def read_probe(answer: bytes) -> float:
-    """Return the time of day in the answer to a probe; raises ValueError if it is none."""
+    """Return the time of day in the answer to a probe; raises ValueError if there is none."""
     try:
         document = json.loads(answer)
     except RecursionError:
@@ -86,7 +86,7 @@ class Probe:
             self._number = self._shared.request(self, url, "GET", PROBING, (), b"")
         return self.wake_at
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.RESPONDED:
             self._status = detail[0]

@@ -9,23 +9,23 @@ DIAL_SECONDS_MIN = 0.1
 """Between two attempts to open a stream."""
 DOUBLE_SECONDS = 10.0
 DOUBLE_TIMES = 3
-"""A stream that is taken over so often within so long has two readers that are both alive."""
+"""If a stream is taken over so often within so long, it has two live readers."""
 PROBE_SECONDS = 4.0
 CLOCK_DIFFERENCE_SECONDS_MAX = 1.0
 PROGRESS_SECONDS = 5.0
-"""Between two lines of the log about a snapshot on its way."""
+"""Between two lines in the log about a snapshot in transit."""
 SNAPSHOT_STALL_SECONDS_MAX = 30.0
-"""A snapshot of which nothing moves for so long is given up."""
+"""A snapshot that makes no progress for so long is given up."""
 SNAPSHOT_ANSWER_SECONDS_MAX = 300.0
 """The receiver of a snapshot has to make it durable before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a transport is told by the program that it serves."""
+    """The settings that the host gives a transport."""
 
     snap_directory: str | None
-    """Where databases that come with snapshots go; None if a snapshot is all in its message."""
+    """Where databases that come with snapshots go; None if snapshots have no database."""
     election_seconds: float
     """The election timeout; a peer gets one second more to answer."""
     unix_seconds: Callable[[], float]
@@ -33,15 +33,15 @@ class Settings:
     read_seconds_max: float = 5.0
     """A stream that is silent for so long is dead."""
     write_seconds_max: float = 5.0
-    """A stream whose reader takes nothing for so long, though there is something, is dead."""
+    """A stream whose reader takes nothing of what there is for so long is dead."""
     frame_bytes_max: int = 512 << 20
     """Largest message on a stream."""
     body_bytes_max: int = 64 << 20
     """Largest message that is posted, and the message part of a snapshot."""
     bodies_bytes_max: int = 256 << 20
-    """All posted messages that are incomplete; what goes past it is refused."""
+    """All incomplete posted messages together; beyond it they are refused."""
     stream_pending_bytes_max: int = 64 << 20
-    """What a stream's reader may leave unread; further messages are dropped."""
+    """How much a stream's reader may leave unread; further messages are dropped."""
     pipeline_requests_max: int = 4
     """Posts to one peer at a time."""
     pipeline_queue_max: int = 64

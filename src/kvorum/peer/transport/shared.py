@@ -1,4 +1,4 @@
-"""What the parts of a transport share: whom they serve, and who carries their bytes."""
+"""What the parts of a transport share: the host, and what carries their bytes."""
 
 from typing import Any, Final, Protocol
 
@@ -12,9 +12,9 @@ from kvorum.raft.messages import IS_LOCAL, Message, MessageType
 
 
 class Requester(Protocol):
-    """The one that sent a request."""
+    """Sends a request and takes its events."""
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
 
 
@@ -26,15 +26,16 @@ class Served(Protocol):
 
 
 PROBLEMS_MAX: Final = 16
-"""Different lines about a channel that does not work."""
+"""So many different lines are logged about a channel that does not work."""
 LINES_MAX: Final = 256
-"""Different lines about bad requests within `WARN_SECONDS`; then they are only counted."""
+"""So many different lines about bad requests are logged within `WARN_SECONDS`; more are only
+counted."""
 WARN_SECONDS: Final = 60.0
-"""How often the same line about what others send is written."""
+"""How often the same line about what others send is logged."""
 
 
 class Shared:
-    """The surroundings of each part. Requests and calls are known here as long as they last."""
+    """The surroundings of each part. Requests and calls are listed here as long as they last."""
 
     __slots__ = (
         "_is_told_removed",
@@ -71,12 +72,12 @@ class Shared:
         self.headers = request_headers(identity)
         self.requests: dict[int, Requester] = {}
         self.calls: dict[int, Served] = {}
-        # Of incomplete posted messages, together.
+        # Bytes of all incomplete posted messages together.
         self.body_bytes = 0
         # Messages that were not for this node, or from a removed one.
         self.misdirected = 0
         self._is_told_removed = False
-        # When each line was last written, and how often it was not since.
+        # When each line was last logged, and how often it was suppressed since.
         self._warned: dict[str, tuple[float, int]] = {}
         self._unwarned = 0
 
@@ -95,7 +96,7 @@ class Shared:
         return number
 
     def cancel(self, number: int) -> None:
-        """Give a request up; nothing comes of it any more."""
+        """Give up a request; it has no more events."""
         del self.requests[number]
         self.dialer.cancel(number)
 
@@ -124,7 +125,7 @@ class Shared:
         self.logger.warning(f"{line} (and {times} times more since it was told)" if times else line)
 
     def _forget_warned(self, now: float) -> None:
-        """Forget lines that may be written again, and tell how many were not at all."""
+        """Forget lines that may be logged again, and log how many were suppressed."""
         self._warned = {
             line: told for line, told in self._warned.items() if abs(now - told[0]) < WARN_SECONDS
         }
@@ -134,17 +135,17 @@ class Shared:
             )
             self._unwarned = 0
 
-    def tell_removed(self) -> None:
-        """Tell the node, once, that a peer says it was removed."""
+    def report_removal(self) -> None:
+        """Tell the host, once, that a peer says it was removed."""
         if not self._is_told_removed:
             self._is_told_removed = True
             self.node.removed()
 
     def receive(self, message: Message) -> bool:
-        """Give the node a message of a peer; False if it is not for it.
+        """Give the host a message of a peer; False if it is not for this node.
 
-        What only a node itself may say is left out. So is a snapshot whose database went
-        another way, or did not come at all.
+        Messages that only a node itself may send are dropped. So is a snapshot whose database went
+        another way, or did not arrive.
         """
         node = self.node
         if message.to != self.identity.local_id or node.is_removed(message.sender):

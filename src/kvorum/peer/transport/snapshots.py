@@ -1,7 +1,7 @@
 """Sending a snapshot and its database: a message, and then a file to the end of the body.
 
-The file is read piece by piece, by jobs of the node's. One piece is read ahead while the network
-takes the last, so that no more than two or three are in memory.
+The file is read piece by piece, with jobs that the host runs. One piece is read ahead while the one
+before is sent, so that at most two or three are in memory.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class SnapshotTransfer(Protocol):
 
     @property
     def path(self) -> str:
-        """The file; nobody changes it until `Host.snapshot_sent` was told."""
+        """The file; nobody changes it until `Host.snapshot_sent` was called."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,7 +99,7 @@ class SnapshotSending:
         self._end = False  # of the file, so that the body is complete
         self._status = 0
         self._answer = b""
-        # What the network took of the file when it was last looked at, and when that changed.
+        # How much of the file had been sent at the last check, and when that last changed.
         self._taken_bytes = 0
         self._moved_at = self._started_at = now
         self._log_at = now + PROGRESS_SECONDS
@@ -110,15 +110,15 @@ class SnapshotSending:
         shared.dialer.send(self._number, _pack_word(len(message)) + message)
         figures.sent_bytes += 8 + len(message)
         shared.logger.info(f"sends {self._describe()} to {self._url}")
-        self._go_on()
+        self._send_next()
 
     def _describe(self) -> str:
         message = self._transfer.message
         index = message.snapshot.index if message.snapshot is not None else 0
         return f"the snapshot at index {index} to {message.to:x}"
 
-    def _go_on(self) -> None:
-        """Send the next piece, if there is room for it, and read the one behind it."""
+    def _send_next(self) -> None:
+        """Send the next piece, if there is room for it, and read the one after it."""
         if self._end or self.is_over:
             return
         dialer, length = self._shared.dialer, self._shared.settings.snapshot_piece_bytes
@@ -140,7 +140,7 @@ class SnapshotSending:
     def _was_read(self, piece: bytes) -> None:
         self._is_reading = False
         self._ahead = piece
-        self._go_on()
+        self._send_next()
 
     def _not_read(self, error: Exception) -> None:
         self._is_reading = False
@@ -148,10 +148,10 @@ class SnapshotSending:
             self._shared.cancel(self._number)
             self._finish(f"cannot read {self._transfer.path}: {error}")
 
-    def happened(self, kind: int, detail: Any, _now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, _now: float) -> None:
         """Take an event of the request."""
         if kind == DialEventKind.WRITABLE:
-            self._go_on()
+            self._send_next()
         elif kind == DialEventKind.RESPONDED:
             self._status = detail[0]
         elif kind == DialEventKind.PIECE:
@@ -182,7 +182,7 @@ class SnapshotSending:
         self._shared.node.snapshot_sent(self._transfer, failed=bool(problem))
 
     def pass_time(self, now: float) -> float:
-        """Tell of progress; give up what does not move; return when to be called next."""
+        """Log the progress; give up if nothing moves; return when to be called next."""
         if self.is_over:
             return _NEVER
         pending = self._shared.dialer.pending_bytes(self._number)
@@ -205,7 +205,7 @@ class SnapshotSending:
         return self._log_at
 
     def stop(self, problem: str) -> None:
-        """Give the snapshot up."""
+        """Give up the snapshot."""
         if not self.is_over:
             self._shared.cancel(self._number)
             self._finish(problem)

@@ -1,8 +1,8 @@
-"""The two streams of each direction between two nodes: those that a peer reads, those we read.
+"""The two streams in each direction between two nodes: those that a peer reads, those we read.
 
-Whoever wants to receive asks for the stream. A writer therefore has nothing to do until its peer
-came, and the newest request of a peer is the one that counts. A reader asks again, at most every
-`DIAL_SECONDS_MIN`, until there is a stream; heartbeats of the link tell it that there still is.
+The receiver asks for the stream. So a writer has nothing to do until its peer asks, and the peer's
+newest request counts. A reader asks again, at most every `DIAL_SECONDS_MIN`, until there is a
+stream; heartbeats of the link show that it is still alive.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
 from kvorum.net.interface import DialEventKind
-from kvorum.peer.transport.addresses import Addresses, told_of
+from kvorum.peer.transport.addresses import Addresses, problem_at
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import (
     APPEND_HEARTBEAT,
@@ -41,7 +41,7 @@ _OK: Final = Status(Code.OK, "")
 _REFUSAL_BYTES_MAX: Final = 1024
 _NEVER: Final = float("inf")
 
-# The kinds as plain numbers, because every piece of a stream is asked for its own.
+# Kinds of events as plain numbers, because every piece of a stream is compared with them.
 _ENDED: Final = int(EventKind.ENDED)
 _RESPONDED: Final = int(DialEventKind.RESPONDED)
 _PIECE: Final = int(DialEventKind.PIECE)
@@ -86,13 +86,13 @@ class StreamWriter:
         self._name = "append stream" if is_append else "message stream"
         self._append_writer = AppendWriter(entries)
         self._frames: list[bytes] = []
-        # What the peer has not read when a batch began, and what the batch adds to it.
+        # What the peer had not read when the batch began, and what the batch adds to it.
         self._pending_bytes = 0
-        # What was given to the edge, and what of it the network took when it last moved.
+        # What was given to the edge, and how much of it had been sent when that last moved.
         self._sent_bytes = 0
         self._taken_bytes = 0
         self._moved_at = 0.0
-        # Who reads it, and when it was lately taken from one that read it, too.
+        # Who reads it, and when it was recently taken over from a reader that was still alive.
         self._source = ""
         self._taken_over: list[float] = []
         self.call: int | None = None
@@ -104,7 +104,7 @@ class StreamWriter:
             self._taken_over = [each for each in self._taken_over if now - each < DOUBLE_SECONDS]
             self._taken_over.append(now)
             if len(self._taken_over) >= DOUBLE_TIMES:
-                # A member that lost its connection asks again when it is silent, not so often.
+                # A member that lost its connection asks again after a timeout, so not this often.
                 self._shared.warn_once(
                     f"two processes speak as member {self._peer:x}: they take its {self._name} "
                     f"from each other, lately {source} from {self._source}. Stop the one that does "
@@ -177,7 +177,7 @@ class StreamWriter:
         batch.append((call, data))
 
     def pass_time(self, now: float, batch: list[tuple[int, bytes]]) -> float:
-        """Send the heartbeat that is due; end a stream that does not move; return when next."""
+        """Send the heartbeat that is due; end a stream that makes no progress; return when next."""
         call = self.call
         if call is None or now < self.heartbeat_at:
             return self.heartbeat_at
@@ -198,7 +198,7 @@ class StreamWriter:
 
 
 class StreamReader:
-    """The stream of one kind that we read from a peer, asked for until there is one."""
+    """The stream of one kind that this node reads from a peer; asked for until there is one."""
 
     __slots__ = (
         "_addresses",
@@ -235,17 +235,17 @@ class StreamReader:
         self._url = ""
         self._dialed_at = 0.0
         self._decoder: MessageReader | AppendReader = MessageReader()
-        # What was wrong since a stream last lasted; each is said once.
+        # What was wrong since a stream last lasted; each problem is logged once.
         self._problems: set[str] = set()
         self._settled_at = _NEVER
         self._status = 0
         self._answer = b""
         self.is_open = False
-        # To dial, or to give the stream up.
+        # When to dial, or to give up the stream.
         self.wake_at = 0.0
 
     def pass_time(self, now: float) -> float:
-        """Dial if it is time to; give up what is silent; return when to be called next."""
+        """Dial if it is time to; give up a silent stream; return when to be called next."""
         if now >= self.wake_at:
             if self._number is None:
                 self._dial(now)
@@ -270,7 +270,7 @@ class StreamReader:
         headers = [*shared.headers, ("X-Raft-To", f"{self._peer:x}")]
         self._number = shared.request(self, self._url, "GET", self._target, headers, b"")
 
-    def happened(self, kind: int, detail: Any, now: float) -> None:
+    def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
         if kind == _PIECE and self.is_open:
             self.wake_at = now + self._shared.settings.read_seconds_max
@@ -299,7 +299,7 @@ class StreamReader:
         self._status, headers = detail
         if self._status == 410:
             self._give_up("the peer says that this node was removed", now)
-            self._shared.tell_removed()
+            self._shared.report_removal()
         elif self._status == 200:
             level = parse_level(header(headers, "x-server-version"))
             if not is_compatible(self._shared.identity, level, (0, 0)):
@@ -344,8 +344,8 @@ class StreamReader:
         self._addresses.failed(self._url)
         self.wake_at = max(now, self._dialed_at + DIAL_SECONDS_MIN)
         self._settled_at = _NEVER
-        told = told_of(self._url, problem)
-        line = f"does not read the {self._name} of {self._peer:x}: {told}; trying on"
+        failed = problem_at(self._url, problem)
+        line = f"does not read the {self._name} of {self._peer:x}: {failed}; trying on"
         if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
             self._problems.add(line)
             self._shared.logger.warning(line)

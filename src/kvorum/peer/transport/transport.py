@@ -1,7 +1,7 @@
-"""The transport of a node: to whom its messages go, and who answers what peers ask.
+"""The transport of a node: sends its messages to peers, and answers theirs.
 
-Everything is driven from outside, in turns: events of calls and of requests first, then what the
-node has to say, then `pass_time`, so that what arrived during a pause counts before its deadline.
+Everything is driven from outside, in turns: events of calls and of requests first, then the node's
+messages, then `pass_time`, so that what arrived during a pause counts before its deadline.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -69,15 +69,15 @@ class Transport:
         self._arrival: SnapshotArrival | None = None
         self._wake_at = 0.0
 
-    # Who there is.
+    # The nodes of the group.
 
     @property
     def peers(self) -> Mapping[int, Peer]:
-        """The nodes of the group but this one, by id."""
+        """The other nodes of the group, by id."""
         return self._peers
 
     def add_peer(self, peer: int, urls: Sequence[str], now: float) -> None:
-        """Keep streams with a node from now on; of a known one the addresses are updated."""
+        """Keep streams with a node from now on; if it is known, update its addresses."""
         assert peer != self._shared.identity.local_id, "a node is no peer of its own"
         if peer in self._peers:
             self._peers[peer].update(urls)
@@ -95,7 +95,7 @@ class Transport:
         self._shared.logger.info(f"peer {peer:x} is at {','.join(urls)} now")
 
     def remove_peer(self, peer: int) -> None:
-        """End everything with a node that is no part of the group any more."""
+        """End everything with a node that no longer belongs to the group."""
         if peer in self._peers:
             self._peers.pop(peer).stop()
             self._shared.logger.info(f"removed peer {peer:x}")
@@ -116,13 +116,13 @@ class Transport:
         return self._shared.calls
 
     def serves(self, method: str, target: str) -> bool:
-        """Tell whether a request is one for the transport."""
+        """Return whether a request is one for the transport."""
         del method
         path, _, _ = target.partition("?")
         return path == PIPELINE or path.startswith("/raft/")
 
     def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
-        """Begin to answer a request that `serves` told of."""
+        """Begin to answer a request that `serves` accepts."""
         path, _, _ = target.partition("?")
         if path == PROBING:
             body = answer_probe(self._shared.settings.unix_seconds())
@@ -215,7 +215,7 @@ class Transport:
     def _refuse(
         self, call: int, refusal: Refusal, answer_headers: Headers, headers: dict[str, str]
     ) -> None:
-        """Refuse a request, and say so once for each sender and reason."""
+        """Refuse a request, and log it once for each sender and reason."""
         sender = headers.get("x-server-from", "")[:16]
         self._shared.warn_once(
             f"refused a request of {sender or 'an unnamed sender'}: {refusal.text} "
@@ -226,13 +226,13 @@ class Transport:
         self._shared.refuse(call, refusal, answer_headers)
 
     def handle(self, kind: int, call: int, detail: Any, now: float) -> None:
-        """Take an event of a call that was opened here; of one that is answered it is ignored."""
+        """Take an event of a call that was opened here; after its answer events are ignored."""
         served = self._shared.calls.get(call)
         if served is not None:
             served.handle(kind, detail, now)
 
     def abandon(self, call: int, now: float) -> bool:
-        """Forget a call whose event could not be served; return whether its answer has begun."""
+        """Forget a call whose event raised an error; return whether its answer has begun."""
         served = self._shared.calls.get(call)
         if served is None:
             return False
@@ -244,33 +244,32 @@ class Transport:
 
     # What the transport asks.
 
-    def happened(self, event: DialEvent, now: float) -> bool:
+    def handle_answer(self, event: DialEvent, now: float) -> bool:
         """Take an event of a request; False if it is not one of the transport's."""
         kind, number, detail = event
         requester = self._shared.requests.get(number)
         if requester is None:
             return False
-        requester.happened(kind, detail, now)
+        requester.handle_answer(kind, detail, now)
         if kind != _PIECE or number not in self._shared.requests:
-            # Something began or ended: who is connected may be another, and something be due.
+            # Something began or ended: connections may have changed, and something may be due.
             self._wake_at = now
         return True
 
     def give_up(self, number: int, problem: str, now: float) -> None:
-        """Let a request fail whose answer could not be served."""
+        """Fail a request whose answer raised an error."""
         requester = self._shared.requests.get(number)
         if requester is not None:
             self._shared.dialer.cancel(number)
-            requester.happened(DialEventKind.FAILED, problem, now)
+            requester.handle_answer(DialEventKind.FAILED, problem, now)
             self._wake_at = now
 
-    # What the node says.
+    # What the node sends.
 
     def send(self, messages: Sequence[Message], now: float) -> None:
-        """Send messages; what cannot be sent is lost, and the node is told.
+        """Send messages; those that cannot be sent are lost, and the host is told.
 
-        Of the acknowledgements that follow each other to a node only the last one is sent: it
-        says what the others say.
+        Of acknowledgements in a row to one node only the last is sent: it covers the others.
         """
         held: Message | None = None
         for message in messages:
@@ -301,7 +300,7 @@ class Transport:
                 self._shared.node.unreachable(message.to)
 
     def send_snapshot(self, transfer: SnapshotTransfer, now: float) -> None:
-        """Send a snapshot with its database; `Host.snapshot_sent` tells what became of it."""
+        """Send a snapshot with its database; `Host.snapshot_sent` reports the outcome."""
         peer = self._peers.get(transfer.message.to)
         if peer is None:
             self._shared.node.snapshot_sent(transfer, failed=True)
@@ -343,7 +342,7 @@ class Transport:
 
 
 def _includes(later: Message, earlier: Message) -> bool:
-    """Tell whether an acknowledgement says all that one before it says."""
+    """Return whether an acknowledgement covers an earlier one."""
     return (
         later.to == earlier.to
         and later.term == earlier.term

@@ -1,0 +1,38 @@
+"""Snapshot files made by hand, from rows."""
+
+from hashlib import sha256
+from pathlib import Path
+
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.backend.bbolt import write_image
+from kvorum.backend.buckets import BUCKETS, KEY, META
+from kvorum.backend.encoding import revision_of, row_key
+from kvorum.files import Opening
+from kvorum.files.real import RealFiles
+
+ROWS = 200
+Buckets = dict[bytes, dict[bytes, bytes]]
+
+
+def usual() -> Buckets:
+    buckets: Buckets = {bucket: {} for bucket in BUCKETS}
+    for main in range(2, ROWS + 2):
+        kv = KeyValue(
+            key=b"k%03d" % (main % 50), create_revision=2, mod_revision=main, version=main,
+            value=bytes([main % 256]) * (main % 120),
+        )  # fmt: skip
+        buckets[KEY][row_key(revision_of(main))] = kv.SerializeToString()
+    buckets[META] = {b"consistent_index": (ROWS + 4).to_bytes(8, "big"), b"term": bytes(7) + b"\2"}
+    return buckets
+
+
+def snapshot(path: Path, buckets: Buckets) -> bytes:
+    files = RealFiles()
+    path.unlink(missing_ok=True)
+    descriptor = files.open(str(path), Opening.CREATE)
+    write_image(files, descriptor, ((name, sorted(buckets[name].items())) for name in buckets))
+    files.close(descriptor)
+    content = path.read_bytes()
+    content += sha256(content).digest()
+    path.write_bytes(content)
+    return content
