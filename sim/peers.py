@@ -187,12 +187,15 @@ def _answer(member: Member, question: Question, told: Callable[[Answer], None]) 
     return None
 
 
-def receive(machine: Machine, sender: int, frame: bytes, world: World) -> None:
-    """Let a machine take a message."""
-    if machine.is_dead:
+def receive(
+    machine: Machine, sender: int, frame: bytes, world: World, incarnation: int | None = None
+) -> None:
+    """Let a machine take a message. One that waited is for the process that it waited for."""
+    if machine.is_dead or incarnation not in (None, machine.incarnation):
         return
     if machine.deaf_until > world.now:
-        world.at(machine.deaf_until, receive, machine, sender, frame, world)
+        arguments = machine, sender, frame, world, machine.incarnation
+        world.at(machine.deaf_until, receive, *arguments)
         return
     message = decode_message(frame)
     if world.trace is not None:
