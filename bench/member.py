@@ -1,6 +1,7 @@
-"""What a member costs the loop: puts in batches, and reads, with an instant log in memory.
+"""What a server costs the loop: puts in batches, and reads, with an instant log in memory.
 
-The backend is a real LMDB in a temporary directory. Times are CPU time of this thread, so that a
+Requests are handed to the member, as services do it, or to the server, as an edge does. The
+backend is a real LMDB in a temporary directory. Times are CPU time of this thread, so that a
 busy machine does not count; every figure is the best and the median of several rounds.
 """
 
@@ -11,31 +12,47 @@ import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 from kvorum.api.codec import length_delimited
+from kvorum.api.errors import Status
 from kvorum.api.requests import parse_put, parse_range, parse_txn
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge.interface import Request
 from kvorum.files.real import RealFiles
 from kvorum.member import requests
 from kvorum.member.config import Seams
+from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
+from kvorum.rpc.services import Services
+from kvorum.server.server import Ended, Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from kvorum.wal import AppendLog
+from tests.server.seams import SETTINGS, NoPeers, RecordingEdge, RecordingLogger, run_job
 
 ROUNDS = 25
 REQUESTS = 4000
 KEYS = 4000
 VALUE = b"v" * 256
+METHODS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
+PUT = "/etcdserverpb.KV/Put"
+RANGE = "/etcdserverpb.KV/Range"
+
+
+class UnreadEdge(RecordingEdge):
+    """Keeps no answers."""
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """Take answers."""
 
 
 class Machine:
-    """A member whose log is durable at once."""
+    """A server whose log is durable at once."""
 
     def __init__(self, directory: str) -> None:
         self.files = RealFiles()
@@ -53,39 +70,50 @@ class Machine:
             unix_seconds=1.7e9,
         )
         self.member: Member = open_member(config, seams)
+        self.server = Server(
+            self.member,
+            UnreadEdge(),
+            NoPeers(self.member),
+            RecordingLogger(),
+            SETTINGS,
+        )
         self.log_bytes = 0
         self.flush_seconds = 0.0
         while not self.member.is_published:
             self.turn()
-            self.member.tick(time.monotonic())
 
-    def turn(self) -> int:
-        """Take turns until nothing is left; return how many answers came."""
-        member = self.member
-        answers = 0
-        more = True
-        while more:
-            now = time.monotonic()
-            more = member.turn(now, now + 0.005)
-            answers += len(member.out.take_replies())
-            for job in member.out.take_jobs():
-                more = True
-                self.run(job)
-        return answers
+    def turn(self, requests: Sequence[Request] = ()) -> None:
+        """Take turns until nothing is left."""
+        server = self.server
+        server.turn(time.monotonic(), requests, [], (), ())
+        while True:
+            while jobs := server.take_jobs():
+                server.resume_turn(time.monotonic(), [self.run(job) for job in jobs])
+            if not server.is_busy:
+                return
+            server.turn(time.monotonic(), (), [], (), ())
 
-    def run(self, job: object) -> None:
+    def run(self, job: Job) -> Ended:
         """Run a job; an append costs nothing here."""
-        work = job.work  # type: ignore[attr-defined]
-        result: object = None
-        if isinstance(work, AppendLog):
-            self.log_bytes += len(work.data)
-        else:
-            began = time.process_time()
-            result = job.run(self.files, self.environments)  # type: ignore[attr-defined]
-            self.flush_seconds += time.process_time() - began
-        self.member.completed(job, result)  # type: ignore[arg-type]
-        for each in self.member.out.take_jobs():
-            self.run(each)
+        if isinstance(job.work, AppendLog):
+            self.log_bytes += len(job.work.data)
+            return job, None, None
+        began = time.process_time()
+        ended = run_job(job, self.files, self.environments)
+        self.flush_seconds += time.process_time() - began
+        return ended
+
+
+def calls(machine: Machine, path: str, bodies: list[bytes], batch: int) -> None:
+    """Make calls in batches, as the edge hands them to the server."""
+    number = METHODS[path]
+    for start in range(0, len(bodies), batch):
+        machine.turn(
+            [
+                (call, number, body, None)
+                for call, body in enumerate(bodies[start : start + batch], start)
+            ]
+        )
 
 
 def puts(machine: Machine, bodies: list[bytes], batch: int) -> None:
@@ -183,6 +211,20 @@ def main() -> None:
                 REQUESTS,
                 lambda linear=linearizable: reads(machine, points, 200, linearizable=linear),  # type: ignore[misc]
             )
+        for batch in (200, 1):
+            some = bodies[: REQUESTS // 10] if batch == 1 else bodies
+            measure(
+                f"put, as received, batches of {batch}",
+                machine,
+                len(some),
+                lambda some=some, batch=batch: calls(machine, PUT, some, batch),  # type: ignore[misc]
+            )
+        measure(
+            "read, as received, batches of 200",
+            machine,
+            REQUESTS,
+            lambda: calls(machine, RANGE, points, 200),
+        )
 
 
 if __name__ == "__main__":

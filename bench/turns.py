@@ -1,6 +1,6 @@
-"""How long the loop is held: the longest single call into a member, for the longest requests.
+"""How long the loop is held: the longest single call into a server, for the longest requests.
 
-Two members in one thread, with real LMDB in a temporary directory and logs that are durable at
+Two servers in one thread, with real LMDB in a temporary directory and logs that are durable at
 once. Jobs are not counted, unless the loop would wait for them. Times are CPU time of this thread,
 so that a busy machine does not matter. Peers hear nothing while a call lasts, so none may take
 nearly as long as a heartbeat, and a turn is meant to end after five milliseconds.
@@ -12,7 +12,7 @@ import logging
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -32,22 +32,31 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.requests import decode_txn, parse_put
 from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge.interface import EventKind
+from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
 from kvorum.files.real import RealFiles
 from kvorum.member import requests
 from kvorum.member.config import Seams
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
+from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.recovery import open_member
 from kvorum.raft.messages import Message
 from kvorum.rpc.services import Services
+from kvorum.server.server import Ended, Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
-from kvorum.snap import ReceivedDatabase
 from kvorum.wal import AppendLog
+from tests.server.seams import (
+    LINK,
+    SETTINGS,
+    LoopPeers,
+    RecordingEdge,
+    RecordingLogger,
+    run_job,
+    store_image,
+)
 
-TURN_SECONDS = 0.005
 BATCH = 200
 URLS = {"m0": ("http://m0:2380",), "m1": ("http://m1:2380",)}
 METHODS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
@@ -69,36 +78,15 @@ class Longest:
             self.calls[name] = max(took, self.calls.get(name, 0.0))
 
 
-class Output:
-    """An edge that keeps answers and takes every stream's messages at once."""
+class Output(RecordingEdge):
+    """An edge that keeps answers, and nothing of what streams are sent."""
 
-    def __init__(self) -> None:
-        self.replies: dict[int, Any] = {}
-        self.finished: dict[int, Any] = {}
-        self.sent = 0
-
-    def reply(self, batch: Any) -> None:
-        """Take answers."""
-        self.replies.update(batch)
-
-    def send(self, batch: Any) -> None:
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Take messages of streams."""
-        self.sent += sum(len(message) for _, message in batch)
-
-    def finish(self, call: int, status: Any, trailers: Any = ()) -> None:  # noqa: ARG002
-        """Take the end of a stream."""
-        self.finished[call] = status
-
-    def pending_bytes(self, call: int) -> int:  # noqa: ARG002
-        """Return 0: nothing waits."""
-        return 0
-
-    def mark_waiting(self, call: int) -> None:
-        """Do nothing."""
 
 
 class Machine:
-    """A member, its services, and its jobs."""
+    """A server and its jobs."""
 
     def __init__(self, cluster: "Pair", name: str, directory: str) -> None:
         Path(directory).mkdir()
@@ -128,89 +116,91 @@ class Machine:
         self.longest = Longest()
         self.member: Member = open_member(config, seams)
         self.edge = Output()
-        self.services = Services(self.member, self.edge)
+        peers = LoopPeers(self.member, cluster)
+        self.server = Server(self.member, self.edge, peers, RecordingLogger(), SETTINGS)
         self.jobs: deque[Job] = deque()
+        self.requests: list[Request] = []
+        self.events: list[Event] = []
         self.calls = 0
 
     def turn(self) -> bool:
-        """Take a turn and run one waiting job; return whether there is more."""
-        member, timed = self.member, self.longest.timed
-        now = time.monotonic()
-        more = bool(timed("turn", member.turn, now, now + TURN_SECONDS))
-        timed("deliver", self.services.deliver, now)
-        for message in member.out.take_messages():
-            more = True
-            self.cluster.messages.append((message, None))
-        for transfer in member.out.take_snapshots():
-            image = read_file(self.files, transfer.path)
-            self.cluster.messages.append((transfer.message, image))
-            member.snapshot_sent(transfer, failed=False)
-        self.jobs.extend(member.out.take_jobs())
-        if self.jobs:
-            more = True
-            self._run(self.jobs.popleft())
-            self.jobs.extend(member.out.take_jobs())
-        return more
+        """Take a turn, run a job of those that wait; return whether there is more."""
+        server, timed = self.server, self.longest.timed
+        requests, events = self.requests, self.events
+        if min(server.room) > 0:
+            self.requests, self.events = [], []
+        else:
+            requests, events = [], []
+        timed("turn", server.turn, time.monotonic(), requests, events, (), ())
+        self.jobs.extend(server.take_jobs())
+        if not self.jobs:
+            return server.is_busy
+        job = self.jobs.popleft()
+        ended = self._run(job)
+        name = f"turn after {type(job.work).__name__}"
+        timed(name, server.resume_turn, time.monotonic(), [ended])
+        self.jobs.extend(server.take_jobs())
+        return True
 
-    def _run(self, job: Job) -> None:
-        timed = self.longest.timed
-        result: object = None
-        if not isinstance(job.work, AppendLog):
-            name = type(job.work).__name__
-            if job.is_awaited:
-                result = timed(f"awaited {name}", job.run, self.files, self.environments)
-            else:
-                result = job.run(self.files, self.environments)
-        timed(f"after {type(job.work).__name__}", self.member.completed, job, result)
-
-    def receive(self, message: Message, image: bytes | None) -> None:
-        """Take a message, after its file."""
-        if image is not None:
-            assert message.snapshot is not None
-            received = ReceivedDatabase(
-                self.files, self.member.snap_directory, message.snapshot.index
-            )
-            received.write(image)
-            received.finish()
-        self.longest.timed("receive", self.member.receive, message)
+    def _run(self, job: Job) -> Ended:
+        if isinstance(job.work, AppendLog):
+            return job, None, None
+        if job.is_awaited:
+            name = f"awaited {type(job.work).__name__}"
+            ended: Ended = self.longest.timed(name, run_job, job, self.files, self.environments)
+            return ended
+        return run_job(job, self.files, self.environments)
 
     def begin(self, path: str, request: Any) -> int:
-        """Begin a call."""
+        """Begin a call, which the next turn serves."""
         self.calls += 1
         number = METHODS[path]
         payload = request if isinstance(request, bytes) else request.SerializeToString()
         if dict(Services.METHODS)[path]:
-            opened = (EventKind.OPENED, self.calls, (number, None))
-            sent = (EventKind.MESSAGE, self.calls, payload)
-            self.longest.timed("serve", self.services.serve, [], [opened, sent])
+            self.events.append((EventKind.OPENED, self.calls, (number, None)))
+            self.events.append((EventKind.MESSAGE, self.calls, payload))
         else:
-            asked = [(self.calls, number, payload, None)]
-            self.longest.timed("serve", self.services.serve, asked, [])
+            self.requests.append((self.calls, number, payload, None))
         return self.calls
 
 
 class Pair:
-    """Two members, and the messages between them."""
+    """Two servers, and what is on its way between them."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.messages: deque[tuple[Message, bytes | None]] = deque()
+        self.messages: list[Message] = []
+        self.transfers: list[tuple[Member, SnapshotTransfer]] = []
         self.machines = [Machine(self, name, f"{directory}/{name}") for name in URLS]
-        self._tick_at = 0.0
+
+    def send(self, sender: Member, message: Message) -> None:
+        """Put a message on its way."""
+        del sender
+        self.messages.append(message)
+
+    def send_snapshot(self, sender: Member, transfer: SnapshotTransfer) -> None:
+        """Put a snapshot on its way."""
+        self.transfers.append((sender, transfer))
+
+    def ask(self, asking: Member, question: Question) -> None:
+        """Let nobody answer."""
+        asking.told(question.number, None)
 
     def step(self) -> bool:
-        """Let both take a turn; return whether there is more."""
-        now = time.monotonic()
-        if now >= self._tick_at:
-            self._tick_at = now + 0.1
-            for machine in self.machines:
-                machine.member.tick(now)
+        """Let everybody take a turn; return whether there is more."""
         turns = [machine.turn() for machine in self.machines]
+        messages, self.messages = self.messages, []
+        transfers, self.transfers = self.transfers, []
         by_id = {machine.member.id: machine for machine in self.machines}
-        while self.messages:
-            message, image = self.messages.popleft()
-            by_id[message.to].receive(message, image)
-        return any(turns)
+        for sender, transfer in transfers:
+            message = transfer.message
+            image = read_file(sender.seams.files, transfer.path)
+            store_image(by_id[message.to].member, message, image)
+            sender.snapshot_sent(transfer, failed=False)
+            messages.append(message)
+        for message in messages:
+            by_id[message.to].events.append((EventKind.MESSAGE, LINK, message))
+        return any(turns) or bool(messages)
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Take turns until a condition holds."""
@@ -355,6 +345,8 @@ def install(pair: Pair) -> None:
     place = next(each for each, machine in enumerate(pair.machines) if machine is not leader)
     name = pair.machines[place].member.config.name
     behind = pair.machines[place] = Machine(pair, name, f"{pair.directory}/{name}-again")
+    # What the one before has acknowledged counts no more.
+    leader.events.clear()
     storage, member = leader.member.storage, leader.member
     storage.create_snapshot(member.applied, member.conf_state, b"")
     storage.compact(member.applied)

@@ -19,6 +19,7 @@ from kvorum.mvcc.hashes import HashRows
 from kvorum.mvcc.store import Store
 from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import ConfState, Message, MessageType
+from kvorum.raft.states import Role
 from kvorum.rpc.services import Services
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
@@ -347,7 +348,8 @@ class Cluster:
         if member.committed > machine.seen_committed:
             self._look_at_log(machine, member)
         self._look_at_configuration(machine, member)
-        if member.is_leader:
+        # A turn that is looked at half-way may know of a step down that its member does not.
+        if member.is_leader and member.node.raft.role == Role.LEADER:
             if term not in self.leaders:
                 self._look_at_leader(machine, member)
             known = self.leaders.setdefault(term, machine.number)

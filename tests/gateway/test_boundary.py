@@ -4,33 +4,20 @@ from typing import Any, cast
 
 import pytest
 
-from kvorum.edge import Edge, EventKind, Headers
-from kvorum.gateway.http import Endpoint, HttpFront, HttpRequest
+from kvorum.edge import EventKind
+from kvorum.gateway.http import Endpoint, HttpRequest
 from kvorum.member.waits import Steps
 from tests.rpc.harness import Harness
 
 
-class Answers:
-    """The part of an edge that answers; each call once."""
-
-    def __init__(self) -> None:
-        self.statuses: dict[int, int] = {}
-
-    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
-        del headers, body
-        assert call not in self.statuses
-        self.statuses[call] = status
-
-
 class Place:
-    """A member, and a front with endpoints that fail."""
+    """A server with endpoints that fail."""
 
     def __init__(self) -> None:
         self.harness = Harness()
         self.member = self.harness.member
-        self.answers = Answers()
         self.cancelled: list[int] = []
-        self.front = HttpFront(cast(Edge, self.answers), ["*"], ["*"], self.member.boundary)
+        self.front = self.harness.server.front
         for name in ("slips", "slips_after_a_while", "slips_when_kept", "damaged", "well"):
             self.front.add(f"/{name}", Endpoint(getattr(self, f"_{name}")))
 
@@ -56,9 +43,9 @@ class Place:
         self.member.store.readable(cast(Any, "no revision"))
 
     def ask(self, call: int, target: str) -> int:
-        self.front.handle(EventKind.HTTP_OPENED, call, (0, "GET", target, [("host", "a")]))
-        self.harness.settle()
-        return self.answers.statuses[call]
+        self.harness.happen((EventKind.HTTP_OPENED, call, (0, "GET", target, [("host", "a")])))
+        status, _ = self.harness.edge.responses[call]
+        return status
 
 
 @pytest.fixture

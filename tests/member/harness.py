@@ -1,4 +1,4 @@
-"""Members in one thread: virtual time, memory disks, messages handed over by a loop.
+"""Servers in one thread: virtual time, memory disks, messages handed over by a loop.
 
 No faults but those a test asks for: a link can be cut, a job can be held or fail, and a member
 can lose its power or be killed between any two calls of its disk.
@@ -7,7 +7,9 @@ can lose its power or be killed between any two calls of its disk.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from math import inf, nextafter
 from random import Random
 from typing import Any
 
@@ -20,13 +22,14 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.requests import decode_delete_range, decode_put, decode_range, decode_txn
 from kvorum.backend.memory import MemoryEnvironments
+from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
 from kvorum.files.memory import MemoryFiles
 from kvorum.member import requests
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
-from kvorum.member.outbox import Question
+from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.questions import allowed_method, answer, meaning
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
@@ -34,16 +37,26 @@ from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Steps
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message, encode_message
+from kvorum.server.ending import Phase
+from kvorum.server.server import Ended, Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
-from kvorum.snap import ReceivedDatabase
+from tests.server.seams import (
+    LINK,
+    SETTINGS,
+    LoopPeers,
+    RecordingEdge,
+    RecordingLogger,
+    run_job,
+    store_image,
+)
 
 HEARTBEAT_SECONDS = 0.1
 SEGMENT_BYTES = 64 * 1024
 
 
 class Machine:
-    """One member with its disk, and the jobs that run on it."""
+    """One server with its disk, and the jobs that run on it."""
 
     def __init__(self, cluster: "Cluster", name: str, config: MemberConfig) -> None:
         self.cluster = cluster
@@ -54,8 +67,14 @@ class Machine:
         self.files.sync_directory("/")
         self.environments = MemoryEnvironments(self.files)
         self.member: Member | None = None
-        self.replies: dict[int, bytes | Status] = {}
-        self.sends: list[tuple[int, bytes]] = []
+        self.server: Server
+        self.edge = RecordingEdge()
+        self.logger = RecordingLogger()
+        self.settings = replace(SETTINGS, advance_ticks=False)
+        # What the next turn is given.
+        self.requests: list[Request] = []
+        self.events: list[Event] = []
+        self.ended: list[Ended] = []
         self.held: set[Place] = set()
         self.jobs: dict[Place, deque[Job]] = {place: deque() for place in Place}
         self.jobs_run: list[Job] = []
@@ -77,6 +96,16 @@ class Machine:
         assert self.member is not None, f"{self.name} does not run"
         return self.member
 
+    @property
+    def replies(self) -> dict[int, bytes | Status]:
+        """The answers to calls that have ended."""
+        return self.edge.replies
+
+    @property
+    def sends(self) -> list[tuple[int, bytes]]:
+        """What was sent on streams."""
+        return self.edge.sends
+
     def start(self) -> Member:
         self.starts += 1
         seams = Seams(
@@ -89,7 +118,11 @@ class Machine:
             unix_seconds=1_700_000_000.0 + self.cluster.now,
         )
         self.jobs = {place: deque() for place in Place}
+        self.requests, self.events, self.ended = [], [], []
+        self.edge.is_draining = False
         self.member = open_member(self.config, seams)
+        self.peers = LoopPeers(self.member, self.cluster)
+        self.server = Server(self.member, self.edge, self.peers, self.logger, self.settings)
         return self.member
 
     def kill(self) -> None:
@@ -106,30 +139,19 @@ class Machine:
         self.files = files
 
     def turn(self) -> bool:
-        """Take one turn and do everything that comes out of it; return whether there was
-        anything."""
-        member = self.running
-        cluster = self.cluster
-        is_active = member.turn(self.now, cluster.deadline() - self.asleep)
-        out = member.out
-        is_active |= any((out.replies, out.sends, out.messages, out.snapshots, out.questions))
-        is_active |= any(job.place not in self.held for job in out.jobs)
-        for call, result in member.out.take_replies():
-            assert call not in self.replies, f"call {call} was answered twice"
-            self.replies[call] = result
-        self.sends += member.out.take_sends()
-        for message in member.out.take_messages():
-            cluster.send(self.name, message)
-        for transfer in member.out.take_snapshots():
-            image = read_file(self.files, transfer.path)
-            is_sent = cluster.send(self.name, transfer.message, image)
-            member.snapshot_sent(transfer, failed=not is_sent)
-        for question in member.out.take_questions():
-            cluster.ask(self, question)
-        for job in member.out.take_jobs():
+        """Take one turn and run its jobs, which end in the next; tell whether there is more."""
+        server, said = self.server, self.peers.said
+        requests, events, ended = self.requests, self.events, self.ended
+        self.requests, self.events, self.ended = [], [], []
+        with self.cluster.turning():
+            server.turn(self.now, requests, events, (), ended)
+        for job in server.take_jobs():
             self.jobs[job.place].append(job)
         self.run_jobs()
-        return is_active
+        if server.phase is Phase.ENDED:
+            self.member = None
+            return False
+        return server.is_busy or self.peers.said > said or bool(self.ended)
 
     def run_jobs(self) -> None:
         for place, waiting in self.jobs.items():
@@ -137,18 +159,12 @@ class Machine:
                 self.run_job(waiting.popleft())
 
     def run_job(self, job: Job) -> None:
-        member = self.running
         if self.on_job is not None:
             self.on_job(job)
-        try:
-            result = job.run(self.files, self.environments)
-        except Exception as error:
-            member.failed(job, error)
-        else:
+        ended = run_job(job, self.files, self.environments)
+        self.ended.append(ended)
+        if ended[2] is None:
             self.jobs_run.append(job)
-            member.completed(job, result)
-        for each in member.out.take_jobs():
-            self.jobs[each.place].append(each)
 
     # Requests, as a front makes them.
 
@@ -195,11 +211,11 @@ class Cluster:
 
     def __init__(self, size: int, **options: Any) -> None:
         self.now = 0.0
-        self._next_tick = HEARTBEAT_SECONDS
         self._calls = 0
         self.cut: set[tuple[str, str]] = set()
         self.slices = 0  # how often a turn may look at the clock; 0: as often as it likes
         self._looks = 0
+        self._is_turning = False
         urls = {f"m{each}": (f"http://m{each}:2380",) for each in range(size)}
         self.options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES} | options
         self.machines = {
@@ -229,51 +245,60 @@ class Cluster:
         return self._calls
 
     def clock(self) -> float:
-        """Return the time, which passes only by being read; a budget of reads ends a turn."""
+        """Tell the time. In a turn it passes by being looked at, and a budget of looks ends it."""
+        if not self._is_turning:
+            return self.now
         self._looks += 1
-        if self.slices and self._looks >= self.slices:
-            return self.now + 1.0
-        return self.now + self._looks * 1e-6
+        passed = self._looks * 1e-6
+        if self.slices:
+            passed += self._looks // self.slices
+        return self.now + passed
 
-    def deadline(self) -> float:
-        self._looks = 0
-        return self.now + 0.005
+    @contextmanager
+    def turning(self) -> Iterator[None]:
+        """Let time pass by looks at the clock."""
+        self._looks, self._is_turning = 0, True
+        try:
+            yield
+        finally:
+            self._is_turning = False
 
     # The network.
 
-    def send(self, sender: str, message: Message, image: bytes | None = None) -> bool:
-        """Send a message; return whether there is a link."""
+    def send(self, sender: Member, message: Message, image: bytes | None = None) -> bool:
+        """Put a message on its way; tell whether there is a link."""
         for machine in self:
             if machine.running.id == message.to:
-                if (sender, machine.name) in self.cut:
+                name = self._machine(sender).name
+                if (name, machine.name) in self.cut:
                     return False
-                data = encode_message(message)
-                self.messages.append((sender, machine.name, data, image))
+                self.messages.append((name, machine.name, encode_message(message), image))
                 return True
         return False
 
+    def send_snapshot(self, sender: Member, transfer: SnapshotTransfer) -> None:
+        """Put a snapshot and its file on their way."""
+        image = read_file(sender.seams.files, transfer.path)
+        is_sent = self.send(sender, transfer.message, image)
+        sender.snapshot_sent(transfer, failed=not is_sent)
+
     def deliver(self) -> None:
+        """Let what is on its way arrive: members take it in their next turns."""
         while self.messages:
             sent = self.messages.popleft()
             _, name, data, image = sent
             machine = self.machines[name]
-            if machine.member is None:
-                continue
             if machine.is_paused:
                 machine.unread.append(sent)
-                continue
-            message = decode_message(data)
-            if image is not None:
-                assert message.snapshot is not None
-                snap = f"{machine.config.directory}/snap"
-                received = ReceivedDatabase(machine.files, snap, message.snapshot.index)
-                received.write(image)
-                received.finish()
-            machine.running.receive(message)
+            elif machine.member is not None:
+                message = decode_message(data)
+                if image is not None:
+                    store_image(machine.member, message, image)
+                machine.events.append((EventKind.MESSAGE, LINK, message))
 
-    def ask(self, machine: Machine, question: Question) -> None:
+    def ask(self, asking: Member, question: Question) -> None:
         """Carry a question and its answer, as a transport does."""
-        asking = machine.running
+        machine = self._machine(asking)
         peer = next((each for each in self if each.running.id == question.peer), None)
         if peer is None or peer.is_paused or self.is_cut(machine, peer):
             asking.told(question.number, None)
@@ -289,6 +314,9 @@ class Cluster:
             return None
 
         peer.running.start(None, serve())
+
+    def _machine(self, member: Member) -> Machine:
+        return next(each for each in self if each.member is member)
 
     def is_cut(self, one: Machine, other: Machine) -> bool:
         """Return whether a question or its answer would be lost."""
@@ -324,16 +352,22 @@ class Cluster:
         raise AssertionError("the members do not come to rest")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, tick by tick."""
+        """Let time pass, from one moment at which a server wants to be woken to the next."""
+        self.settle()
         end = self.now + seconds
-        while self._next_tick <= end + 1e-9:
-            self.now = self._next_tick
-            self._next_tick += HEARTBEAT_SECONDS
-            for machine in self.awake():
-                machine.running.tick(machine.now)
+        idle = 0
+        while (moment := self._next_moment()) <= end + 1e-9:
+            idle = idle + 1 if moment - self.now < 1e-9 else 0
+            assert idle < 10, "a server is woken for nothing"
+            self.now = moment
             self.settle()
         self.now = max(self.now, end)
         self.settle()
+
+    def _next_moment(self) -> float:
+        wakes = [each.server.wake_at(each.now) + each.asleep for each in self.awake()]
+        # The clock of a machine that was suspended is rounded.
+        return max(min(wakes, default=inf), nextafter(self.now, inf))
 
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
         """Let time pass until a condition holds; return its result."""

@@ -14,9 +14,10 @@ from kvorum.member.leases import try_renew
 from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
+from kvorum.raft.wire import decode_message
 from kvorum.snap.format import decode
 from tests.member.changes import added, change, removed
-from tests.member.harness import Cluster, Machine, equal
+from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine, equal
 
 LEARNER = 99
 PROMOTION = ConfChange(ChangeType.ADD_NODE, LEARNER, encode_promotion(LEARNER))
@@ -55,7 +56,7 @@ def behind_a_change() -> tuple[Cluster, Machine, Machine]:
     cluster.wake(late)
     # One look at the clock ends a turn, and with it applying.
     cluster.slices = 1
-    leader.running.tick(cluster.now)
+    cluster.now += HEARTBEAT_SECONDS
     for _ in range(100):
         if late.running.node.raft.log.unstable.snapshot is not None:
             break
@@ -239,7 +240,6 @@ def test_a_snap_file_lists_the_members_of_its_index() -> None:
 def test_a_snapshot_that_is_sent_lists_the_members_of_its_image(has_changed_before: bool) -> None:
     cluster = Cluster(3, snapshot_entries=50, catch_up_entries=10)
     leader, late = cluster.leader(), cluster.follower()
-    member = leader.running
     cluster.wait(lambda: all(each.running.is_published for each in cluster))
     cluster.isolate(late)
     for number in range(200):
@@ -259,9 +259,10 @@ def test_a_snapshot_that_is_sent_lists_the_members_of_its_image(has_changed_befo
     cluster.pass_time(1.0)
     if has_changed_before:
         facts = jobs[0].run(leader.files, leader.environments)
-    member.completed(jobs.popleft(), facts)
-    (transfer,) = member.out.snapshots
-    snapshot = transfer.message.snapshot
+    leader.ended.append((jobs.popleft(), facts, None))
+    leader.turn()
+    (sent,) = [data for _, _, data, image in cluster.messages if image is not None]
+    snapshot = decode_message(sent).snapshot
     assert snapshot is not None
     assert members_in(snapshot.data) == {*snapshot.conf_state.voters, *snapshot.conf_state.learners}
     assert (LEARNER in members_in(snapshot.data)) is has_changed_before

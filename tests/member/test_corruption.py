@@ -15,6 +15,7 @@ from kvorum.member.alarms import Alarm, AlarmType
 from kvorum.member.corruption import ATTEMPTS_MAX, _difference
 from kvorum.member.errors import MemberStopped
 from kvorum.member.hashing import Hashed, hash_kv
+from kvorum.member.member import Member
 from kvorum.member.waits import Steps
 from kvorum.mvcc.hashes import HashKV
 from kvorum.mvcc.keyvalue import key_of
@@ -110,13 +111,13 @@ def test_only_the_leader_compares() -> None:
     asked = []
     ask = cluster.ask
 
-    def noted(machine: Machine, question: Any) -> None:
-        asked.append(machine)
-        ask(machine, question)
+    def noted(asking: Member, question: Any) -> None:
+        asked.append(asking)
+        ask(asking, question)
 
     cluster.ask = noted  # type: ignore[method-assign]
     cluster.wait(lambda: accused(cluster), 10.0)
-    assert set(asked) == {cluster.leader()}
+    assert set(asked) == {cluster.leader().running}
 
 
 def test_no_check_unless_asked_for() -> None:
@@ -208,7 +209,7 @@ def test_a_member_whose_peers_do_not_answer_starts() -> None:
     victim = others(cluster)[0]
     corrupt(victim)
     cluster.pass_time(1.0)
-    cluster.ask = lambda machine, question: machine.running.told(question.number, None)  # type: ignore[method-assign]
+    cluster.ask = lambda asking, question: asking.told(question.number, None)  # type: ignore[method-assign]
     restart(victim)
     cluster.wait(lambda: victim.running.is_published)
 
@@ -290,9 +291,9 @@ def test_a_member_without_the_hash_is_not_asked_for_ever() -> None:
     asked: list[int] = []
     ask = cluster.ask
 
-    def noted(machine: Machine, question: Any) -> None:
+    def noted(asking: Member, question: Any) -> None:
         asked.append(question.peer)
-        ask(machine, question)
+        ask(asking, question)
 
     cluster.ask = noted  # type: ignore[method-assign]
     cluster.pass_time(100.0)
@@ -312,7 +313,7 @@ def test_peers_that_cannot_tell_are_no_reason_to_worry(
     """They have no such endpoint, or keep no hashes, as older members."""
     caplog.set_level(logging.INFO)
     cluster = filled(size, **COMPACT)
-    cluster.ask = lambda machine, question: machine.running.told(question.number, said)  # type: ignore[method-assign]
+    cluster.ask = lambda asking, question: asking.told(question.number, said)  # type: ignore[method-assign]
     for round_ in range(4):
         compact(cluster, 12 + 5 * round_)
         cluster.pass_time(40.0)

@@ -111,8 +111,8 @@ def test_each_step_of_a_received_snapshot_waits_for_the_one_before() -> None:
     while not isinstance(waiting[0].work, WriteSnap):
         machine.run_job(waiting.popleft())
     for expected in (WriteSnap, AppendLog, AppendLog):
-        assert not machine.running.is_installing
         cluster.pass_time(0.5)
+        assert not machine.running.is_installing
         assert [type(job.work) for job in waiting] == [expected]
         machine.run_job(waiting.popleft())
     machine.turn()

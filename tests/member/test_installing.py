@@ -216,8 +216,6 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         late.is_paused = False
         while late.running.store is store:
             cluster.now += HEARTBEAT_SECONDS
-            for machine in cluster:
-                machine.running.tick(cluster.now)
             turn_once(cluster)
         cluster.slices = 0
         if begin is not observation and call is not None:

@@ -208,7 +208,7 @@ def test_a_log_that_cannot_be_written_stops_the_member(name: str) -> None:
         cluster.settle()
     assert call not in machine.replies
     with pytest.raises(MemberStopped, match="Input/output error"):
-        machine.running.turn(cluster.now, cluster.now)
+        machine.turn()
     with pytest.raises(MemberStopped, match="Input/output error"):
         machine.running.tick(cluster.now)
 
@@ -421,11 +421,9 @@ def test_a_clean_end_leaves_nothing_open() -> None:
     machine = cluster.leader()
     cluster.answer(machine, machine.put(b"key", b"value"))
     member = machine.running
-    member.close()
-    for job in member.out.take_jobs():
-        machine.jobs[job.place].append(job)
-    while not member.is_closed:
-        machine.run_jobs()
+    machine.server.drain(cluster.now)
+    cluster.wait(lambda: machine.member is None)
+    assert member.is_closed
     assert machine.files.open_descriptors() == 0
     machine.kill()
     assert machine.start().applied == member.applied, "not everything was flushed"

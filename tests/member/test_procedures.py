@@ -10,6 +10,7 @@ from kvorum.files import Files
 from kvorum.member import requests
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
+from kvorum.member.outbox import Question
 from kvorum.member.waits import (
     AppliedTo,
     AskLeader,
@@ -165,7 +166,7 @@ def test_a_mistake_in_a_procedure_ends_its_call_and_stops_the_member_without_one
         cluster.settle()
 
 
-def test_the_leader_is_asked_and_awaited() -> None:
+def test_the_leader_is_asked_and_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(3)
     follower = cluster.follower()
     member = follower.running
@@ -176,9 +177,12 @@ def test_the_leader_is_asked_and_awaited() -> None:
         answers.append((yield LeaderKnown(member.now)))
         return b"end"
 
-    call = follower.start_steps(steps())
-    member.turn(cluster.now, cluster.deadline())
-    (question,) = member.out.take_questions()
+    asked: list[Question] = []
+    with monkeypatch.context() as planted:
+        planted.setattr(cluster, "ask", lambda _asking, question: asked.append(question))
+        call = follower.start_steps(steps())
+        follower.turn()
+    (question,) = asked
     assert (question.peer, question.path, question.body) == (member.leader, "/path", b"body")
     member.told(question.number, b"answer")
     cluster.success(follower, call)

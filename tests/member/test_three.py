@@ -52,7 +52,7 @@ def test_reads_that_wait_share_one_round() -> None:
     leader = cluster.leader()
     cluster.success(leader, leader.put(b"key", b"value"))
     calls = [leader.range(b"key") for _ in range(50)]
-    leader.running.turn(cluster.now, cluster.deadline())
+    leader.turn()
     assert len(leader.running.node.raft.read_only.unconfirmed) == 1
     for call in calls:
         assert RangeResponse.FromString(cluster.success(leader, call)).count == 1
@@ -506,11 +506,9 @@ def test_one_acknowledgement_stands_for_those_before_it() -> None:
         cluster.success(leader, leader.put(b"%d" % number))
     sent = len(appends(follower))
     assert sent >= 20
-    follower.is_paused = False
-    for _, _, data, _ in follower.unread:
-        follower.running.receive(decode_message(data))
-    follower.unread.clear()
     cluster.messages.clear()
+    cluster.wake(follower)
+    cluster.deliver()
     follower.turn()
     follower.turn()
     answers = [decode_message(data) for _, _, data, _ in cluster.messages]

@@ -221,8 +221,7 @@ def test_a_member_whose_address_was_stored_as_it_was_given(tmp_path: Path, url: 
 
     harness.member.start(None, steps())
     harness.until(lambda: harness.member.cluster.member(7) is not None)
-    harness.member.close()
-    harness.until(lambda: harness.member.is_closed)
+    harness.end()
     with running_kvorum(tmp_path) as server:
         check_serves(server, url)
     assert not [line for line in server.lines if "nobody foresaw" in line]

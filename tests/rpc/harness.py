@@ -1,13 +1,13 @@
-"""A whole member behind its services, in one thread and without a network.
+"""A whole server with one member, in one thread and without a network.
 
 Time stands still until it is told to pass. Jobs run where they are taken. Calls are made with
 messages or bytes; each is answered by the same code that serves the real edge.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import nextafter
 from typing import Any
 
 from google.protobuf.message import Message
@@ -16,54 +16,27 @@ from kvorum.api.descriptors import Method, methods
 from kvorum.api.errors import Status
 from kvorum.backend.environment import Environments
 from kvorum.backend.memory import MemoryEnvironments
-from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
+from kvorum.edge.interface import Event, EventKind, Metadata, Request
 from kvorum.files import Files
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import Seams
+from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
+from kvorum.net.interface import DialEvent
 from kvorum.rpc.services import Services
+from kvorum.server.ending import Phase
+from kvorum.server.interface import Peers
+from kvorum.server.server import Ended, Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
+from tests.server.seams import SETTINGS, NoPeers, RecordingEdge, RecordingLogger, run_job
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
 NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 TURNS_MAX = 10_000
 STEP_SECONDS = 0.01
-
-
-class RecordingEdge:
-    """Records what is sent and how calls end, by call."""
-
-    def __init__(self) -> None:
-        self.replies: dict[int, bytes | Status] = {}
-        self.sent: dict[int, list[bytes]] = {}
-        self.finished: dict[int, Status] = {}
-        self.waiting: set[int] = set()
-        self.pending: dict[int, int] = {}
-
-    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        for call, result in batch:
-            assert call not in self.replies, f"call {call} is answered twice"
-            self.replies[call] = result
-
-    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        for call, message in batch:
-            assert call not in self.finished, f"call {call} has ended"
-            self.sent.setdefault(call, []).append(message)
-            if call in self.pending:
-                self.pending[call] += len(message)
-
-    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
-        assert call not in self.finished, f"call {call} ends twice"
-        self.finished[call] = status
-
-    def pending_bytes(self, call: int) -> int:
-        """Bytes count as taken at once, unless the call is in `pending`."""
-        return self.pending.get(call, 0)
-
-    def mark_waiting(self, call: int) -> None:
-        self.waiting.add(call)
+TURN_SECONDS = 1.0
 
 
 class Stream:
@@ -108,6 +81,8 @@ class Harness:
         files: Files | None = None,
         environments: Environments | None = None,
         directory: str = "/data/member",
+        make_peers: Callable[[Member, RecordingEdge], Peers] | None = None,
+        on_tick: Callable[[bool], None] | None = None,
         **options: Any,
     ) -> None:
         if files is None:
@@ -124,7 +99,8 @@ class Harness:
         self._files = files
         self._environments = environments
         self.edge = RecordingEdge()
-        services = {name: options.pop(name) for name in ("operations_max",) if name in options}
+        self.logger = RecordingLogger()
+        settings = {name: options.pop(name) for name in ("operations_max",) if name in options}
         urls = ("http://127.0.0.1:2",)
         # Small, because a disk in memory is filled with zeros when a segment is prepared.
         options.setdefault("segment_bytes", 1 << 20)
@@ -140,55 +116,71 @@ class Harness:
             unix_seconds=1_700_000_000.0,
         )
         self.member: Member = open_member(config, seams)
-        self.services = Services(self.member, self.edge, **services)
+        peers = make_peers(self.member, self.edge) if make_peers else NoPeers(self.member)
+        self.server = Server(
+            self.member, self.edge, peers, self.logger, replace(SETTINGS, **settings), on_tick
+        )
+        self.server.turn_seconds = TURN_SECONDS
+        self.services = self.server.services
         self._calls = 0
-        self._jobs: deque[Any] = deque()
         self.until(lambda: self.member.is_leader and self.member.lessor.is_primary)
 
     # Time and turns.
 
     def _clock(self) -> float:
+        """Tell the time: it stands still in a turn, unless looks at the clock are counted."""
         self._looks += 1
-        return self.now + 1.0 if 0 < self.looks_max <= self._looks else self.now
+        turns = self._looks // self.looks_max if self.looks_max else 0
+        return self.now + turns * TURN_SECONDS
 
     def begin_turn(self) -> None:
         """Give a turn all its reads of the clock."""
         self._looks = 0
 
-    def turn(self) -> bool:
-        """Let the member work once at this moment; return whether there is more to do."""
+    def turn(
+        self,
+        requests: Sequence[Request] = (),
+        events: Sequence[Event] = (),
+        dialed: Sequence[DialEvent] = (),
+    ) -> bool:
+        """Hand in what arrived, and take one turn with its jobs; tell whether there is more."""
+        server = self.server
+        if server.phase is Phase.ENDED:
+            return False
+        assert not (requests or events) or min(server.room) > 0, "there is no room for more"
         self.begin_turn()
-        more = self.member.turn(self.now, self.now + 1.0)
-        self.services.deliver(self.now)
-        jobs = self.member.out.take_jobs()
-        for job in jobs:
-            try:
-                if isinstance(job.work, self.failing):
-                    raise OSError("the disk does not answer")
-                result = job.run(self._files, self._environments)
-            except Exception as error:
-                self.member.failed(job, error)
-            else:
-                self.member.completed(job, result)
-        return more or bool(jobs)
+        server.turn(self.now, requests, list(events), dialed, ())
+        while jobs := server.take_jobs():
+            ended = [self._run(job) for job in jobs]
+            self.begin_turn()
+            server.resume_turn(self.now, ended)
+        return server.is_busy
+
+    def _run(self, job: Job) -> Ended:
+        if isinstance(job.work, self.failing):
+            return job, None, OSError("the disk does not answer")
+        return run_job(job, self._files, self._environments)
 
     def settle(self) -> None:
-        """Let the member work until there is nothing to do at this moment."""
+        """Take turns until there is nothing to do at this moment."""
         for _ in range(TURNS_MAX):
             if not self.turn():
                 return
-        raise AssertionError(f"the member is not done after {TURNS_MAX} turns")
+        raise AssertionError(f"the server is not done after {TURNS_MAX} turns")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, in steps, with the ticks that belong to it."""
+        """Let time pass, from one moment at which the server wants to be woken to the next."""
+        self.settle()
         end = self.now + seconds
-        while self.now < end - 1e-9:
-            before = self.now
-            self.now = min(end, self.now + STEP_SECONDS)
-            heartbeat = self.member.config.heartbeat_seconds
-            if int(self.now / heartbeat) > int(before / heartbeat):
-                self.member.tick(self.now)
+        while self.now < end:
+            moment = max(self.server.wake_at(self.now), nextafter(self.now, end))
+            self.now = min(end, moment)
             self.settle()
+
+    def end(self) -> None:
+        """End cleanly."""
+        self.server.drain(self.now)
+        self.until(lambda: self.server.phase is Phase.ENDED)
 
     def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Let time pass until a condition holds."""
@@ -204,20 +196,17 @@ class Harness:
         """Send a unary request; return the call's number."""
         payload = request if isinstance(request, bytes) else request.SerializeToString()
         self._calls += 1
-        requests: list[Request] = [(self._calls, NUMBERS[path], payload, metadata)]
-        self.services.serve(requests, [])
-        self.settle()
+        self.arrive([(self._calls, NUMBERS[path], payload, metadata)])
         return self._calls
 
     def begin_all(self, path: str, payloads: list[bytes]) -> list[int]:
-        """Send many unary requests in one batch; return their numbers."""
+        """Send many unary requests in one batch, which take one turn; return their numbers."""
         first = self._calls + 1
         self._calls += len(payloads)
         calls = list(range(first, self._calls + 1))
         number = NUMBERS[path]
-        self.services.serve(
-            [(call, number, payload, None) for call, payload in zip(calls, payloads, strict=True)],
-            [],
+        self.turn(
+            [(call, number, payload, None) for call, payload in zip(calls, payloads, strict=True)]
         )
         return calls
 
@@ -244,9 +233,13 @@ class Harness:
         return stream
 
     def happen(self, event: Event) -> None:
-        """Give the services an event of the edge."""
-        self.services.serve([], [event])
-        self.settle()
+        """Let an event of the edge arrive, and settle."""
+        self.arrive((), [event])
+
+    def arrive(self, requests: Sequence[Request], events: Sequence[Event] = ()) -> None:
+        """Let a batch arrive, and settle."""
+        if self.turn(requests, events):
+            self.settle()
 
 
 def by_name(name: str) -> Method:

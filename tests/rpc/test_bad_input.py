@@ -92,8 +92,7 @@ def answer_all(harness: Harness, path: str, payloads: list[bytes]) -> int:
     if path in WAITING:
         harness.settle()
         waiting = [call for call in calls if call not in edge.replies]
-        harness.services.serve([], [(EventKind.ENDED, call, None) for call in waiting])
-        harness.settle()
+        harness.arrive((), [(EventKind.ENDED, call, None) for call in waiting])
         calls = [call for call in calls if call in edge.replies]
     else:
         waiting = []
@@ -107,18 +106,15 @@ def answer_all(harness: Harness, path: str, payloads: list[bytes]) -> int:
 
 @pytest.mark.parametrize("path", STREAMS)
 def test_random_messages(harness: Harness, path: str) -> None:
+    gone: list[Event] = []
     for call, payload in enumerate(strings(path), 1 << 40):
-        events: list[Event] = [
-            (EventKind.OPENED, call, (NUMBERS[path], None)),
-            (EventKind.MESSAGE, call, payload),
-        ]
-        harness.services.serve([], events)
-        harness.turn()
-        harness.services.serve([], [(EventKind.ENDED, call, None)])
+        opened = (EventKind.OPENED, call, (NUMBERS[path], None))
+        harness.turn((), [*gone, opened, (EventKind.MESSAGE, call, payload)])
+        gone = [(EventKind.ENDED, call, None)]
         status = harness.edge.finished.pop(call, None)
         sent = harness.edge.sent.pop(call, None)
         assert sent or status is None or status.code is not Code.OK
-    harness.settle()
+    harness.arrive((), gone)
     assert harness.member.hub.streams_open == 0
     check_alive(harness)
 

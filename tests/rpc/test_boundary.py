@@ -57,8 +57,7 @@ def test_a_slip_ends_its_call_alone(harness: Harness, caplog: pytest.LogCaptureF
     batch = [(901, NUMBERS[PUT], put, None), (902, NUMBERS[STATUS], b"\x1b[2Jsent\n", None)]
     batch.append((903, NUMBERS[PUT], put, None))
     with caplog.at_level(logging.ERROR):
-        harness.services.serve(batch, [])
-        harness.settle()
+        harness.arrive(batch)
     assert harness.edge.replies[902] == errors.INTERNAL
     for call in (901, 903):
         assert not isinstance(harness.edge.replies[call], Status)

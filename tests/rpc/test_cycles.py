@@ -73,7 +73,7 @@ def test_a_read_that_is_given_up_holds_no_compaction_back() -> None:
     harness.looks_max = 1
     request = pb.RangeRequest(key=b"0", range_end=b"9")
     received = (EventKind.MESSAGE, stream.call, request.SerializeToString())
-    harness.services.serve([], [received])
+    harness.turn((), [received])
     revision = harness.member.store.revision
     pins = harness.member.store._pins
     while not pins.is_held_below(revision + 1):

@@ -2,7 +2,7 @@
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.longreads import RUNNING_MAX
-from tests.rpc.harness import NUMBERS, Harness
+from tests.rpc.harness import Harness
 
 PATH = "/etcdserverpb.KV/Range"
 ALL = pb.RangeRequest(key=b"k", range_end=b"l", serializable=True)
@@ -10,11 +10,9 @@ ALL = pb.RangeRequest(key=b"k", range_end=b"l", serializable=True)
 
 def filled() -> Harness:
     harness = Harness()
-    for number in range(3000):
-        harness.services.serve(
-            [(number + 1, NUMBERS["/etcdserverpb.KV/Put"], put(number), None)], []
-        )
-    harness._calls = 3000
+    for start in range(0, 3000, 1000):
+        puts = [put(number) for number in range(start, start + 1000)]
+        harness.begin_all("/etcdserverpb.KV/Put", puts)
     harness.until(lambda: len(harness.edge.replies) == 3000)
     return harness
 

@@ -4,86 +4,16 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest
-from kvorum.edge.interface import EventKind, Metadata
-from kvorum.rpc.services import Services
-from tests.member.harness import Cluster, Machine
-from tests.rpc.harness import NUMBERS, RecordingEdge, by_name
+from kvorum.edge.interface import Metadata
+from tests.member.harness import Machine
+from tests.server.fronts import Fronts
 
 REQUIRES_LEADER: Metadata = {"hasleader": b"true"}
-
-
-class Front:
-    """The services of one machine. What the machine took from its member is given back first."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.edge = RecordingEdge()
-        self.services = Services(machine.running, self.edge)
-
-    def deliver(self) -> None:
-        machine, out = self.machine, self.machine.running.out
-        out.replies += machine.replies.items()
-        machine.replies.clear()
-        out.sends += machine.sends
-        machine.sends.clear()
-        self.services.deliver(machine.cluster.now)
-
-
-class Fronts(Cluster):
-    """Members that serve, and answer each other's questions."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.fronts = {machine.name: Front(machine) for machine in self}
-
-    def settle(self) -> None:
-        super().settle()
-        for front in self.fronts.values():
-            front.deliver()
-
-    def begin(
-        self, machine: Machine, name: str, request: Message, metadata: Metadata | None = None
-    ) -> int:
-        call = self.next_call()
-        number = NUMBERS[by_name(name).path]
-        services = self.fronts[machine.name].services
-        services.serve([(call, number, request.SerializeToString(), metadata)], [])
-        self.settle()
-        return call
-
-    def call(
-        self, machine: Machine, name: str, request: Message, metadata: Metadata | None = None
-    ) -> Any:
-        call = self.begin(machine, name, request, metadata)
-        edge = self.fronts[machine.name].edge
-        self.wait(lambda: call in edge.replies)
-        result = edge.replies[call]
-        return result if isinstance(result, Status) else by_name(name).response.FromString(result)
-
-    def open(self, machine: Machine, name: str, metadata: Metadata | None = None) -> int:
-        call = self.next_call()
-        opened = (EventKind.OPENED, call, (NUMBERS[by_name(name).path], metadata))
-        self.fronts[machine.name].services.serve([], [opened])
-        self.settle()
-        return call
-
-    def message(self, machine: Machine, call: int, request: Message) -> None:
-        event = (EventKind.MESSAGE, call, request.SerializeToString())
-        self.fronts[machine.name].services.serve([], [event])
-        self.settle()
-
-    def received(self, machine: Machine, name: str, call: int) -> list[Any]:
-        sent = self.fronts[machine.name].edge.sent.get(call, [])
-        return [by_name(name).response.FromString(each) for each in sent]
-
-    def finished(self, machine: Machine, call: int) -> Status | None:
-        return self.fronts[machine.name].edge.finished.get(call)
 
 
 @pytest.fixture
@@ -124,7 +54,7 @@ def test_watches_and_locks_at_a_follower(cluster: Fronts) -> None:
     first = cluster.call(leader, "Lock/Lock", LockRequest(name=b"l", lease=7))
     second = cluster.begin(follower, "Lock/Lock", LockRequest(name=b"l", lease=8))
     cluster.pass_time(1.0)
-    edge = cluster.fronts[follower.name].edge
+    edge = follower.edge
     assert second not in edge.replies
     cluster.call(follower, "KV/DeleteRange", pb.DeleteRangeRequest(key=first.key))
     cluster.wait(lambda: second in edge.replies)
@@ -242,7 +172,6 @@ def joined(cluster: Fronts, added: Any) -> Machine:
     machine = Machine(cluster, "m9", cluster.config("m9", joins=ids))
     cluster.machines["m9"] = machine
     machine.start()
-    cluster.fronts["m9"] = Front(machine)
     leader = cluster.leader()
     cluster.wait(lambda: machine.running.applied == leader.running.applied)
     assert machine.running.is_learner
@@ -294,7 +223,7 @@ def test_a_learner_is_promoted_through_a_follower(cluster: Fronts) -> None:
     # Who leads is asked, and nobody answers.
     cluster.cut = {(leader.name, follower.name)}
     call = cluster.begin(follower, "Cluster/MemberPromote", promote)
-    replies = cluster.fronts[follower.name].edge.replies
+    replies = follower.edge.replies
     cluster.wait(lambda: call in replies)
     assert replies[call] in (errors.TIMEOUT, errors.NO_LEADER)
     cluster.heal()
@@ -330,7 +259,7 @@ def test_a_cluster_whose_members_never_started_does_not_grow() -> None:
     assert not isinstance(added, Status)
     second = pb.MemberAddRequest(peerURLs=["http://m9:2380"])
     call = cluster.begin(alone, "Cluster/MemberAdd", second)
-    replies = cluster.fronts[alone.name].edge.replies
+    replies = alone.edge.replies
     assert replies[call] == errors.MEMBER_NOT_ENOUGH_STARTED
 
 

@@ -61,15 +61,12 @@ def test_a_kept_lease_lives(harness: Harness) -> None:
 def test_the_end_of_the_requests_waits_for_the_answers(harness: Harness) -> None:
     grant(harness, 7, 5)
     stream = harness.open("Lease/LeaseKeepAlive")
-    # What is not known at once takes a turn; what comes behind it waits.
+    # What is not known at once takes a while; what comes behind it waits.
     events: list[Event] = [
         (EventKind.MESSAGE, stream.call, pb.LeaseKeepAliveRequest(ID=lease).SerializeToString())
         for lease in (99, 7)
     ]
-    harness.services.serve([], [*events, (EventKind.HALF_CLOSED, stream.call, None)])
-    assert stream.received() == []
-    assert stream.status is None
-    harness.settle()
+    harness.arrive((), [*events, (EventKind.HALF_CLOSED, stream.call, None)])
     assert [(each.ID, each.TTL) for each in stream.received()] == [(99, 0), (7, 5)]
     assert stream.status == Status(Code.OK, "")
 
@@ -85,12 +82,13 @@ def test_a_client_that_takes_no_answers(harness: Harness) -> None:
 
 
 def test_a_client_that_does_not_wait_for_answers(harness: Harness) -> None:
-    stream = harness.open("Lease/LeaseKeepAlive")
     payload = pb.LeaseKeepAliveRequest(ID=99).SerializeToString()
-    for _ in range(WAITING_MAX + 1):
-        assert stream.status is None
-        harness.services.serve([], [(EventKind.MESSAGE, stream.call, payload)])
-    assert stream.status == errors.REQUEST_TOO_MANY_REQUESTS
+    patient, hasty = harness.open("Lease/LeaseKeepAlive"), harness.open("Lease/LeaseKeepAlive")
+    harness.arrive((), [(EventKind.MESSAGE, patient.call, payload)] * WAITING_MAX)
+    assert patient.status is None
+    assert len(patient.received()) == WAITING_MAX
+    harness.arrive((), [(EventKind.MESSAGE, hasty.call, payload)] * (WAITING_MAX + 1))
+    assert hasty.status == errors.REQUEST_TOO_MANY_REQUESTS
 
 
 # RangeStream.
@@ -251,6 +249,6 @@ def test_a_watch_that_is_cancelled_leaves_nothing(harness: Harness) -> None:
 def test_the_end_of_the_server_ends_streams(harness: Harness) -> None:
     names = ("Watch/Watch", "Lease/LeaseKeepAlive", "KV/RangeStream", "Election/Observe")
     streams = [harness.open(name) for name in names]
-    harness.services.stop()
+    harness.end()
     assert [stream.status for stream in streams] == [errors.STOPPED] * 4
     assert harness.member.hub.streams_open == 0

@@ -20,7 +20,7 @@ LOG = {"one log", "leaders have what is committed"}
 KNOWN = {
     "acknowledge_before_fsync": (0, {"one history", "acknowledged is durable", STOPPED, *LOG}),
     "lose_the_tail_of_the_log": (0, {"one history", "acknowledged is durable", STOPPED, *LOG}),
-    "apply_twice_after_restart": (0, {"one history", "applied once", STOPPED, STORM}),
+    "apply_twice_after_restart": (3, {"one history", "applied once", STOPPED, STORM}),
     "index_ahead_of_effects": (0, {"one history", "acknowledged is durable"}),
     "lose_an_event_at_catch_up": (0, {"watch: reliable", "watch: resumable"}),
     # A watcher that goes back to what it had may want what is compacted.

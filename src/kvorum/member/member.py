@@ -475,10 +475,12 @@ class Member:
         )
         if not self._has_campaigned and log.applied == log.committed:
             self._campaign_if_alone()
+            has_work = True
         self._watch(deadline)
         flushing.flush(self, now)
         self.backend.end_turn()
-        return has_work or self.hub.has_work
+        # What was watched may have woken a procedure.
+        return has_work or self.hub.has_work or bool(self.procedures.runnable)
 
     def _campaign_if_alone(self) -> None:
         """After the start, do not wait for an election that nobody else could win."""

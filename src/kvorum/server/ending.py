@@ -85,6 +85,7 @@ class Ending:
             return
         if in_flight:
             self._logger.warning("calls in flight are cut off", calls=in_flight)
+        server.forget_waiting()
         server.services.stop()
         server.peers.stop()
         self._enter(Phase.FLUSHING, now + CLOSE_SECONDS_MAX)

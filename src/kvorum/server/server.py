@@ -126,6 +126,10 @@ class Server:
         """How many requests and events arrived and are not served yet."""
         return len(self._requests) + len(self._events)
 
+    def forget_waiting(self) -> None:
+        """Forget what arrived and is not served yet: nobody is answered any more."""
+        self._requests, self._events = (), []
+
     def take_jobs(self) -> list[Job]:
         """Return the jobs that are to be run, in order for each place.
 
@@ -174,6 +178,9 @@ class Server:
         if events:
             self.calls.note(events)
             self._events += events
+        if self.phase is Phase.FLUSHING:
+            # Whoever still asks has not heard of the end in time, or is another member.
+            self.forget_waiting()
         if self._events:
             self._serve_peers(now, deadline)
         if now >= self._next_tick:

@@ -1,7 +1,5 @@
 """An unforeseen error about what another member sends: one request ends, and the member goes on."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from kvorum.api.errors import Status
@@ -9,6 +7,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.member import questions
 from kvorum.member.errors import MemberStopped
+from kvorum.member.member import Member
 from kvorum.member.waits import Ask, Steps
 from kvorum.membership.documents import Member as Peer
 from kvorum.membership.documents import decode_member
@@ -21,42 +20,11 @@ from kvorum.peer.transport.headers import PROBING
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from tests.rpc.harness import Harness
+from tests.server.seams import RecordingEdge
 
+LISTENER = 3
 OTHER = Peer(7, ("http://other:2380",))
 NESTED = b"[" * 60_000
-
-
-class Output:
-    """Keeps how calls are answered."""
-
-    def __init__(self) -> None:
-        self.answers: dict[int, tuple[int, bytes | None]] = {}
-        self.finished: dict[int, Status] = {}
-
-    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
-        del headers
-        assert call not in self.answers, f"call {call} is answered twice"
-        self.answers[call] = status, body
-
-    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        pass
-
-    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        del trailers
-        self.finished[call] = status
-
-    def pending_bytes(self, call: int) -> int:
-        del call
-        return 0
-
-    def peer(self, call: int) -> str:
-        return f"127.0.0.1:{call}"
-
-    def pause(self, call: int) -> None:
-        pass
-
-    def resume(self, call: int) -> None:
-        pass
 
 
 class Dialer:
@@ -91,29 +59,29 @@ class Dialer:
 
 
 class Place:
-    """A member that leads alone, and a peering with one that is only known by its address."""
+    """A server whose member leads alone, and whose peering knows one other by its address."""
 
     def __init__(self) -> None:
-        self.harness = Harness()
+        self.dialer = Dialer()
+        self.harness = Harness(make_peers=self._make_peers)
+        self.harness.server.peer_listeners.add(LISTENER)
         self.member = self.harness.member
-        self.output, self.dialer = Output(), Dialer()
-        self.peering = Peering(
-            self.member,
-            self.output,
-            self.dialer,
-            Settings(peer_urls=("http://own:2380",), known=[OTHER]),
-            self.member.logger,
-        )
 
-    def ask(self, call: int, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
+    def _make_peers(self, member: Member, edge: RecordingEdge) -> Peering:
+        settings = Settings(peer_urls=("http://own:2380",), known=[OTHER])
+        self.peering = Peering(member, edge, self.dialer, settings, member.logger)
+        return self.peering
+
+    def ask(
+        self, call: int, method: str, target: str, body: bytes = b"", headers: Headers = ()
+    ) -> tuple[int, bytes]:
         """Make a request of another member; return its answer."""
-        now = self.harness.now
-        self.peering.open_request(call, method, target, [], now)
-        for event in ((EventKind.MESSAGE, body), (EventKind.HALF_CLOSED, None)):
-            if call in self.peering.open:
-                self.peering.handle(event[0], call, event[1], now)
-        self.harness.until(lambda: call in self.output.answers)
-        status, said = self.output.answers[call]
+        opened = (EventKind.HTTP_OPENED, call, (LISTENER, method, target, headers))
+        self.harness.happen(opened)
+        for event in ((EventKind.MESSAGE, call, body), (EventKind.HALF_CLOSED, call, None)):
+            self.harness.happen(event)
+        self.harness.until(lambda: call in self.harness.edge.responses)
+        status, said = self.harness.edge.responses[call]
         return status, said or b""
 
     def answer(self, target: str, body: bytes) -> int:
@@ -124,12 +92,11 @@ class Place:
             DialEvent(DialEventKind.PIECE, number, body),
             DialEvent(DialEventKind.COMPLETED, number, None),
         ]
-        self.peering.take_dialed(events, self.harness.now)
+        self.harness.turn(dialed=events)
         return number
 
     def pass_time(self, seconds: float) -> None:
         self.harness.pass_time(seconds)
-        self.peering.pass_time(self.harness.now)
 
     @property
     def caught(self) -> dict[str, int]:
@@ -235,7 +202,6 @@ def test_an_answer_that_slips_is_none(place: Place, monkeypatch: pytest.MonkeyPa
 
     place.member.start(None, steps())
     place.harness.settle()
-    place.peering.deliver(place.harness.now)
     with monkeypatch.context() as planted:
         planted.setattr(questions, "parse_hash", slips)
         planted.setitem(questions._PARSERS, questions.HASH_KV_PATH, slips)
@@ -281,11 +247,6 @@ def test_a_term_without_a_successor_is_refused(place: Place, term: int) -> None:
     cluster = f"{place.member.cluster.cluster_id:x}"
     said = [("x-etcd-cluster-id", cluster), ("x-server-version", "3.7.1")]
     said.append(("x-min-cluster-version", "3.0.0"))
-    now = place.harness.now
-    place.peering.open_request(1, "POST", "/raft", said, now)
-    place.peering.handle(EventKind.MESSAGE, 1, encode_message(heartbeat), now)
-    place.peering.handle(EventKind.HALF_CLOSED, 1, None, now)
-    assert place.output.answers[1][0] == 204
-    place.harness.settle()
+    assert place.ask(1, "POST", "/raft", encode_message(heartbeat), said)[0] == 204
     assert place.member.term == own and place.member.is_leader
     place.check_alive()

@@ -1,0 +1,210 @@
+"""What a server is made over where there is no network: an edge that keeps what it is told,
+peers of a member that is alone, peers whose messages a loop hands over, and jobs that run at once.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+from math import inf
+from typing import Any, Protocol
+
+from kvorum.api.errors import Status
+from kvorum.backend.environment import Environments
+from kvorum.edge.interface import Headers
+from kvorum.files import Files
+from kvorum.member.jobs import Job
+from kvorum.member.member import Member
+from kvorum.member.outbox import Question, SnapshotTransfer
+from kvorum.net.interface import DialEvent
+from kvorum.raft.messages import Message
+from kvorum.server.server import Ended
+from kvorum.server.settings import server_settings
+from kvorum.settings.checks import make_config
+from kvorum.snap import ReceivedDatabase
+
+SETTINGS = server_settings(make_config({}))
+"""What a server is told where no flags are given."""
+LINK = -1
+"""The call by which messages of other members come in over a loop."""
+
+
+class RecordingEdge:
+    """Keeps what is sent and how calls end, by call."""
+
+    def __init__(self) -> None:
+        self.replies: dict[int, bytes | Status] = {}
+        self.sent: dict[int, list[bytes]] = {}
+        self.sends: list[tuple[int, bytes]] = []
+        """What was sent on all streams, in order."""
+        self.finished: dict[int, Status] = {}
+        self.ended: list[int] = []
+        """Calls in the order in which they ended."""
+        self.responses: dict[int, tuple[int, bytes | None]] = {}
+        """Status and body by which requests of HTTP were answered."""
+        self.waiting: set[int] = set()
+        self.pending: dict[int, int] = {}
+        self.is_draining = False
+        self.confirms = True
+        """Whether clients confirm that they have heard of the end."""
+        self.closes = True
+        """Whether clients close their connections after that."""
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        for call, result in batch:
+            assert call not in self.replies, f"call {call} is answered twice"
+            self.replies[call] = result
+            self.ended.append(call)
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        for call, message in batch:
+            assert call not in self.finished, f"call {call} has ended"
+            self.sends.append((call, message))
+            self.sent.setdefault(call, []).append(message)
+            if call in self.pending:
+                self.pending[call] += len(message)
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
+        assert call not in self.finished, f"call {call} ends twice"
+        self.finished[call] = status
+        self.ended.append(call)
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        del headers
+        assert call not in self.responses, f"call {call} is answered twice"
+        self.responses[call] = status, body
+        self.ended.append(call)
+
+    def pending_bytes(self, call: int) -> int:
+        """Bytes count as taken at once, unless the call is in `pending`."""
+        return self.pending.get(call, 0)
+
+    def mark_waiting(self, call: int) -> None:
+        self.waiting.add(call)
+
+    def has_room(self, call: int, is_long: bool = False) -> bool:
+        del call, is_long
+        return True
+
+    def peer(self, call: int) -> str:
+        return f"127.0.0.1:{call}"
+
+    def pause(self, call: int) -> None:
+        pass
+
+    def resume(self, call: int) -> None:
+        pass
+
+    def drain(self) -> None:
+        assert not self.is_draining
+        self.is_draining = True
+
+    def is_quiet(self) -> bool:
+        return self.is_draining and self.confirms
+
+    def is_drained(self) -> bool:
+        return self.is_draining and self.closes
+
+
+class RecordingLogger:
+    """Keeps the lines of a server."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, message: str, /, **fields: object) -> None:
+        self.lines.append((message, fields))
+
+    warning = info
+
+
+class NoPeers:
+    """Of a member that nobody asks; whatever it says to others is lost."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.is_stopped = False
+
+    @property
+    def open(self) -> Container[int]:
+        return ()
+
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
+        raise AssertionError(f"{method} {target} of nobody: {call} {headers} {now}")
+
+    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
+        raise AssertionError(f"event of nobody: {kind} {call} {detail!r} {now}")
+
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
+        raise AssertionError(f"nobody is dialed: {events} {now}")
+
+    def pass_time(self, now: float) -> float:
+        del now
+        return inf
+
+    def deliver(self, now: float) -> None:
+        del now
+        self.member.out.take_messages()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Network(Protocol):
+    """Carries what members say over a loop."""
+
+    def send(self, sender: Member, message: Message) -> object:
+        """Put a message on its way; it arrives as (`EventKind.MESSAGE`, `LINK`, message)."""
+
+    def send_snapshot(self, sender: Member, transfer: SnapshotTransfer) -> None:
+        """Carry a snapshot, and tell `Member.snapshot_sent` what became of it."""
+
+    def ask(self, asking: Member, question: Question) -> None:
+        """Carry a question, and its answer to `Member.told`."""
+
+
+class LoopPeers(NoPeers):
+    """Of a member among others that run in the same thread."""
+
+    def __init__(self, member: Member, network: Network) -> None:
+        super().__init__(member)
+        self.network = network
+        self.said = 0
+        """How much was given to the network."""
+
+    @property
+    def open(self) -> Container[int]:
+        return (LINK,)
+
+    def handle(self, kind: int, call: int, detail: Any, now: float) -> None:
+        del kind, call, now
+        self.member.receive(detail)
+
+    def deliver(self, now: float) -> None:
+        del now
+        if self.is_stopped:
+            return
+        member, out, network = self.member, self.member.out, self.network
+        self.said += len(out.messages) + len(out.snapshots) + len(out.questions)
+        for message in out.take_messages():
+            network.send(member, message)
+        for transfer in out.take_snapshots():
+            network.send_snapshot(member, transfer)
+        for question in out.take_questions():
+            network.ask(member, question)
+
+
+def store_image(member: Member, message: Message, image: bytes) -> None:
+    """Make the file durable that goes before a snapshot."""
+    assert message.snapshot is not None
+    index = message.snapshot.index
+    received = ReceivedDatabase(member.seams.files, member.snap_directory, index)
+    received.write(image)
+    received.finish()
+
+
+def run_job(job: Job, files: Files, environments: Environments) -> Ended:
+    """Run a job here and now; return its end."""
+    try:
+        return job, job.run(files, environments), None
+    except Exception as error:
+        return job, None, error
