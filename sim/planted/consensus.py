@@ -6,6 +6,7 @@ from math import inf
 from unittest.mock import patch
 
 from kvorum.member.member import Member
+from kvorum.member.procedures import Procedure
 from kvorum.member.reads import Reads
 from kvorum.raft import election, reads
 from kvorum.raft.core import Raft
@@ -61,15 +62,16 @@ def skip_the_read_index_quorum() -> Iterator[None]:
 def match_a_late_read_index_answer() -> Iterator[None]:
     """Take any answer for that of the current round."""
 
-    def answered(waiting: Reads, states: Sequence[ReadState]) -> float:
-        started = -inf
+    def answered(reads: Reads, states: Sequence[ReadState]) -> "list[Procedure | None]":
+        confirmed: list[Procedure | None] = []
         for state in states:
-            current = waiting._round
+            current = reads._round
             if current is not None:
-                waiting.confirmed.append((state.index, current.reads))
-                started = current.started
-                waiting._round = None
-        return started
+                reads.confirmed.append((state.index, current.reads))
+                reads.confirmed_at = min(current.asked_at.values(), default=-inf)
+                confirmed += current.confirming
+                reads._round = None
+        return confirmed
 
     with patch.object(Reads, "answered", answered):
         yield
