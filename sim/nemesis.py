@@ -332,6 +332,9 @@ class Nemesis:
         self._network.heal()
         for machine in list(self._machines.values()):
             machine.disarm()
+            if machine.is_ending:
+                # Clients and other members may keep it for long.
+                machine.crash(power_cut=False)
             if machine.disk.is_damaged:
                 machine.crash(power_cut=False)
                 machine.disk.restore()
