@@ -28,7 +28,7 @@ from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
-from kvorum.rpc.services import Services
+from kvorum.rpc.table import NUMBERS
 from kvorum.server.server import Ended, Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
@@ -39,7 +39,6 @@ ROUNDS = 25
 REQUESTS = 4000
 KEYS = 4000
 VALUE = b"v" * 256
-METHODS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 PUT = "/etcdserverpb.KV/Put"
 RANGE = "/etcdserverpb.KV/Range"
 
@@ -106,7 +105,7 @@ class Machine:
 
 def calls(machine: Machine, path: str, bodies: list[bytes], batch: int) -> None:
     """Make calls in batches, as the edge hands them to the server."""
-    number = METHODS[path]
+    number = NUMBERS[path]
     for start in range(0, len(bodies), batch):
         machine.turn(
             [

@@ -42,7 +42,7 @@ from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.recovery import open_member
 from kvorum.raft.messages import Message
-from kvorum.rpc.services import Services
+from kvorum.rpc.table import NUMBERS, RPCS
 from kvorum.server.server import Ended, Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
@@ -59,7 +59,6 @@ from tests.server.seams import (
 
 BATCH = 200
 URLS = {"m0": ("http://m0:2380",), "m1": ("http://m1:2380",)}
-METHODS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
 
 class Longest:
@@ -154,9 +153,9 @@ class Machine:
     def begin(self, path: str, request: Any) -> int:
         """Begin a call, which the next turn serves."""
         self.calls += 1
-        number = METHODS[path]
+        number = NUMBERS[path]
         payload = request if isinstance(request, bytes) else request.SerializeToString()
-        if dict(Services.METHODS)[path]:
+        if RPCS[number].is_stream:
             self.events.append((EventKind.OPENED, self.calls, (number, None)))
             self.events.append((EventKind.MESSAGE, self.calls, payload))
         else:

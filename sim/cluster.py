@@ -20,7 +20,7 @@ from kvorum.mvcc.store import Store
 from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.raft.states import Role
-from kvorum.rpc.services import Services
+from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from sim.edge import CLIENT_DELAY
@@ -42,7 +42,6 @@ DIFFERS = "found data inconsistency with peers"
 ROUNDING_SECONDS = 0.01
 """By how much the clocks of members may fall short of the sum of their intervals."""
 ONE_CONFIGURATION = "one configuration"
-METHOD_NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 
 
 class Cluster:
@@ -253,7 +252,7 @@ class Cluster:
                 delay,
                 self.machines[member].serve,
                 self._calls,
-                METHOD_NUMBERS[path],
+                NUMBERS[path],
                 payload,
                 answered,
             )
@@ -277,9 +276,7 @@ class Cluster:
         if machine is None:
             self._world.after(CLIENT_DELAY[1], answered, REFUSED)
             return self._calls
-        self._world.after(
-            0.0, machine.open_stream, self._calls, METHOD_NUMBERS[path], answered, message
-        )
+        self._world.after(0.0, machine.open_stream, self._calls, NUMBERS[path], answered, message)
         return self._calls
 
     def send(self, member: int, call: int, payload: bytes) -> None:

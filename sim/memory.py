@@ -1,6 +1,6 @@
 """Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
 
-from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX
+from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
 from sim.edge import STALLED_FACTOR
 from sim.machine import Machine
 from sim.violation import Violation

@@ -8,11 +8,14 @@ import grpc
 import pytest
 
 from kvorum.api.descriptors import Method, methods
+from kvorum.rpc.table import RPCS, Kind
 from tests.kvorum import running_kvorum
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 WAIT_SECONDS = 20
-ROW = re.compile(r"^\| (\w+\.\w+) \| (works|in part|not yet) \|", re.M)
+ROW = re.compile(r"^\| (\w+\.\w+) \| (works|in part|not yet) \|(.*)\|$", re.M)
+KINDS = {Kind.UNARY: "unary", Kind.SERVER_STREAM: "server stream", Kind.BOTH_WAYS: "both ways"}
+TABLE = {rpc.path: rpc for rpc in RPCS}
 
 
 def name_of(method: Method) -> str:
@@ -35,13 +38,25 @@ def server(
 
 
 def test_every_rpc_has_a_row() -> None:
-    assert sorted(name for name, _ in ROW.findall(PAGE.read_text())) == sorted(
+    assert sorted(name for name, _, _ in ROW.findall(PAGE.read_text())) == sorted(
         name_of(method) for method in methods()
     )
 
 
+def test_every_row_is_as_the_table_of_calls_has_it() -> None:
+    paths = {name_of(method): method.path for method in methods()}
+    for name, state, rest in ROW.findall(PAGE.read_text()):
+        rpc = TABLE.get(paths[name])
+        assert (rpc is None) == (state == "not yet"), name
+        cells = [cell.strip() for cell in rest.split("|")][:3]
+        if rpc is None:
+            assert cells == ["", "", ""], name
+        else:
+            assert cells == [KINDS[rpc.kind], rpc.learner.value, rpc.permission.value], name
+
+
 def test_what_is_not_there_says_so(server: grpc.Channel) -> None:
-    states = dict(ROW.findall(PAGE.read_text()))
+    states = {name: state for name, state, _ in ROW.findall(PAGE.read_text())}
     for method in methods():
         answer = server.stream_stream(method.path)(iter([b"\xff"]), timeout=WAIT_SECONDS)
         implemented = answer.code() != grpc.StatusCode.UNIMPLEMENTED

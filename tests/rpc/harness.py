@@ -24,7 +24,7 @@ from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.net.interface import DialEvent
-from kvorum.rpc.services import Services
+from kvorum.rpc.table import NUMBERS
 from kvorum.server.ending import Phase
 from kvorum.server.interface import Peers
 from kvorum.server.server import Ended, Server
@@ -33,7 +33,6 @@ from kvorum.settings.member import member_config
 from tests.server.seams import SETTINGS, NoPeers, RecordingEdge, RecordingLogger, run_job
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
-NUMBERS = {path: number for number, (path, _) in enumerate(Services.METHODS)}
 TURNS_MAX = 10_000
 STEP_SECONDS = 0.01
 TURN_SECONDS = 1.0

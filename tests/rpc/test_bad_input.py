@@ -9,15 +9,15 @@ from kvorum.api import errors, requests
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import Event, EventKind
-from kvorum.rpc.services import Services
+from kvorum.rpc.table import NUMBERS, RPCS
 from tests.etcd import is_target
-from tests.rpc.harness import NUMBERS, Harness
+from tests.rpc.harness import Harness
 from tests.rpc.oracle import METHODS, Oracle
 
 STRINGS = 10_000
 BATCH = 500
-UNARY = [path for path, is_stream in Services.METHODS if not is_stream]
-STREAMS = [path for path, is_stream in Services.METHODS if is_stream]
+UNARY = [rpc.path for rpc in RPCS if not rpc.is_stream]
+STREAMS = [rpc.path for rpc in RPCS if rpc.is_stream]
 # They may wait for something that never comes, and their clients give up: for a lock, or
 # because raft ignores a change of the membership while another one is under way.
 WAITING = {

@@ -7,7 +7,8 @@ import pytest
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.rpc.services import REQUESTS_PER_LOOK
-from tests.rpc.harness import NUMBERS, Harness
+from kvorum.rpc.table import NUMBERS
+from tests.rpc.harness import Harness
 
 KEYS = 40
 WATCH = NUMBERS["/etcdserverpb.Watch/Watch"]

@@ -14,7 +14,8 @@ from kvorum.member import requests
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
 from kvorum.member.waits import RunJob, Steps
-from tests.rpc.harness import NUMBERS, Harness, Stream
+from kvorum.rpc.table import NUMBERS
+from tests.rpc.harness import Harness, Stream
 
 pytestmark = pytest.mark.compiled
 

@@ -13,11 +13,16 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import v3electionpb, v3lockpb
 from kvorum.edge.interface import EventKind
 from kvorum.mvcc.hashes import HashDatabase, HashRows
-from kvorum.rpc.services import Services
-from tests.rpc.harness import NUMBERS, Harness, by_name
+from kvorum.rpc.table import NUMBERS, RPCS, Kind
+from tests.rpc.harness import Harness, by_name
 
 # They need what is not there yet: users and roles.
 ABSENT = {"/etcdserverpb.Auth/UserAdd", "/etcdserverpb.Auth/RoleAdd"}
+KINDS = {
+    (False, False): Kind.UNARY,
+    (False, True): Kind.SERVER_STREAM,
+    (True, True): Kind.BOTH_WAYS,
+}
 HEALTH = {f"/grpc.health.v1.Health/{name}" for name in ("Check", "List", "Watch")}
 
 ANSWERED: list[tuple[str, Message]] = [
@@ -97,15 +102,15 @@ def completed(harness: Harness, name: str, request: Any) -> Any:
 
 
 def test_the_table_is_the_contract() -> None:
-    served = dict(Services.METHODS)
+    served = {rpc.path: rpc.kind for rpc in RPCS}
     expected = {
-        method.path: method.client_streaming or method.server_streaming
+        method.path: KINDS[method.client_streaming, method.server_streaming]
         for method in methods()
         if method.path not in ABSENT
     }
-    assert {path: is_stream for path, is_stream in served.items() if path not in HEALTH} == expected
+    assert {path: kind for path, kind in served.items() if path not in HEALTH} == expected
     assert set(served) >= HEALTH
-    assert len(served) == len(Services.METHODS)
+    assert len(served) == len(RPCS)
 
 
 def test_every_method_is_tried() -> None:
@@ -113,7 +118,7 @@ def test_every_method_is_tried() -> None:
     names += [each[0] for each in STREAMED]
     names.append("Maintenance/Snapshot")
     tried = {by_name(name).path for name in names}
-    assert tried | HEALTH == {path for path, _ in Services.METHODS}
+    assert tried | HEALTH == {rpc.path for rpc in RPCS}
 
 
 @pytest.mark.parametrize(("name", "request_"), ANSWERED, ids=lambda each: str(each))

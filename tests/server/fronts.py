@@ -6,8 +6,9 @@ from google.protobuf.message import Message
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import EventKind, Metadata
+from kvorum.rpc.table import NUMBERS
 from tests.member.harness import Cluster, Machine
-from tests.rpc.harness import NUMBERS, by_name
+from tests.rpc.harness import by_name
 
 
 class Fronts(Cluster):

@@ -12,6 +12,7 @@ from kvorum.api.pb.v3lockpb import LockRequest
 from kvorum.edge.interface import EventKind, Request
 from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import Place
+from kvorum.rpc.table import NUMBERS
 from kvorum.server.ending import (
     CLOSE_LOOK_SECONDS,
     CLOSE_SECONDS_MAX,
@@ -20,7 +21,7 @@ from kvorum.server.ending import (
 )
 from kvorum.server.server import REMOVED_SECONDS, Server
 from tests.member.harness import HEARTBEAT_SECONDS, Machine
-from tests.rpc.harness import NUMBERS, Harness
+from tests.rpc.harness import Harness
 from tests.server.fronts import Fronts
 from tests.server.seams import run_job
 

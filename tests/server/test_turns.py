@@ -15,13 +15,14 @@ from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.raft.messages import MessageType
 from kvorum.raft.wire import decode_message
+from kvorum.rpc.table import NUMBERS
 from kvorum.server.server import (
     INLINE_BYTES_MAX,
     INLINE_BYTES_MAX_ALONE,
     INLINE_CALLS_MAX,
 )
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
-from tests.rpc.harness import NUMBERS, Harness
+from tests.rpc.harness import Harness
 from tests.server.fronts import Fronts
 from tests.server.seams import LINK, NoPeers
 

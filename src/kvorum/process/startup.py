@@ -51,7 +51,7 @@ from kvorum.process.entering import enter
 from kvorum.process.jobs import JobRunner
 from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
-from kvorum.rpc.services import Services
+from kvorum.rpc.table import METADATA_KEYS, METHODS
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
@@ -241,7 +241,7 @@ class Process:
             keepalive_timeout_seconds=config.keepalive_timeout_seconds,
         )
         headers = (*READ_HEADERS, *PEER_HEADERS)
-        return open_edge(Services.METHODS, Services.METADATA_KEYS, limits, headers)
+        return open_edge(METHODS, METADATA_KEYS, limits, headers)
 
     def _make_server(
         self,
@@ -276,7 +276,7 @@ class Process:
         )
         counts = server.calls.counts
         if config.extensive_metrics:
-            counts.seconds = CallSeconds(len(Services.METHODS))
+            counts.seconds = CallSeconds(len(METHODS))
         health = Health(server.front, member)
         sources = Sources(
             member,
@@ -286,7 +286,6 @@ class Process:
             runner.jobs.figures,
             health,
             config,
-            Services.METHODS,
             server.figures,
             peer_metrics,
         )

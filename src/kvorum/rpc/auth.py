@@ -26,24 +26,6 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 
-UNARY = {
-    "/etcdserverpb.Auth/Authenticate": "authenticate",
-    "/etcdserverpb.Auth/AuthEnable": "enable",
-    "/etcdserverpb.Auth/UserGet": "user_get",
-    "/etcdserverpb.Auth/UserDelete": "user_delete",
-    "/etcdserverpb.Auth/UserGrantRole": "user_grant_role",
-    "/etcdserverpb.Auth/UserRevokeRole": "user_revoke_role",
-    "/etcdserverpb.Auth/RoleGet": "role_get",
-    "/etcdserverpb.Auth/RoleDelete": "role_delete",
-    "/etcdserverpb.Auth/RoleRevokePermission": "role_revoke_permission",
-    "/etcdserverpb.Auth/AuthDisable": "disable",
-    "/etcdserverpb.Auth/UserList": "user_list",
-    "/etcdserverpb.Auth/RoleList": "role_list",
-    "/etcdserverpb.Auth/AuthStatus": "status",
-    "/etcdserverpb.Auth/UserChangePassword": "user_change_password",
-    "/etcdserverpb.Auth/RoleGrantPermission": "role_grant_permission",
-}
-
 PASSWORD_BYTES_MAX = 72
 AUTH_REVISION = 1
 """Of a cluster in which no user and no role was ever changed."""

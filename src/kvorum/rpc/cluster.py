@@ -28,16 +28,7 @@ from kvorum.membership import documents, reconfiguration
 from kvorum.membership.identity import member_id
 from kvorum.membership.urls import UrlError, encoded, kept_urls
 from kvorum.raft.changes import ChangeType, ConfChange
-from kvorum.rpc.calls import Output
-
-UNARY = {
-    "/etcdserverpb.Cluster/MemberAdd": "add",
-    "/etcdserverpb.Cluster/MemberRemove": "remove",
-    "/etcdserverpb.Cluster/MemberUpdate": "update",
-    "/etcdserverpb.Cluster/MemberList": "list",
-    "/etcdserverpb.Cluster/MemberPromote": "promote",
-}
-
+from kvorum.rpc.interface import Output
 
 RETRY_SECONDS = 0.05
 

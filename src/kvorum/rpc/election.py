@@ -27,16 +27,8 @@ from kvorum.member.requests import TXN
 from kvorum.member.waits import KeysChanged, Send, Steps
 from kvorum.mvcc.history import bound
 from kvorum.rpc import sessions
-from kvorum.rpc.calls import Output
+from kvorum.rpc.interface import Output
 from kvorum.rpc.sessions import answered
-
-UNARY = {
-    "/v3electionpb.Election/Campaign": "campaign",
-    "/v3electionpb.Election/Proclaim": "proclaim",
-    "/v3electionpb.Election/Leader": "leader",
-    "/v3electionpb.Election/Resign": "resign",
-}
-OBSERVE = "/v3electionpb.Election/Observe"
 
 ROWS_PER_SLICE = 500
 

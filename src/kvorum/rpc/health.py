@@ -11,9 +11,6 @@ from kvorum.api.responses import HEALTH_SERVICE_UNKNOWN, HEALTH_SERVING, health_
 from kvorum.member.outbox import Result
 from kvorum.member.waits import Send, Steps, Until
 
-UNARY = {"/grpc.health.v1.Health/Check": "check", "/grpc.health.v1.Health/List": "list"}
-WATCH = "/grpc.health.v1.Health/Watch"
-
 
 class Health:
     """Answers at once: what is asked does not depend on the member."""
@@ -26,14 +23,13 @@ class Health:
         """Tell the state of every service: of one, with an empty name."""
         return health_list_response("", HEALTH_SERVING)
 
+    def watch(self, payload: bytes) -> Steps:
+        """Send the state of a service, and stay: it does not change while the server runs."""
+        return _watch(HEALTH_SERVICE_UNKNOWN if _name(payload) else HEALTH_SERVING)
+
 
 def _name(payload: bytes) -> str:
     return StringValue.FromString(payload).value
-
-
-def begin_watch(payload: bytes) -> Steps:
-    """Send the state of a service, and stay: it does not change while the server runs."""
-    return _watch(HEALTH_SERVICE_UNKNOWN if _name(payload) else HEALTH_SERVING)
 
 
 def _watch(state: bytes) -> Steps:

@@ -54,16 +54,7 @@ from kvorum.mvcc.keyvalue import key_of
 from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, reply_body
 from kvorum.mvcc.slices import Slices
 from kvorum.rpc import checks
-from kvorum.rpc.calls import OK, canonical
-
-UNARY: Final = {
-    "/etcdserverpb.KV/Range": "range",
-    "/etcdserverpb.KV/Put": "put",
-    "/etcdserverpb.KV/DeleteRange": "delete_range",
-    "/etcdserverpb.KV/Txn": "txn",
-    "/etcdserverpb.KV/Compact": "compact",
-}
-RANGE_STREAM: Final = "/etcdserverpb.KV/RangeStream"
+from kvorum.rpc.interface import OK, canonical
 
 PIECE_KEYS_FIRST: Final = 10
 

@@ -34,15 +34,7 @@ from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.member.results import Slices
 from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
 from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
-from kvorum.rpc.calls import OK, Output, canonical
-
-UNARY = {
-    "/etcdserverpb.Lease/LeaseGrant": "grant",
-    "/etcdserverpb.Lease/LeaseRevoke": "revoke",
-    "/etcdserverpb.Lease/LeaseTimeToLive": "time_to_live",
-    "/etcdserverpb.Lease/LeaseLeases": "leases",
-}
-KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
+from kvorum.rpc.interface import OK, Output, canonical
 
 RETRY_SECONDS = 0.05
 LEASES_PER_SLICE = 1000

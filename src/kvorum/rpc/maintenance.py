@@ -39,17 +39,7 @@ from kvorum.member.waits import (
 from kvorum.membership.cluster import Cluster
 from kvorum.membership.versions import Version, one_minor_below, parse_version
 from kvorum.mvcc.hashes import HashDatabase
-from kvorum.rpc.calls import Output, canonical
-
-UNARY = {
-    "/etcdserverpb.Maintenance/Alarm": "alarm",
-    "/etcdserverpb.Maintenance/Status": "status",
-    "/etcdserverpb.Maintenance/Defragment": "defragment",
-    "/etcdserverpb.Maintenance/Hash": "hash",
-    "/etcdserverpb.Maintenance/HashKV": "hash_kv",
-    "/etcdserverpb.Maintenance/MoveLeader": "move_leader",
-    "/etcdserverpb.Maintenance/Downgrade": "downgrade",
-}
+from kvorum.rpc.interface import Output, canonical
 
 _ACTIONS = 3
 

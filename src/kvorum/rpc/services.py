@@ -1,4 +1,4 @@
-"""Everything a client can call: the table of methods, and the way of a batch through them.
+"""The way of a batch through the services: from the edge to the member, and back.
 
 `serve` and `take_event` take what the edge received, `deliver` gives it what there is to say;
 between the two the member has its turn. A refusal is answered at once, whatever needs the log or
@@ -14,7 +14,7 @@ for a call: what is raised behind that stops the member, because the proposal ca
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -27,20 +27,9 @@ from kvorum.member import requests as kinds
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
 from kvorum.member.ranges import range_response
-from kvorum.rpc import (
-    auth,
-    cluster,
-    election,
-    health,
-    kv,
-    lease,
-    lock,
-    maintenance,
-    snapshot,
-    streams,
-    watch,
-)
-from kvorum.rpc.calls import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
+from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
+from kvorum.rpc.streams import Answers
+from kvorum.rpc.table import NUMBERS, RPCS, Handlers, Learner
 
 REQUESTS_PER_LOOK: Final = 64
 """How many plain requests are served between two looks at the clock."""
@@ -52,31 +41,12 @@ TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
 LEADERLESS_CHECKS_MAX: Final = 3
 """A stream that required a leader ends after so many election timeouts without one."""
 
-_STREAMS: Final = (
-    watch.PATH,
-    lease.KEEP_ALIVE,
-    kv.RANGE_STREAM,
-    election.OBSERVE,
-    health.WATCH,
-    snapshot.PATH,
-)
-_MODULES: Final = (kv, lease, cluster, maintenance, auth, lock, election, health)
-_UNARY: Final = tuple(path for module in _MODULES for path in module.UNARY)
-_RANGE: Final = _UNARY.index("/etcdserverpb.KV/Range")
-_PUT: Final = _UNARY.index("/etcdserverpb.KV/Put")
-_SNAPSHOT: Final = len(_UNARY) + _STREAMS.index(snapshot.PATH)
-_STATUS: Final = _UNARY.index("/etcdserverpb.Maintenance/Status")
+_RANGE: Final = NUMBERS["/etcdserverpb.KV/Range"]
+_PUT: Final = NUMBERS["/etcdserverpb.KV/Put"]
 
 
 class Services:
     """The v3 services of one member, in front of one edge."""
-
-    METHODS: ClassVar[tuple[tuple[str, bool], ...]] = (
-        *((path, False) for path in _UNARY),
-        *((path, True) for path in _STREAMS),
-    )
-    """What the edge is opened with: the number of a method is its place here."""
-    METADATA_KEYS: ClassVar[tuple[str, ...]] = ("hasleader", "client-api-version")
 
     def __init__(
         self,
@@ -88,37 +58,17 @@ class Services:
         self._member = member
         self._clock = member.clock
         self._edge = edge
-        self._key_values = kv.KeyValues(member, operations_max)
-        services = (
-            self._key_values,
-            lease.Leases(member),
-            cluster.ClusterCalls(member, edge),
-            maintenance.Maintenance(member, edge),
-            auth.Auth(member),
-            lock.Locks(member, edge),
-            election.Elections(member, edge),
-            health.Health(),
-        )
-        self._unary: list[Unary] = [
-            getattr(service, name)
-            for service, module in zip(services, _MODULES, strict=True)
-            for name in module.UNARY.values()
-        ]
-        self._keep_alives = lease.KeepAlives(member, edge)
-        # The first keeps a revision from being compacted, the second a file on the disk.
-        ranges = streams.Answers(member, kv.RangeStreams(member).begin, streams.TAKING_SECONDS_MAX)
-        snapshots = streams.Answers(
-            member, snapshot.Snapshots(member).begin, streams.TAKING_SECONDS_MAX
-        )
-        self._impatient = (ranges, snapshots)
-        self._streaming: tuple[Streams, ...] = (
-            watch.Watches(member),
-            self._keep_alives,
-            ranges,
-            streams.Answers(member, election.Observers(member).begin),
-            streams.Answers(member, health.begin_watch),
-            snapshots,
-        )
+        handlers = Handlers(member, edge, operations_max)
+        self._key_values, self._keep_alives = handlers.kv, handlers.keep_alives
+        # By the number of the method.
+        self._unary: dict[int, Unary] = {}
+        self._streams: dict[int, Streams] = {}
+        for number, rpc in enumerate(RPCS):
+            if rpc.unary is not None:
+                self._unary[number] = rpc.unary(handlers)
+            elif rpc.streams is not None:
+                self._streams[number] = rpc.streams(handlers, member)
+        self._answers = [each for each in self._streams.values() if isinstance(each, Answers)]
         self._open: dict[int, Streams] = {}
         # Streams whose client required a leader, and how often there was none lately.
         self._requiring: dict[int, None] = {}
@@ -218,15 +168,15 @@ class Services:
         proposals = self._member.proposals
         if proposals.tokens and proposals.pending[proposals.tokens[-1]][0] == call:
             raise error
-        self._member.boundary.take(error, "call", self.METHODS[method][0], payload)
+        self._member.boundary.take(error, "call", RPCS[method].path, payload)
         self._member.cancel(call)
         return errors.INTERNAL
 
     def _refusal(
-        self, metadata: Metadata | None, is_learner: bool, method: int = -1, payload: bytes = b""
+        self, metadata: Metadata | None, is_learner: bool, method: int, payload: bytes = b""
     ) -> Status | None:
         """Tell why a call is refused whatever it asks for; None if it is not."""
-        if is_learner and method != _STATUS and not _is_stale_read(method, payload):
+        if is_learner and not _is_for_learners(method, payload):
             return errors.NOT_SUPPORTED_FOR_LEARNER
         if metadata is None:
             return None
@@ -239,14 +189,13 @@ class Services:
         return None
 
     def _opened(self, call: int, method: int, metadata: Metadata | None) -> None:
-        is_refused = self._member.is_learner and method != _SNAPSHOT
-        status = self._refusal(metadata, is_refused)
+        status = self._refusal(metadata, self._member.is_learner, method)
         if status is not None:
             self._edge.finish(call, status)
             return
         if metadata is not None and metadata.get("hasleader") == b"true":
             self._requiring[call] = None
-        handler = self._streaming[method - len(_UNARY)]
+        handler = self._streams[method]
         self._open[call] = handler
         handler.opened(call)
 
@@ -333,7 +282,7 @@ class Services:
         if self._leaderless >= LEADERLESS_CHECKS_MAX:
             for call in list(self._requiring):
                 self._finish(call, errors.NO_LEADER)
-        for answers in self._impatient:
+        for answers in self._answers:
             for call in answers.overdue(now):
                 self._finish(call, errors.TIMEOUT)
 
@@ -343,9 +292,12 @@ class Services:
             self._finish(call, errors.STOPPED)
 
 
-def _is_stale_read(method: int, payload: bytes) -> bool:
-    """Tell whether a call is a serializable Range, or cannot be told from one."""
+def _is_for_learners(method: int, payload: bytes) -> bool:
+    """Tell whether a learner serves a call, or cannot tell because it is no message."""
+    learner = RPCS[method].learner
+    if learner is not Learner.SERVES_STALE:
+        return learner is Learner.SERVES
     try:
-        return method == _RANGE and decode_range(payload).serializable
+        return decode_range(payload).serializable
     except DecodeError:
         return True

@@ -17,9 +17,7 @@ from kvorum.member.jobs import Job, Place, ignore
 from kvorum.member.member import Member
 from kvorum.member.parts import done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
-from kvorum.rpc.calls import OK
-
-PATH = "/etcdserverpb.Maintenance/Snapshot"
+from kvorum.rpc.interface import OK
 
 BLOB_BYTES = 32 * 1024
 PIECE_BYTES = 4 * BLOB_BYTES

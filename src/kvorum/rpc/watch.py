@@ -8,8 +8,6 @@ from kvorum.api.pb.etcdserverpb import WatchRequest
 from kvorum.member.member import Member
 from kvorum.mvcc.watch.stream import WatchStream
 
-PATH = "/etcdserverpb.Watch/Watch"
-
 
 class Watches:
     """All watch streams."""

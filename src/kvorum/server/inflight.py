@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Event, EventKind, Headers, Request
-from kvorum.rpc.calls import Output
+from kvorum.rpc.interface import Output
 from kvorum.telemetry.counting import CallCounts
 
 

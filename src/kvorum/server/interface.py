@@ -6,7 +6,7 @@ from typing import Protocol
 from kvorum.edge.interface import Headers
 from kvorum.gateway.http import Output as HttpOutput
 from kvorum.net.interface import DialEvent
-from kvorum.rpc.calls import Output as CallOutput
+from kvorum.rpc.interface import Output as CallOutput
 
 
 class ServerEdge(CallOutput, HttpOutput, Protocol):

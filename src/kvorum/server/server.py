@@ -22,6 +22,7 @@ from kvorum.member.member import Member
 from kvorum.net.interface import DialEvent
 from kvorum.raft.entries import Entry
 from kvorum.rpc.services import Services
+from kvorum.rpc.table import METHODS, RPCS
 from kvorum.server.ending import Ending, Phase
 from kvorum.server.inflight import CallsInFlight
 from kvorum.server.interface import Logger, Peers, ServerEdge
@@ -44,8 +45,6 @@ REMOVED_SECONDS: Final = 1.0
 """How long a removed member stays, so that others still hear from it that it is removed."""
 ADVANCE_SECONDS_MAX: Final = 5.0
 """How long a start waits for other members to be reached, to be ready for an election at once."""
-WAITING_CALLS: Final = frozenset({"/v3lockpb.Lock/Lock", "/v3electionpb.Election/Campaign"})
-"""Calls that wait for others by their nature."""
 
 Ended = tuple[Job, object, Exception | None]
 """A job that has ended, its result, and its error if it failed."""
@@ -66,7 +65,7 @@ class Server:
         """Make a server of a member that was opened; `on_tick` hears whether clients were idle."""
         self.member = member
         self.peers = peers
-        self.calls = CallsInFlight(edge, CallCounts(len(Services.METHODS)))
+        self.calls = CallsInFlight(edge, CallCounts(len(METHODS)))
         self.services = Services(member, self.calls, operations_max=settings.operations_max)
         self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
         self.figures = ServerFigures()
@@ -313,10 +312,10 @@ class Server:
         if member.was_removed:
             self._leave(now)
         for call, method in self.calls.slow(self._slow_request_ticks):
-            path, _ = self.services.METHODS[method]
-            if path not in WAITING_CALLS:
+            rpc = RPCS[method]
+            if not rpc.waits_for_others:
                 self._logger.warning(
-                    "slow request is still in flight", method=path, remote=self._edge.peer(call)
+                    "slow request is still in flight", method=rpc.path, remote=self._edge.peer(call)
                 )
         if self._on_tick is not None:
             self._on_tick(self._is_idle)

@@ -21,6 +21,7 @@ from kvorum.gateway.health import NAMES, Health
 from kvorum.member.boundary import KINDS
 from kvorum.member.member import Member
 from kvorum.mvcc.hashes import HashRows
+from kvorum.rpc.table import NUMBERS, RPCS
 from kvorum.settings.config import Config
 from kvorum.settings.gates import GATES
 from kvorum.snap import WriteSnap
@@ -30,18 +31,6 @@ from kvorum.telemetry.exposition import Family, Histogram, Sample
 from kvorum.telemetry.figures import JobFigures, ServerFigures
 from kvorum.telemetry.peer_metrics import PeerMetrics
 from kvorum.wal import AppendLog
-
-PREPARED_SERVICES = (
-    "etcdserverpb.KV",
-    "etcdserverpb.Watch",
-    "etcdserverpb.Lease",
-    "etcdserverpb.Cluster",
-    "etcdserverpb.Auth",
-    "etcdserverpb.Maintenance",
-    "grpc.health.v1.Health",
-)
-"""Services whose series exist before the first call; Lock and Election appear when used."""
-SERVER_STREAMS = ("Snapshot", "RangeStream", "Observe", "Watch")
 
 
 class Sources(NamedTuple):
@@ -55,7 +44,6 @@ class Sources(NamedTuple):
     jobs: JobFigures
     health: Health
     config: Config
-    methods: tuple[tuple[str, bool], ...]
     server: ServerFigures
     peers: PeerMetrics
 
@@ -226,7 +214,7 @@ def _mvcc(sources: Sources) -> Iterator[Family]:
     yield counter(
         "etcd_mvcc_txn_total", store.transactions_of_many, "Transactions of several changes."
     )
-    ranges = sources.counts.ok[_number(sources, "/etcdserverpb.KV/Range")]
+    ranges = sources.counts.ok[NUMBERS["/etcdserverpb.KV/Range"]]
     yield counter("etcd_mvcc_range_total", ranges, "Range calls served.")
     yield gauge("etcd_debugging_mvcc_keys_total", store.key_count, "Keys.")
     yield counter(
@@ -245,10 +233,6 @@ def _mvcc(sources: Sources) -> Iterator[Family]:
     yield gauge("etcd_debugging_mvcc_watch_stream_total", hub.streams_open, "Watch streams.")
     yield gauge("etcd_debugging_mvcc_watcher_total", hub.watchers_open, "Watchers.")
     yield gauge("etcd_debugging_mvcc_slow_watcher_total", hub.watchers_behind, "Watchers behind.")
-
-
-def _number(sources: Sources, path: str) -> int:
-    return sources.methods.index((path, False))
 
 
 def _leases(sources: Sources) -> Iterator[Family]:
@@ -294,29 +278,25 @@ def _network(sources: Sources) -> Iterator[Family]:
 
 
 def _grpc(sources: Sources) -> Iterator[Family]:
-    counts, methods = sources.counts, sources.methods
-    labels = [_method_labels(path, is_stream) for path, is_stream in methods]
+    counts = sources.counts
+    labels = [rpc.labels for rpc in RPCS]
     started, handled = counts.started(sources.in_flight()), counts.handled()
     # A refusal counts as a message, as of the library that etcd 3.7 counts with.
-    ended = [0] * len(methods)
+    ended = [0] * len(RPCS)
     for (number, _), count in handled.items():
         ended[number] += count
-    shown = [
-        number
-        for number, each in enumerate(labels)
-        if started[number] or each["grpc_service"] in PREPARED_SERVICES
-    ]
+    shown = [number for number, rpc in enumerate(RPCS) if started[number] or rpc.is_shown_unused]
     for name, text, values in (
         ("grpc_server_started_total", "RPCs that began.", started),
         (
             "grpc_server_msg_received_total",
             "Messages received.",
-            _messages(started, counts.messages_received, methods),
+            _messages(started, counts.messages_received),
         ),
         (
             "grpc_server_msg_sent_total",
             "Messages sent.",
-            _messages(ended, counts.messages_sent, methods),
+            _messages(ended, counts.messages_sent),
         ),
     ):
         samples = [Sample(values[number], labels[number]) for number in shown]
@@ -343,8 +323,8 @@ def _grpc(sources: Sources) -> Iterator[Family]:
             ],
         )
     total = {
-        "unary": sum(started[n] for n, (_, is_stream) in enumerate(methods) if not is_stream),
-        "stream": sum(started[n] for n, (_, is_stream) in enumerate(methods) if is_stream),
+        "unary": sum(started[n] for n, rpc in enumerate(RPCS) if not rpc.is_stream),
+        "stream": sum(started[n] for n, rpc in enumerate(RPCS) if rpc.is_stream),
     }
     for (kind, _), number in counts.versions.items():
         total[kind] -= number
@@ -360,23 +340,9 @@ def _grpc(sources: Sources) -> Iterator[Family]:
     )
 
 
-def _messages(
-    unary: list[int], streams: list[int], methods: tuple[tuple[str, bool], ...]
-) -> list[int]:
+def _messages(unary: list[int], streams: list[int]) -> list[int]:
     """Return messages by method: one of every unary call, and those of streams as counted."""
-    return [
-        streams[number] if is_stream else unary[number]
-        for number, (_, is_stream) in enumerate(methods)
-    ]
-
-
-def _method_labels(path: str, is_stream: bool) -> dict[str, str]:
-    _, service, method = path.split("/")
-    kind = "unary"
-    if is_stream:
-        is_one_way = method in SERVER_STREAMS and service != "etcdserverpb.Watch"
-        kind = "server_stream" if is_one_way else "bidi_stream"
-    return {"grpc_method": method, "grpc_service": service, "grpc_type": kind}
+    return [streams[number] if rpc.is_stream else unary[number] for number, rpc in enumerate(RPCS)]
 
 
 def _code_name(code: Code) -> str:

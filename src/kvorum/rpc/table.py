@@ -1,0 +1,248 @@
+"""The table of calls: one row for each RPC, and all that is known of it before it is called.
+
+The edge is opened with it, the services serve by it, metrics and the warnings of slow calls take
+their labels and exceptions from it, and the matrix in docs/compatibility.md is held to it. Whoever
+adds an RPC, of any kind, adds a row here and the function that the row names. Paths over plain
+HTTP are options of the descriptors and stand nowhere else.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from math import inf
+from typing import Final, NamedTuple
+
+from kvorum.member.member import Member
+from kvorum.rpc import (
+    auth,
+    cluster,
+    election,
+    health,
+    kv,
+    lease,
+    lock,
+    maintenance,
+    snapshot,
+    watch,
+)
+from kvorum.rpc.interface import Output, Streams, Unary
+from kvorum.rpc.streams import TAKING_SECONDS_MAX, Answers, Begin
+
+
+class Kind(Enum):
+    """Who sends how many messages; the values are those of a metric's label."""
+
+    UNARY = "unary"
+    SERVER_STREAM = "server_stream"
+    BOTH_WAYS = "bidi_stream"
+
+
+class Learner(Enum):
+    """Whether a member that does not vote serves an RPC."""
+
+    REFUSES = "no"
+    SERVES = "yes"
+    SERVES_STALE = "serializable"
+    """Only a Range that does not ask for the newest state."""
+
+
+class Permission(Enum):
+    """What a caller will need where authentication is enabled."""
+
+    NONE = "none"
+    IDENTITY = "identity"
+    """To be somebody, whoever it is."""
+    KEYS = "keys"
+    """Rights on the keys that the request names."""
+    LEASE_KEYS = "lease keys"
+    """An identity, and rights on the keys of the leases it is about."""
+    STEPS = "steps"
+    """What the requests need that it is made of."""
+    ALARMS = "admin to change"
+    """An identity to list alarms, the role `root` to raise and to clear them."""
+    ADMIN_OR_OWN = "admin or own"
+    """The role `root`; whoever asks about itself or a role of its own needs none."""
+    ADMIN = "admin"
+    """The role `root`."""
+
+
+class Handlers:
+    """What serves the calls of one member: an object for each service, made once."""
+
+    def __init__(self, member: Member, edge: Output, operations_max: int) -> None:
+        self.kv = kv.KeyValues(member, operations_max)
+        self.range_streams = kv.RangeStreams(member)
+        self.watches = watch.Watches(member)
+        self.leases = lease.Leases(member)
+        self.keep_alives = lease.KeepAlives(member, edge)
+        self.cluster = cluster.ClusterCalls(member, edge)
+        self.maintenance = maintenance.Maintenance(member, edge)
+        self.snapshots = snapshot.Snapshots(member)
+        self.auth = auth.Auth(member)
+        self.locks = lock.Locks(member, edge)
+        self.elections = election.Elections(member, edge)
+        self.observers = election.Observers(member)
+        self.health = health.Health()
+
+
+class Rpc(NamedTuple):
+    """A row. Made by `_unary`, `_server_stream` or `_both_ways`."""
+
+    path: str
+    kind: Kind
+    permission: Permission
+    learner: Learner
+    waits_for_others: bool = False
+    """A unary call that does so by its nature: that it takes long says nothing of the server."""
+    unary: Callable[[Handlers], Unary] | None = None
+    streams: Callable[[Handlers, Member], Streams] | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is more than a request and an answer."""
+        return self.kind is not Kind.UNARY
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its metrics."""
+        _, service, method = self.path.split("/")
+        return {"grpc_method": method, "grpc_service": service, "grpc_type": self.kind.value}
+
+    @property
+    def is_shown_unused(self) -> bool:
+        """Whether its metrics exist before it is first called."""
+        return self.path.split("/")[1] not in _SHOWN_WHEN_USED
+
+
+_SHOWN_WHEN_USED: Final = ("v3lockpb.Lock", "v3electionpb.Election")
+
+
+def _unary(
+    path: str,
+    handler: Callable[[Handlers], Unary],
+    permission: Permission,
+    *,
+    learner: Learner = Learner.REFUSES,
+    waits_for_others: bool = False,
+) -> Rpc:
+    return Rpc(path, Kind.UNARY, permission, learner, waits_for_others, unary=handler)
+
+
+def _server_stream(
+    path: str,
+    begin: Callable[[Handlers], Begin],
+    permission: Permission,
+    *,
+    learner: Learner = Learner.REFUSES,
+    held_seconds_max: float = inf,
+) -> Rpc:
+    """Make the row of a stream with one request; see `Answers` for how long it may be held."""
+
+    def streams(handlers: Handlers, member: Member) -> Streams:
+        return Answers(member, begin(handlers), held_seconds_max)
+
+    return Rpc(path, Kind.SERVER_STREAM, permission, learner, streams=streams)
+
+
+def _both_ways(path: str, handler: Callable[[Handlers], Streams], permission: Permission) -> Rpc:
+    def streams(handlers: Handlers, _member: Member) -> Streams:
+        return handler(handlers)
+
+    return Rpc(path, Kind.BOTH_WAYS, permission, Learner.REFUSES, streams=streams)
+
+
+_KV: Final = "/etcdserverpb.KV/"
+_WATCH: Final = "/etcdserverpb.Watch/"
+_LEASE: Final = "/etcdserverpb.Lease/"
+_CLUSTER: Final = "/etcdserverpb.Cluster/"
+_MAINTENANCE: Final = "/etcdserverpb.Maintenance/"
+_AUTH: Final = "/etcdserverpb.Auth/"
+_LOCK: Final = "/v3lockpb.Lock/"
+_ELECTION: Final = "/v3electionpb.Election/"
+_HEALTH: Final = "/grpc.health.v1.Health/"
+
+_P = Permission
+
+RPCS: Final[tuple[Rpc, ...]] = (
+    _unary(_KV + "Range", lambda of: of.kv.range, _P.KEYS, learner=Learner.SERVES_STALE),
+    _unary(_KV + "Put", lambda of: of.kv.put, _P.KEYS),
+    _unary(_KV + "DeleteRange", lambda of: of.kv.delete_range, _P.KEYS),
+    _unary(_KV + "Txn", lambda of: of.kv.txn, _P.KEYS),
+    _unary(_KV + "Compact", lambda of: of.kv.compact, _P.ADMIN),
+    # It keeps a revision from being compacted.
+    _server_stream(
+        _KV + "RangeStream",
+        lambda of: of.range_streams.begin,
+        _P.KEYS,
+        held_seconds_max=TAKING_SECONDS_MAX,
+    ),
+    _both_ways(_WATCH + "Watch", lambda of: of.watches, _P.KEYS),
+    _unary(_LEASE + "LeaseGrant", lambda of: of.leases.grant, _P.IDENTITY),
+    _unary(_LEASE + "LeaseRevoke", lambda of: of.leases.revoke, _P.LEASE_KEYS),
+    _both_ways(_LEASE + "LeaseKeepAlive", lambda of: of.keep_alives, _P.LEASE_KEYS),
+    _unary(_LEASE + "LeaseTimeToLive", lambda of: of.leases.time_to_live, _P.LEASE_KEYS),
+    _unary(_LEASE + "LeaseLeases", lambda of: of.leases.leases, _P.LEASE_KEYS),
+    _unary(_CLUSTER + "MemberAdd", lambda of: of.cluster.add, _P.ADMIN),
+    _unary(_CLUSTER + "MemberRemove", lambda of: of.cluster.remove, _P.ADMIN),
+    _unary(_CLUSTER + "MemberUpdate", lambda of: of.cluster.update, _P.ADMIN),
+    _unary(_CLUSTER + "MemberList", lambda of: of.cluster.list, _P.IDENTITY),
+    _unary(_CLUSTER + "MemberPromote", lambda of: of.cluster.promote, _P.ADMIN),
+    _unary(_MAINTENANCE + "Alarm", lambda of: of.maintenance.alarm, _P.ALARMS),
+    _unary(
+        _MAINTENANCE + "Status",
+        lambda of: of.maintenance.status,
+        _P.IDENTITY,
+        learner=Learner.SERVES,
+    ),
+    _unary(_MAINTENANCE + "Defragment", lambda of: of.maintenance.defragment, _P.ADMIN),
+    _unary(_MAINTENANCE + "Hash", lambda of: of.maintenance.hash, _P.ADMIN),
+    _unary(_MAINTENANCE + "HashKV", lambda of: of.maintenance.hash_kv, _P.ADMIN),
+    # It keeps a file on the disk.
+    _server_stream(
+        _MAINTENANCE + "Snapshot",
+        lambda of: of.snapshots.begin,
+        _P.ADMIN,
+        learner=Learner.SERVES,
+        held_seconds_max=TAKING_SECONDS_MAX,
+    ),
+    _unary(_MAINTENANCE + "MoveLeader", lambda of: of.maintenance.move_leader, _P.ADMIN),
+    _unary(_MAINTENANCE + "Downgrade", lambda of: of.maintenance.downgrade, _P.ADMIN),
+    _unary(_AUTH + "AuthEnable", lambda of: of.auth.enable, _P.ADMIN),
+    _unary(_AUTH + "AuthDisable", lambda of: of.auth.disable, _P.ADMIN),
+    _unary(_AUTH + "AuthStatus", lambda of: of.auth.status, _P.NONE),
+    _unary(_AUTH + "Authenticate", lambda of: of.auth.authenticate, _P.NONE),
+    _unary(_AUTH + "UserGet", lambda of: of.auth.user_get, _P.ADMIN_OR_OWN),
+    _unary(_AUTH + "UserList", lambda of: of.auth.user_list, _P.ADMIN),
+    _unary(_AUTH + "UserDelete", lambda of: of.auth.user_delete, _P.ADMIN),
+    _unary(_AUTH + "UserChangePassword", lambda of: of.auth.user_change_password, _P.ADMIN),
+    _unary(_AUTH + "UserGrantRole", lambda of: of.auth.user_grant_role, _P.ADMIN),
+    _unary(_AUTH + "UserRevokeRole", lambda of: of.auth.user_revoke_role, _P.ADMIN),
+    _unary(_AUTH + "RoleGet", lambda of: of.auth.role_get, _P.ADMIN_OR_OWN),
+    _unary(_AUTH + "RoleList", lambda of: of.auth.role_list, _P.ADMIN),
+    _unary(_AUTH + "RoleDelete", lambda of: of.auth.role_delete, _P.ADMIN),
+    _unary(_AUTH + "RoleGrantPermission", lambda of: of.auth.role_grant_permission, _P.ADMIN),
+    _unary(_AUTH + "RoleRevokePermission", lambda of: of.auth.role_revoke_permission, _P.ADMIN),
+    _unary(_LOCK + "Lock", lambda of: of.locks.lock, _P.STEPS, waits_for_others=True),
+    _unary(_LOCK + "Unlock", lambda of: of.locks.unlock, _P.STEPS),
+    _unary(
+        _ELECTION + "Campaign",
+        lambda of: of.elections.campaign,
+        _P.STEPS,
+        waits_for_others=True,
+    ),
+    _unary(_ELECTION + "Proclaim", lambda of: of.elections.proclaim, _P.STEPS),
+    _unary(_ELECTION + "Leader", lambda of: of.elections.leader, _P.STEPS),
+    _server_stream(_ELECTION + "Observe", lambda of: of.observers.begin, _P.STEPS),
+    _unary(_ELECTION + "Resign", lambda of: of.elections.resign, _P.STEPS),
+    _unary(_HEALTH + "Check", lambda of: of.health.check, _P.NONE),
+    _unary(_HEALTH + "List", lambda of: of.health.list, _P.NONE),
+    _server_stream(_HEALTH + "Watch", lambda of: of.health.watch, _P.NONE),
+)
+"""Every RPC that is served; its number, at the edge and everywhere else, is its place here."""
+
+NUMBERS: Final = {rpc.path: number for number, rpc in enumerate(RPCS)}
+
+METHODS: Final = tuple((rpc.path, rpc.is_stream) for rpc in RPCS)
+"""What the edge is opened with."""
+
+METADATA_KEYS: Final = ("hasleader", "client-api-version")
+"""What the edge hands on of a call's metadata."""
