@@ -23,6 +23,7 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge.interface import Request
 from kvorum.files.real import RealFiles
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.config import Seams
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
@@ -120,7 +121,7 @@ def puts(machine: Machine, bodies: list[bytes], batch: int) -> None:
     member = machine.member
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.propose(call, requests.PUT, body, parse_put(body))
+            member.propose(call, MEMBER, requests.PUT, body, parse_put(body))
         machine.turn()
 
 
@@ -129,7 +130,7 @@ def txns(machine: Machine, bodies: list[bytes], batch: int) -> None:
     member = machine.member
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.propose(call, requests.TXN, body, parse_txn(body))
+            member.propose(call, MEMBER, requests.TXN, body, parse_txn(body))
         machine.turn()
 
 
@@ -138,7 +139,7 @@ def reads(machine: Machine, bodies: list[bytes], batch: int, *, linearizable: bo
     member = machine.member
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.read(call, range_response, parse_range(body), linearizable=linearizable)
+            member.read(call, MEMBER, range_response, parse_range(body), linearizable=linearizable)
         machine.turn()
 
 

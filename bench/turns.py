@@ -36,6 +36,7 @@ from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
 from kvorum.files.real import RealFiles
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.config import Seams
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
@@ -262,7 +263,7 @@ def load(pair: Pair, keys: int, prefix: bytes = b"key", lease: int = 0) -> None:
             value = b"%030d" % random.randrange(1 << 60)
             body = PutRequest(key=b"%b-%08d" % (prefix, number), value=value, lease=lease)
             payload = body.SerializeToString()
-            leader.member.propose(None, requests.PUT, payload, parse_put(payload))
+            leader.member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
         pair.step()
         while any(machine.jobs for machine in pair.machines):
             pair.step()
@@ -354,7 +355,7 @@ def install(pair: Pair) -> None:
     progress.match, progress.next = 0, 1
     pair.reset()
     payload = length_delimited(b"\x0a", b"after")
-    member.propose(None, requests.PUT, payload, parse_put(payload))
+    member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
     pair.until(lambda: behind.member.applied == leader.member.applied)
     pair.settle()
     pair.report("install of a snapshot")
@@ -371,7 +372,7 @@ def snapshot(pair: Pair) -> None:
         for _ in range(BATCH):
             number += 1
             payload = PutRequest(key=b"load-%d" % (number % 5000)).SerializeToString()
-            leader.member.propose(None, requests.PUT, payload, parse_put(payload))
+            leader.member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
         pair.step()
     pair.settle()
     pair.report("snapshot save under load")
@@ -394,7 +395,7 @@ def leases(pair: Pair, count: int) -> None:
     for start in range(0, many, BATCH):
         for number in range(start, start + BATCH):
             body = LeaseGrantRequest(ID=100 + number, TTL=10_000).SerializeToString()
-            leader.member.propose(None, requests.LEASE_GRANT, body)
+            leader.member.propose(None, MEMBER, requests.LEASE_GRANT, body)
         pair.step()
     pair.settle()
     pair.measure(f"lease, list of {many}", "/etcdserverpb.Lease/LeaseLeases", LeaseLeasesRequest())

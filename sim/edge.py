@@ -230,6 +230,9 @@ class SimulatedEdge:
         """Return who made a call."""
         return f"call {call}" if call in self._calls else ""
 
+    def peer_certificate(self, call: int) -> None:
+        """Return no certificate: no client shows one."""
+
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
         """Refuse to answer a plain HTTP request: no client makes one."""
         raise AssertionError(f"{call} is answered with {status}, {headers!r} and {body!r}")

@@ -16,6 +16,7 @@ from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.waits import Answer, Steps
 from kvorum.net.interface import DialEvent
+from kvorum.peer.cluster.answers import PEER
 from kvorum.peer.cluster.joining import find_start
 from kvorum.peer.cluster.peering import Peering, Settings
 from kvorum.raft.wire import decode_message, encode_message
@@ -172,7 +173,7 @@ class PlainPeers:
             or network.is_cut(to.number, machine.number)
             or to.paused_until > self._world.now
             or not _plain(to).hand_in(
-                lambda member: member.start(None, _answer(member, question, told))
+                lambda member: member.start(None, PEER, _answer(member, question, told))
             )
         ):
             told(None)

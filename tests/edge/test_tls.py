@@ -14,6 +14,8 @@ import pytest
 
 from kvorum.edge import CIPHER_SUITES, Limits, TlsSettings, open_edge
 from kvorum.edge.subject import Subject, is_for, subject_of
+from kvorum.member.callers import Caller, Front
+from kvorum.rpc.interface import Clients
 from tests.certificates import Authority, Pair, replace
 from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
@@ -138,9 +140,14 @@ def test_a_client_that_shows_its_certificate(open_service: OpenService, place: P
         certificate = service.remote.peer_certificate(call)
         assert certificate is not None
         assert subject_of(certificate) == Subject("root", ("host.example",), ("10.0.0.7",))
+        caller = Caller(Front.GRPC, origin=Clients(service.remote))
+        assert caller.certificate_name(call) == "root"
+        host, port = wire.socket.getsockname()[:2]
+        assert caller.remote(call) == f"{host}:{port}"
         service.remote.reply([(call, b"")])
     service.until(lambda edge: edge.counters()["connections_open"] == 0)
     assert service.remote.peer_certificate(call) is None
+    assert (caller.remote(call), caller.certificate_name(call)) == ("", "")
 
 
 def test_no_certificate_is_known_where_none_is_asked_for(

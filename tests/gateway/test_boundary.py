@@ -6,6 +6,7 @@ import pytest
 
 from kvorum.edge import EventKind
 from kvorum.gateway.http import Endpoint, HttpRequest
+from kvorum.member.callers import MEMBER
 from kvorum.member.waits import Steps
 from tests.rpc.harness import Harness
 
@@ -37,7 +38,7 @@ class Place:
             raise KeyError("unforeseen")
 
         self.front.keep_open(request.call, lambda: self.member.cancel(request.call))
-        self.member.start(request.call, self.front.bounded(request.call, steps()))
+        self.member.start(request.call, MEMBER, self.front.bounded(request.call, steps()))
 
     def _damaged(self, _request: HttpRequest) -> None:
         self.member.store.readable(cast(Any, "no revision"))

@@ -26,6 +26,7 @@ from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
 from kvorum.files.memory import MemoryFiles
 from kvorum.member import requests
+from kvorum.member.callers import Caller, Front
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import Job, Place
 from kvorum.member.member import Member
@@ -53,6 +54,9 @@ from tests.server.seams import (
 
 HEARTBEAT_SECONDS = 0.1
 SEGMENT_BYTES = 64 * 1024
+
+CLIENT = Caller(Front.GRPC)
+PEER = Caller(Front.PEER)
 
 
 class Machine:
@@ -181,9 +185,11 @@ class Machine:
         body = request.SerializeToString()
         return self.propose(requests.TXN, body, decode_txn(body))
 
-    def propose(self, kind: int, body: bytes, decoded: object = None) -> int:
+    def propose(
+        self, kind: int, body: bytes, decoded: object = None, caller: Caller = CLIENT
+    ) -> int:
         call = self.cluster.next_call()
-        self.running.propose(call, kind, body, decoded)
+        self.running.propose(call, caller, kind, body, decoded)
         return call
 
     def range(self, key: bytes, range_end: bytes = b"", **options: Any) -> int:
@@ -191,18 +197,18 @@ class Machine:
         decoded = decode_range(request.SerializeToString())
         call = self.cluster.next_call()
         is_linearizable = not request.serializable
-        self.running.read(call, range_response, decoded, linearizable=is_linearizable)
+        self.running.read(call, CLIENT, range_response, decoded, linearizable=is_linearizable)
         return call
 
     def read_txn(self, request: TxnRequest) -> int:
         decoded = decode_txn(request.SerializeToString())
         call = self.cluster.next_call()
-        self.running.read(call, read_txn, decoded, linearizable=True)
+        self.running.read(call, CLIENT, read_txn, decoded, linearizable=True)
         return call
 
     def start_steps(self, steps: Steps) -> int:
         call = self.cluster.next_call()
-        self.running.start(call, steps)
+        self.running.start(call, CLIENT, steps)
         return call
 
 
@@ -313,7 +319,7 @@ class Cluster:
                 asking.told(question.number, None if is_lost else told)
             return None
 
-        peer.running.start(None, serve())
+        peer.running.start(None, PEER, serve())
 
     def _machine(self, member: Member) -> Machine:
         return next(each for each in self if each.member is member)

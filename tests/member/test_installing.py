@@ -13,6 +13,7 @@ from kvorum.backend.cache import RowCache
 from kvorum.backend.flush import CommitFlush
 from kvorum.lease import sorting
 from kvorum.member import installing, requests, transactions
+from kvorum.member.callers import MEMBER
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, InstallImage, note_image
 from kvorum.member.jobs import Job, Nothing, Place
@@ -138,7 +139,7 @@ def comparison(machine: Machine) -> None:
 
 
 def listing(machine: Machine) -> None:
-    machine.running.read(1, _listed, None, linearizable=False)
+    machine.running.read(1, MEMBER, _listed, None, linearizable=False)
 
 
 def health(machine: Machine) -> Steps:

@@ -8,6 +8,7 @@ from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import PutRequest, PutResponse, RequestOp, TxnRequest
 from kvorum.files import Files
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
 from kvorum.member.outbox import Question
@@ -161,7 +162,7 @@ def test_a_mistake_in_a_procedure_ends_its_call_and_stops_the_member_without_one
 
     assert cluster.answer(machine, machine.start_steps(refused())) == errors.NOT_LEADER
     assert cluster.answer(machine, machine.start_steps(mistaken())) == errors.INTERNAL
-    machine.running.start(None, mistaken())
+    machine.running.start(None, MEMBER, mistaken())
     with pytest.raises(MemberStopped, match="mistake"):
         cluster.settle()
 

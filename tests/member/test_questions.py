@@ -12,6 +12,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseKeepAliveRequest
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.questions import (
     DOWNGRADE_PATH,
     HASH_KV_PATH,
@@ -49,7 +50,7 @@ def asked(cluster: Cluster, machine: Machine, path: str, body: bytes = b"") -> A
         answers.append((yield from answer(machine.running, path, body)))
         return None
 
-    machine.running.start(None, steps())
+    machine.running.start(None, MEMBER, steps())
     cluster.wait(lambda: answers)
     return answers[0]
 

@@ -22,6 +22,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
+from kvorum.member.callers import MEMBER
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.membership.documents import Member, encode_member
 from kvorum.raft.changes import ChangeType, ConfChange
@@ -219,7 +220,7 @@ def test_a_member_whose_address_was_stored_as_it_was_given(tmp_path: Path, url: 
         assert (yield ProposeChange(change)) is None
         return None
 
-    harness.member.start(None, steps())
+    harness.member.start(None, MEMBER, steps())
     harness.until(lambda: harness.member.cluster.member(7) is not None)
     harness.end()
     with running_kvorum(tmp_path) as server:

@@ -11,6 +11,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.files.purge import Purge
 from kvorum.member import requests
+from kvorum.member.callers import Caller
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
 from kvorum.member.waits import RunJob, Steps
@@ -34,12 +35,12 @@ def harness() -> Harness:
     return Harness()
 
 
-def plant(harness: Harness, path: str, serve: Callable[[int, bytes], Any]) -> None:
+def plant(harness: Harness, path: str, serve: Callable[[int, Caller, bytes], Any]) -> None:
     """Let a unary call be served by something else."""
     harness.services._unary[NUMBERS[path]] = serve
 
 
-def slips(_call: int, _payload: bytes) -> None:
+def slips(_call: int, _caller: Caller, _payload: bytes) -> None:
     raise SlipError("unforeseen")
 
 
@@ -125,7 +126,7 @@ def test_a_slip_of_a_procedure_ends_its_call_alone(harness: Harness) -> None:
         yield None
         raise SlipError("late")
 
-    plant(harness, STATUS, lambda call, _payload: harness.member.start(call, steps()))
+    plant(harness, STATUS, lambda call, caller, _: harness.member.start(call, caller, steps()))
     assert harness.ask("Maintenance/Status", pb.StatusRequest()) == errors.INTERNAL
     assert caught(harness) == 1
     check_alive(harness)
@@ -136,14 +137,14 @@ def test_a_slip_of_a_procedure_ends_its_call_alone(harness: Harness) -> None:
 
 def test_an_error_of_the_state_stops_the_member(harness: Harness) -> None:
     store = harness.member.store
-    plant(harness, STATUS, lambda _call, _payload: store.readable("no revision"))  # type: ignore[arg-type]
+    plant(harness, STATUS, lambda *_: store.readable("no revision"))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         harness.ask("Maintenance/Status", pb.StatusRequest())
     assert not caught(harness)
 
 
 def test_an_error_of_the_state_behind_another_stops_the_member(harness: Harness) -> None:
-    def hides(_call: int, _payload: bytes) -> None:
+    def hides(_call: int, _caller: Caller, _payload: bytes) -> None:
         try:
             harness.member.store.readable("no revision")  # type: ignore[arg-type]
         except TypeError as error:
@@ -161,7 +162,7 @@ def test_an_error_of_the_state_stops_the_member_in_a_procedure_too(harness: Harn
         harness.member.store.readable("no revision")  # type: ignore[arg-type]
         return b""
 
-    plant(harness, STATUS, lambda call, _payload: harness.member.start(call, steps()))
+    plant(harness, STATUS, lambda call, caller, _: harness.member.start(call, caller, steps()))
     with pytest.raises(MemberStopped):
         harness.ask("Maintenance/Status", pb.StatusRequest())
 
@@ -169,8 +170,8 @@ def test_an_error_of_the_state_stops_the_member_in_a_procedure_too(harness: Harn
 def test_what_is_raised_after_a_proposal_stops_the_member(harness: Harness) -> None:
     put = pb.PutRequest(key=b"k", value=b"v").SerializeToString()
 
-    def serve(call: int, _payload: bytes) -> None:
-        harness.member.propose(call, requests.PUT, put)
+    def serve(call: int, caller: Caller, _payload: bytes) -> None:
+        harness.member.propose(call, caller, requests.PUT, put)
         raise SlipError("too late")
 
     plant(harness, STATUS, serve)
@@ -186,6 +187,6 @@ def test_a_failed_job_stops_the_member(harness: Harness) -> None:
 
     harness.failing = (Purge,)
 
-    plant(harness, STATUS, lambda call, _payload: harness.member.start(call, steps()))
+    plant(harness, STATUS, lambda call, caller, _: harness.member.start(call, caller, steps()))
     with pytest.raises(MemberStopped):
         harness.ask("Maintenance/Status", pb.StatusRequest())

@@ -12,6 +12,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from kvorum.edge.interface import EventKind
+from kvorum.member.callers import MEMBER
 from kvorum.member.requests import PUT
 from tests.rpc.harness import Harness
 
@@ -66,7 +67,8 @@ def test_no_cycles() -> None:
 def test_a_read_that_is_given_up_holds_no_compaction_back() -> None:
     harness = Harness()
     for number in range(1000):
-        harness.member.propose(None, PUT, pb.PutRequest(key=b"%04d" % number).SerializeToString())
+        put = pb.PutRequest(key=b"%04d" % number).SerializeToString()
+        harness.member.propose(None, MEMBER, PUT, put)
     harness.settle()
     stream = harness.open("KV/RangeStream")
     # One slice a turn, and the client leaves between two of them.

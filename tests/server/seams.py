@@ -86,6 +86,9 @@ class RecordingEdge:
     def peer(self, call: int) -> str:
         return f"127.0.0.1:{call}"
 
+    def peer_certificate(self, call: int) -> None:
+        pass
+
     def pause(self, call: int) -> None:
         pass
 

@@ -11,6 +11,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from kvorum.edge.interface import Event, EventKind, Request
+from kvorum.member.callers import Caller
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.raft.messages import MessageType
@@ -72,9 +73,9 @@ class Noting:
         unary = self.harness.services._unary
         serve = unary[STATUS]
 
-        def status(call: int, payload: bytes) -> Any:
+        def status(call: int, caller: Caller, payload: bytes) -> Any:
             self.noted.append(f"call {call}")
-            return serve(call, payload)
+            return serve(call, caller, payload)
 
         unary[STATUS] = status
         self.noted.clear()

@@ -34,6 +34,7 @@ MODULES = (
     "kvorum.lease.lessor",
     "kvorum.member.alarms",
     "kvorum.member.apply",
+    "kvorum.member.callers",
     "kvorum.member.duties",
     "kvorum.member.execution",
     "kvorum.member.flushing",

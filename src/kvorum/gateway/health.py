@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from kvorum.api.errors import Status
 from kvorum.gateway.http import NO_SNIFFING, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.alarms import AlarmType
+from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
 from kvorum.member.waits import ReadIndex, Steps, Wait
 from kvorum.mvcc.ranges import RangeOptions
@@ -22,6 +23,8 @@ NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
 FIRST_KEY = b"\0"
 ALL_KEYS = b"\0"
 """As the end of a range: every key from its first one on."""
+
+_PROBE = Caller(Front.HTTP)
 
 Check = Generator[Wait | None, Any, str]
 """Returns why it failed, or nothing."""
@@ -155,4 +158,4 @@ class Health:
 
     def _run(self, call: int, steps: Steps) -> None:
         self._front.keep_open(call, lambda: self._member.cancel(call))
-        self._member.start(call, self._front.bounded(call, steps))
+        self._member.start(call, _PROBE, self._front.bounded(call, steps))

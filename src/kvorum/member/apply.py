@@ -3,8 +3,8 @@
 Idempotent by the index: what the state already holds is passed over, and the index and term are
 noted in the backend between the same two seals as the effects. The effects of one entry
 may be computed in slices; nothing else is applied, and nothing is sealed, before it is done.
-The result goes to whoever proposed the entry here. Every member executes the same; where nobody
-waits, only what makes the answer is left out.
+The result goes to whoever proposed the entry here. Every member executes the same, for the caller
+that the entry names; where nobody waits, only what makes the answer is left out.
 
 The clock decides only where a slice ends, never what it computes.
 """
@@ -12,22 +12,24 @@ The clock decides only where a slice ends, never what it computes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 from kvorum.api.errors import StatusError
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
 from kvorum.auth.enabled import is_change
 from kvorum.member import changes, leases, requests
+from kvorum.member.callers import NOBODY
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS, long_txn
-from kvorum.member.requests import put_body
+from kvorum.member.requests import put_of_nobody
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message
 from kvorum.raft.states import Role
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
+    from kvorum.member.procedures import Waiter
     from kvorum.member.proposals import Pending
     from kvorum.member.results import Sliced, Slices
 
@@ -35,13 +37,12 @@ ENTRIES_PER_LOOK: Final = 64
 """How many entries are applied between two looks at the clock."""
 
 _PUT: Final = requests.PUT
-_NOBODY: Final[Pending] = (None, 0, None)
 
 
 class ApplyQueue:
     """Committed entries that are not applied yet, and the one that is being applied."""
 
-    __slots__ = ("entry", "messages", "position", "slices", "waiting")
+    __slots__ = ("entry", "messages", "position", "slices", "waiter")
 
     def __init__(self) -> None:
         self.messages: deque[Message] = deque()
@@ -49,7 +50,7 @@ class ApplyQueue:
         # The entry whose effects are computed in slices, and who waits for its result.
         self.entry: Entry | None = None
         self.slices: Slices | None = None
-        self.waiting: Pending = _NOBODY
+        self.waiter: Waiter = None
 
 
 def apply_entries(member: Member, deadline: float) -> None:
@@ -99,12 +100,15 @@ def _apply_run(
     assert entries[stop - 1].index == first + stop - 1 - start, f"a gap after {first}"
     if term != member.applied_term:
         member.header.set_raft_term(term)
-    pending_pop = member.proposals.pending.pop
+    pending = member.proposals.pending
+    pending_pop = pending.pop
+    id_bytes = member.ids.id_bytes
     put = member.store.put
     header_field = member.header.field
     reply = member.out.replies.append
     hub = member.hub
-    # Puts of which nothing can be refused, the usual ones, go the short way.
+    # Puts of which nothing can be refused, the usual ones, go the short way: nobody's, and without
+    # options. Both ways do the same, so that members may differ in which one they take.
     is_plain = member.accepts_plain_puts()
     normal = EntryType.NORMAL
     position = start
@@ -115,10 +119,11 @@ def _apply_run(
         kind = entry.type
         waiting = None
         if kind == normal and data and data[0] < 0x80:
-            waiting = pending_pop(data[-requests.TOKEN_BYTES :], None)
-            if waiting is None and is_plain:
-                # Another member's, or from before the start: nobody waits here.
-                body = put_body(data)
+            encoded_id = data[-id_bytes:]
+            waiting = pending_pop(encoded_id, None)
+            if waiting is None:
+                # Another member's, from before the start, or of a user: nobody waits under this id.
+                body = put_of_nobody(data) if is_plain else None
                 request = None if body is None else parse_put(body)
                 if request is not None and not (
                     request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
@@ -128,9 +133,13 @@ def _apply_run(
                     if hub.is_watched and hub.is_publishing:
                         break
                     continue
-        if waiting is not None and waiting[1] == _PUT and is_plain:
+            elif waiting[4] != data or not waiting[1].is_nobody:
+                # It only ends as the entry would that is waited for.
+                pending[encoded_id] = waiting
+                waiting = None
+        if waiting is not None and waiting[2] == _PUT and is_plain:
             # The short way: no decoding, no generator, no call but the store's.
-            request = cast("Put", waiting[2])
+            request = cast("Put", waiting[3])
             if not (
                 request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
             ):
@@ -154,12 +163,12 @@ def _apply_run(
         elif not data:
             slices = _begin_term(member, entry)
             if slices is not None:
-                queue.entry, queue.slices, queue.waiting = entry, slices, _NOBODY
+                queue.entry, queue.slices, queue.waiter = entry, slices, None
                 return position
         else:
             result = _execute(member, entry, waiting)
             if result is not None:
-                queue.entry, queue.slices, queue.waiting = entry, result[0], result[1]
+                queue.entry, queue.slices, queue.waiter = entry, result[0], result[1]
                 return position
             is_plain = member.accepts_plain_puts()
         applied += 1
@@ -169,41 +178,43 @@ def _apply_run(
     return position
 
 
-def _execute(
-    member: Member, entry: Entry, waiting: Pending | None
-) -> tuple[Slices, Pending] | None:
-    """Apply a request; return its slices and who waits for them if it is long."""
+def _execute(member: Member, entry: Entry, waiting: Pending | None) -> tuple[Slices, Waiter] | None:
+    """Apply a request; return its slices and who waits for them if it is long.
+
+    Who waits is given for an entry of nobody; for any other it is looked for by the entry's id.
+    """
+    caller = NOBODY
     if waiting is None:
         try:
-            kind, number, body = requests.decode(entry.data)
+            kind, number, body, caller = requests.decode(entry.data)
             if is_change(kind):
                 raise MemberStopped(
                     f"entry {entry.index} of term {entry.term} changes users, roles or "
                     "authentication, which this version does not have. Remove this member from the "
                     "cluster; a member of etcd may take its place"
                 )
-            if kind == requests.TXN and len(body) > LONG_BYTES:
-                waiting = member.proposals.pending.pop(number, _NOBODY)
-                return long_txn(member, body, waiting[0] is not None), waiting
-            request = DECODERS[kind](body)
+            waiting = member.proposals.take(requests.encoded_id(number), entry.data)
+            if waiting is None:
+                if kind == requests.TXN and len(body) > LONG_BYTES:
+                    return long_txn(member, caller, body), None
+                request = DECODERS[kind](body)
         except (ValueError, KeyError) as error:
             raise MemberStopped(
                 f"entry {entry.index} of term {entry.term} holds no request that this version "
                 f"understands ({error!r}); is a newer member in the cluster?"
             ) from error
-        waiting = member.proposals.pending.pop(number, _NOBODY)
-    else:
-        _, kind, request = waiting
-    waiter = waiting[0]
+    waiter = None
+    if waiting is not None:
+        waiter, _, kind, request, _ = waiting
     try:
-        result: Sliced = APPLIERS[kind](member, request, waiter is not None)
+        result: Sliced = APPLIERS[kind](member, caller, request, waiter is not None)
     except StatusError as error:
         result = error.status
     if isinstance(result, (bytes, tuple)):
         if waiter is not None:
             member.answer(waiter, result)
         return None
-    return result, waiting
+    return result, waiter
 
 
 def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
@@ -221,7 +232,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
     except StatusError as error:
         result = error.status
     queue.slices = queue.entry = None
-    waiter, queue.waiting = queue.waiting[0], _NOBODY
+    waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
         member.answer(waiter, result)
     member.note_applied(entry.index, entry.term)
@@ -235,6 +246,3 @@ def _begin_term(member: Member, entry: Entry) -> Slices | None:
     if raft.role == Role.LEADER and entry.term == raft.term and not member.was_removed:
         return leases.promote(member)
     return None
-
-
-Applier = Callable[["Member", Any, bool], "Sliced"]

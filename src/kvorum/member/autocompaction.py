@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.codec import compaction_request
 from kvorum.api.errors import COMPACTED, Status
 from kvorum.api.marks import mark
+from kvorum.member.callers import MEMBER
 from kvorum.member.requests import COMPACTION
 from kvorum.member.waits import Propose, Until
 
@@ -33,12 +34,10 @@ def start_auto_compaction(member: Member) -> None:
     """Begin what the member is told to forget."""
     config = member.config
     if config.retention_seconds:
-        member.start(None, by_age(member, config.retention_seconds))
+        member.start(None, MEMBER, by_age(member, config.retention_seconds))
     if config.retention_revisions:
-        member.start(
-            None,
-            by_revision(member, config.retention_revisions, config.retention_check_seconds),
-        )
+        steps = by_revision(member, config.retention_revisions, config.retention_check_seconds)
+        member.start(None, MEMBER, steps)
 
 
 def by_age(member: Member, retention_seconds: float) -> Steps:

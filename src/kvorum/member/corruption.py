@@ -21,6 +21,7 @@ from kvorum.api.errors import COMPACTED, FUTURE_REV, Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import AlarmRequest
 from kvorum.member import requests
 from kvorum.member.alarms import AlarmType
+from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.hashing import hash_kv
 from kvorum.member.questions import HASH_KV_PATH, parse_hash
@@ -90,7 +91,7 @@ class Checks:
         # One that takes longer than its interval is not begun twice.
         if member.is_leader and check not in self._running:
             self._running.append(check)
-            member.start(None, self._steps(member, check))
+            member.start(None, MEMBER, self._steps(member, check))
 
     def _steps(self, member: Member, check: Callable[[Member], Part[None]]) -> Steps:
         try:

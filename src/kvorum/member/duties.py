@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvorum.api.codec import cluster_version_request
 from kvorum.files import Purge
 from kvorum.member import leases, requests, timeouts
+from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Job, Place
 from kvorum.member.waits import Signal
 from kvorum.membership.versions import decide_cluster_version, decide_storage_version
@@ -111,7 +112,7 @@ def agree_on_version(member: Member, _now: float) -> None:
     decided = decide_cluster_version(cluster.version, versions, cluster.downgrade_target)
     if decided is not None and decided != cluster.version:
         body = cluster_version_request(str(decided))
-        member.propose(None, requests.CLUSTER_VERSION_SET, body)
+        member.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
 
 
 def _progress_due(member: Member) -> float:

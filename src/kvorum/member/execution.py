@@ -1,9 +1,10 @@
 """What each kind of request does when it is applied: one table.
 
-An applier gets the member, the decoded request and whether anybody waits for the answer. It
-returns the encoded response, a Status, or slices that do; it may raise StatusError, having
-changed nothing. Alarms refuse before it runs. A quota that is exceeded only now does not: every
-member has to do the same, so the request runs, the client is told, and the alarm is raised.
+An applier gets the member, the caller that the entry names, the decoded request and whether anybody
+waits for the answer. It returns the encoded response, a Status, or slices that do; it may raise
+StatusError, having changed nothing. Alarms refuse before it runs. A quota that is exceeded only now
+does not: every member has to do the same, so the request runs, the client is told, and the alarm is
+raised.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ from kvorum.membership.versions import parse_version
 
 if TYPE_CHECKING:
     from kvorum.api.errors import Status
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.results import Sliced, Slices
 
 
-Applier = Callable[["Member", Any, bool], "Sliced"]
+Applier = Callable[["Member", "Caller", Any, bool], "Sliced"]
 
 ALARM_GET: Final = 0
 ALARM_ACTIVATE: Final = 1
 ALARM_DEACTIVATE: Final = 2
 
 
-def _put(member: Member, request: api.Put, wanted: bool) -> Sliced:
+def _put(member: Member, _caller: Caller, request: api.Put, wanted: bool) -> Sliced:
     refusal = member.alarms.refusal(requests.PUT)
     if refusal is not None:
         return refusal
@@ -56,19 +58,21 @@ def _put(member: Member, request: api.Put, wanted: bool) -> Sliced:
     return result if fits else _exceeded(member)
 
 
-def _range(member: Member, request: api.Range, wanted: bool) -> Sliced:
+def _range(member: Member, caller: Caller, request: api.Range, wanted: bool) -> Sliced:
     if not wanted:
         return b""
     refusal = member.alarms.refusal(requests.RANGE)
-    return range_response(member, request) if refusal is None else refusal
+    return range_response(member, caller, request) if refusal is None else refusal
 
 
-def _delete_range(member: Member, request: api.DeleteRange, wanted: bool) -> Sliced:
+def _delete_range(
+    member: Member, _caller: Caller, request: api.DeleteRange, wanted: bool
+) -> Sliced:
     refusal = member.alarms.refusal(requests.DELETE_RANGE)
     return transactions.delete_range(member, request, wanted) if refusal is None else refusal
 
 
-def _txn(member: Member, request: api.Txn, wanted: bool) -> Sliced:
+def _txn(member: Member, _caller: Caller, request: api.Txn, wanted: bool) -> Sliced:
     if member.accepts_plain_puts():
         return transactions.txn(member, request, wanted)
     cost = transactions.put_cost(request)
@@ -80,10 +84,10 @@ def _txn(member: Member, request: api.Txn, wanted: bool) -> Sliced:
     return result if fits else _then_exceeded(member, result)
 
 
-def long_txn(member: Member, body: bytes, wanted: bool) -> Slices:
-    """Apply a transaction that is so long that it is read in slices, too."""
+def long_txn(member: Member, caller: Caller, body: bytes) -> Slices:
+    """Apply a transaction that is so long that it is read in slices, too; nobody waits for it."""
     request = yield from api.decode_txn_slices(body)
-    result = _txn(member, request, wanted)
+    result = _txn(member, caller, request, wanted=False)
     if isinstance(result, (bytes, tuple)):
         return result
     return (yield from result)
@@ -108,7 +112,9 @@ def _exceeded(member: Member) -> Status:
     return NO_SPACE
 
 
-def _compaction(member: Member, request: CompactionRequest, _wanted: bool) -> Sliced:
+def _compaction(
+    member: Member, _caller: Caller, request: CompactionRequest, _wanted: bool
+) -> Sliced:
     refusal = member.alarms.refusal(requests.COMPACTION)
     if refusal is not None:
         return refusal
@@ -117,7 +123,9 @@ def _compaction(member: Member, request: CompactionRequest, _wanted: bool) -> Sl
     return member.header.field(store.revision)
 
 
-def _lease_grant(member: Member, request: LeaseGrantRequest, wanted: bool) -> Sliced:
+def _lease_grant(
+    member: Member, _caller: Caller, request: LeaseGrantRequest, wanted: bool
+) -> Sliced:
     refusal = member.alarms.refusal(requests.LEASE_GRANT)
     if refusal is not None:
         return refusal
@@ -131,18 +139,22 @@ def _lease_grant(member: Member, request: LeaseGrantRequest, wanted: bool) -> Sl
     return member.header.field(member.store.revision) + body
 
 
-def _lease_revoke(member: Member, request: LeaseRevokeRequest, _wanted: bool) -> Sliced:
+def _lease_revoke(
+    member: Member, _caller: Caller, request: LeaseRevokeRequest, _wanted: bool
+) -> Sliced:
     refusal = member.alarms.refusal(requests.LEASE_REVOKE)
     return transactions.revoke(member, request.ID) if refusal is None else refusal
 
 
-def _lease_checkpoint(member: Member, request: LeaseCheckpointRequest, _wanted: bool) -> Sliced:
+def _lease_checkpoint(
+    member: Member, _caller: Caller, request: LeaseCheckpointRequest, _wanted: bool
+) -> Sliced:
     for checkpoint in request.checkpoints:
         member.lessor.checkpoint(checkpoint.ID, checkpoint.remaining_TTL, member.now)
     return member.header.field(member.store.revision)
 
 
-def _alarm(member: Member, request: AlarmRequest, _wanted: bool) -> Sliced:
+def _alarm(member: Member, _caller: Caller, request: AlarmRequest, _wanted: bool) -> Sliced:
     alarms = member.alarms
     if request.action == ALARM_ACTIVATE:
         found = alarms.activate(request.memberID, request.alarm)
@@ -155,7 +167,9 @@ def _alarm(member: Member, request: AlarmRequest, _wanted: bool) -> Sliced:
     return member.header.field(member.store.revision) + body
 
 
-def _cluster_version(member: Member, request: ClusterVersionSetRequest, _wanted: bool) -> Sliced:
+def _cluster_version(
+    member: Member, _caller: Caller, request: ClusterVersionSetRequest, _wanted: bool
+) -> Sliced:
     before = member.cluster.version
     version = parse_version(request.ver)
     member.cluster.set_version(version)
@@ -164,20 +178,24 @@ def _cluster_version(member: Member, request: ClusterVersionSetRequest, _wanted:
     return b""
 
 
-def _attributes(member: Member, request: ClusterMemberAttrSetRequest, _wanted: bool) -> Sliced:
+def _attributes(
+    member: Member, _caller: Caller, request: ClusterMemberAttrSetRequest, _wanted: bool
+) -> Sliced:
     attributes = request.member_attributes
     urls = tuple(attributes.client_urls)
     member.cluster.set_attributes(request.member_ID, attributes.name, urls)
     return b""
 
 
-def _downgrade(member: Member, request: DowngradeInfoSetRequest, _wanted: bool) -> Sliced:
+def _downgrade(
+    member: Member, _caller: Caller, request: DowngradeInfoSetRequest, _wanted: bool
+) -> Sliced:
     target = parse_version(request.ver) if request.enabled else None
     member.cluster.set_downgrade_target(target)
     return b""
 
 
-def _no_effect(_member: Member, _request: bytes, _wanted: bool) -> Sliced:
+def _no_effect(_member: Member, _caller: Caller, _request: bytes, _wanted: bool) -> Sliced:
     return b""
 
 

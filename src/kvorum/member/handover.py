@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvorum.member.callers import MEMBER
 from kvorum.member.waits import Signal, Signalled
 from kvorum.raft.messages import NONE
 
@@ -20,7 +21,7 @@ def hand_over(member: Member) -> None:
     the next one is asked, as long as a request may take. Proposals are refused meanwhile.
     """
     member.is_handing_over = True
-    member.start(None, _hand_over(member))
+    member.start(None, MEMBER, _hand_over(member))
 
 
 def _hand_over(member: Member) -> Steps:

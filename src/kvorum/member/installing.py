@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import TIMEOUT
 from kvorum.api.marks import mark
 from kvorum.member import flushing, requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
 from kvorum.member.jobs import Job, Nothing, Place, Work, ignore
 from kvorum.member.publishing import UNSEEN
@@ -115,7 +116,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
         config, loaded_backend, member.header, member.hub, cluster_id, member_id, noted
     )
 
-    member.start(None, _forget(member.store, member.lessor))
+    member.start(None, MEMBER, _forget(member.store, member.lessor))
     _use_state(member, state, snapshot.conf_state)
     mark("snapshot installed")
     member.snapshots.index = index
@@ -144,7 +145,7 @@ def _give_up_state(member: Member) -> None:
     if queue.slices is not None:
         # The entry is in the snapshot. Whoever waits for its result cannot be told it.
         queue.slices.close()
-        member.answer(queue.waiting[0], TIMEOUT)
+        member.answer(queue.waiter, TIMEOUT)
         queue.slices = queue.entry = None
     # Nothing follows from the batch that may be on its way.
     member.snapshots.sealed = None
@@ -165,7 +166,7 @@ def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
     member.procedures.signal_all()
     # The entry that publishes this member may be in the snapshot, where nobody sees it applied;
     # clients wait for it, so it is proposed anew.
-    for waiter, _, _ in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
+    for waiter in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
         member.answer(waiter, UNSEEN)
 
 

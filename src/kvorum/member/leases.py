@@ -30,6 +30,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.lease.lessor import NotRenewed
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.waits import (
     AppliedTo,
     AskLeader,
@@ -84,7 +85,7 @@ def expire(member: Member, now: float) -> None:
     if not lessor.is_primary or lessor.next_deadline > now or member.is_revoking:
         return
     member.is_revoking = True
-    member.procedures.start(None, _revoke_expired(member))
+    member.procedures.start(None, MEMBER, _revoke_expired(member))
 
 
 def _revoke_expired(member: Member) -> Steps:

@@ -30,6 +30,7 @@ from kvorum.member import flushing, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.boundary import Boundary
+from kvorum.member.callers import MEMBER, Caller
 from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
@@ -39,7 +40,7 @@ from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.longreads import LongReads
 from kvorum.member.outbox import Outbox, SnapshotTransfer
-from kvorum.member.procedures import Procedure, Procedures
+from kvorum.member.procedures import Procedure, Procedures, Waiter
 from kvorum.member.proposals import Proposals
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
@@ -300,27 +301,27 @@ class Member:
     # In: requests.
 
     def propose(
-        self, waiter: int | Procedure | None, kind: int, body: bytes, decoded: object = None
+        self, waiter: Waiter, caller: Caller, kind: int, body: bytes, decoded: object = None
     ) -> None:
-        """Propose a request; the waiter gets the encoded response or a Status.
+        """Propose a request of a caller; the waiter gets the encoded response or a Status.
 
-        `kind` is its field in InternalRaftRequest, `body` its canonical bytes, checked by the
-        caller. `decoded` is what the caller parsed already: the object of `kvorum.api.requests`,
-        or the message.
+        `kind` is its field in InternalRaftRequest, `body` its canonical bytes, which are checked
+        already. `decoded` is what was parsed of them, if it was: the object of
+        `kvorum.api.requests`, or the message.
         """
         if self.is_behind:
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
             return
-        payload, token = self.ids.encode(kind, body)
+        payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
             decoded = DECODERS[kind](body)
         proposals = self.proposals
-        proposals.pending[token] = (waiter, kind, decoded)
+        proposals.pending[encoded_id] = (waiter, caller, kind, decoded, payload)
         proposals.payloads.append(payload)
-        proposals.tokens.append(token)
+        proposals.ids.append(encoded_id)
 
     def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
         """Propose a change of the membership; the procedure gets None or a Status."""
@@ -336,32 +337,32 @@ class Member:
         """
         raft = self.node.raft
         if requests and raft.role == Role.LEADER and raft.term == term:
-            payloads = [self.ids.encode(kind, body)[0] for kind, body in requests]
+            payloads = [self.ids.encode(kind, body, MEMBER)[0] for kind, body in requests]
             with suppress(ProposalDroppedError):
                 raft.propose(payloads)
                 return True
         return False
 
     def read(
-        self, waiter: int | Procedure | None, execute: Execute, request: Any, *, linearizable: bool
+        self, waiter: Waiter, caller: Caller, execute: Execute, request: Any, *, linearizable: bool
     ) -> None:
         """Answer from local state: as it is in the next turn, or as of a moment after this call.
 
-        `execute(member, request)` returns the encoded response, a Status, or slices that do.
+        `execute(member, caller, request)` returns the encoded response, a Status, or slices.
         """
         if linearizable:
-            self.reads.waiting.append((waiter, execute, request))
+            self.reads.waiting.append((waiter, caller, execute, request))
         else:
-            self._ready.append((waiter, execute, request))
+            self._ready.append((waiter, caller, execute, request))
 
     @property
     def reads_waiting(self) -> int:
         """How many reads could run and have not begun."""
         return len(self._ready)
 
-    def start(self, call: int | None, steps: Steps) -> None:
-        """Begin a procedure; its end goes to the replies under the call's number."""
-        self.procedures.start(call, steps)
+    def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
+        """Begin a procedure for a caller; its end goes to the replies under the call's number."""
+        self.procedures.start(call, caller, steps)
 
     def cancel(self, call: int) -> None:
         """Close the procedure of a call whose client is gone.
@@ -382,7 +383,7 @@ class Member:
         """Ask raft to hand the leadership over."""
         self.node.transfer_leader(peer)
 
-    def answer(self, waiter: int | Procedure | None, result: Answer) -> None:
+    def answer(self, waiter: Waiter, result: Answer) -> None:
         """Give a result to whoever waits for it."""
         if waiter.__class__ is int:
             self.out.replies.append((waiter, result))  # type: ignore[arg-type]
@@ -402,7 +403,7 @@ class Member:
         return cost < self._room
 
     def accepts_plain_puts(self) -> bool:
-        """Whether nothing can refuse a put without options."""
+        """Whether nothing can refuse nobody's put without options."""
         return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
 
     def check_quota(self, cost: int) -> Status | None:
@@ -417,7 +418,7 @@ class Member:
         if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
             self._alarm_proposed_at = self.now
             body = alarm_request(ALARM_ACTIVATE, self.id, AlarmType.NO_SPACE)
-            self.propose(None, requests.ALARM, body)
+            self.propose(None, MEMBER, requests.ALARM, body)
 
     # The turn.
 
@@ -536,7 +537,7 @@ class Member:
     def _submit(self, now: float) -> None:
         """Give raft what was proposed, unless the backend is behind."""
         if self._may_propose and self.proposals.is_waiting:
-            for waiter, _, _ in self.proposals.submit(self.node, now):
+            for waiter in self.proposals.submit(self.node, now):
                 self.answer(waiter, PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
             change = self._changes_waiting.popleft()
@@ -609,8 +610,8 @@ class Member:
         spent = 0
         while ready:
             read = ready.popleft()
-            waiter, execute, request = read
-            result = None if execute is None else execute(self, request)
+            waiter, caller, execute, request = read
+            result = None if execute is None else execute(self, caller, request)
             # Most are the bytes of a call's answer.
             if result.__class__ is bytes and waiter.__class__ is int:
                 reply((waiter, result))

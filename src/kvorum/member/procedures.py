@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Protocol
 
+from kvorum.member.callers import Caller
 from kvorum.member.waits import Answer, Signal, Steps
 
 Woken = tuple["Procedure", object]
@@ -40,18 +41,26 @@ class Watch:
 
 
 class Procedure:
-    """One call of several steps. Without a call nobody is told of its end."""
+    """One call of several steps. Without a call nobody is told of its end.
 
-    __slots__ = ("call", "is_held", "signal", "steps", "ticket", "watch")
+    What it proposes and reads, it does for its caller.
+    """
 
-    def __init__(self, call: int | None, steps: Steps) -> None:
+    __slots__ = ("call", "caller", "is_held", "signal", "steps", "ticket", "watch")
+
+    def __init__(self, call: int | None, caller: Caller, steps: Steps) -> None:
         self.call = call
+        self.caller = caller
         self.steps: Steps | None = steps
         # Its receiver is full: what it sends waits.
         self.is_held = False
         self.ticket = 0
         self.watch = 0  # the call of its watch
         self.signal: Signal | None = None  # the last one that it waited for
+
+
+Waiter = int | Procedure | None
+"""Who gets a result: the client of a call, by its number, a procedure, or nobody."""
 
 
 class Procedures:
@@ -88,9 +97,9 @@ class Procedures:
         self._watches: dict[int, Watch] = {}
         self._watches_opened = 0
 
-    def start(self, call: int | None, steps: Steps) -> None:
+    def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
         """Begin a procedure; its first step is run in the turn."""
-        procedure = Procedure(call, steps)
+        procedure = Procedure(call, caller, steps)
         if call is not None:
             assert call not in self._calls, f"call {call} has a procedure already"
             self._calls[call] = procedure

@@ -3,46 +3,51 @@
 Proposals are gathered during a turn and handed to raft as one batch. A batch that raft does not
 take for want of a leader waits; after the time for requests it fails with the text that says
 it never began. One that was taken and is not applied in time has an unknown outcome.
+
+Who waits is found by the id in the entry. An id alone does not prove that an entry is the one that
+was proposed: it may be from an earlier life of this member, or of one whose id ends alike. So
+nobody is answered, and nothing that was decoded before is used, for other data than was proposed.
 """
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from kvorum.member.requests import Token
 from kvorum.raft.errors import ProposalDroppedError
 from kvorum.raft.messages import NONE
 
 if TYPE_CHECKING:
-    from kvorum.member.procedures import Procedure
+    from kvorum.member.callers import Caller
+    from kvorum.member.procedures import Waiter
     from kvorum.raft.rawnode import RawNode
 
 
-Pending = tuple["int | Procedure | None", int, Any]
-"""Who waits, the kind of the request, and the request as it was decoded already."""
+Pending = tuple["Waiter", "Caller", int, Any, bytes]
+"""Who waits, who asks, the kind of the request, the request decoded, and the data of the entry."""
 
 
 class Batch:
     """Proposals that were made in one turn."""
 
-    __slots__ = ("is_taken", "payloads", "started", "tokens")
+    __slots__ = ("ids", "is_taken", "payloads", "started")
 
-    def __init__(self, started: float, payloads: list[bytes], tokens: list[Token]) -> None:
+    def __init__(self, started: float, payloads: list[bytes], ids: list[bytes]) -> None:
         self.started = started
         self.payloads = payloads
-        self.tokens = tokens
+        self.ids = ids
         self.is_taken = False
 
 
 class Proposals:
     """Everything proposed by this member and not yet answered."""
 
-    __slots__ = ("_batches", "_untaken", "payloads", "pending", "tokens")
+    __slots__ = ("_batches", "_untaken", "ids", "payloads", "pending")
 
     def __init__(self) -> None:
-        self.pending: dict[Token, Pending] = {}
+        # By the encoded id of the entry.
+        self.pending: dict[bytes, Pending] = {}
         # What was proposed since the last turn; `Member.propose` adds to all three by itself.
         self.payloads: list[bytes] = []
-        self.tokens: list[Token] = []
+        self.ids: list[bytes] = []
         # Oldest first; every batch that may have someone waiting.
         self._batches: deque[Batch] = deque()
         self._untaken: deque[Batch] = deque()
@@ -52,17 +57,25 @@ class Proposals:
         """Whether something has yet to be given to raft."""
         return bool(self.payloads or self._untaken)
 
-    def submit(self, node: "RawNode", now: float) -> list[Pending]:
-        """Give raft what was gathered; return what it refused for good.
+    def take(self, encoded_id: bytes, data: bytes) -> Pending | None:
+        """Return what was proposed under an id, and forget it; None unless it is this entry."""
+        pending = self.pending.get(encoded_id)
+        if pending is None or pending[4] != data:
+            return None
+        del self.pending[encoded_id]
+        return pending
+
+    def submit(self, node: "RawNode", now: float) -> "list[Waiter]":
+        """Give raft what was gathered; return who waited for what it refused for good.
 
         Without a leader nothing is refused: it waits for one, or for its time to end.
         """
         if self.payloads:
-            batch = Batch(now, self.payloads, self.tokens)
-            self.payloads, self.tokens = [], []
+            batch = Batch(now, self.payloads, self.ids)
+            self.payloads, self.ids = [], []
             self._batches.append(batch)
             self._untaken.append(batch)
-        refused: list[Pending] = []
+        refused: list[Waiter] = []
         raft = node.raft
         untaken = self._untaken
         while untaken and raft.lead != NONE:
@@ -75,7 +88,7 @@ class Proposals:
             batch.payloads = []
         return refused
 
-    def expire(self, started_before: float) -> list[tuple[Batch, list[Pending]]]:
+    def expire(self, started_before: float) -> "list[tuple[Batch, list[Waiter]]]":
         """Give up the batches that began before a moment; return who still waited in them."""
         expired = []
         batches = self._batches
@@ -92,15 +105,15 @@ class Proposals:
         """When the oldest batch that may be waited for began."""
         return self._batches[0].started if self._batches else None
 
-    def give_up(self, kind: int) -> list[Pending]:
+    def give_up(self, kind: int) -> "list[Waiter]":
         """Give up all proposals of a kind; return who waited for them."""
         pending = self.pending
-        tokens = [token for token, waiting in pending.items() if waiting[1] == kind]
-        return [pending.pop(token) for token in tokens]
+        ids = [encoded for encoded, waiting in pending.items() if waiting[2] == kind]
+        return [pending.pop(encoded)[0] for encoded in ids]
 
     def _is_done(self, batch: Batch) -> bool:
-        return self.pending.keys().isdisjoint(batch.tokens)
+        return self.pending.keys().isdisjoint(batch.ids)
 
-    def _forget(self, batch: Batch) -> list[Pending]:
+    def _forget(self, batch: Batch) -> "list[Waiter]":
         pending = self.pending
-        return [pending.pop(token) for token in batch.tokens if token in pending]
+        return [pending.pop(encoded)[0] for encoded in batch.ids if encoded in pending]

@@ -16,11 +16,12 @@ from kvorum.mvcc.slices import begun
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.results import Sliced, Slices
 
 
-def range_response(member: Member, request: Range) -> Sliced:
+def range_response(member: Member, _caller: Caller, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
     if is_plain(request):
         store = member.store

@@ -18,8 +18,9 @@ from kvorum.api.marks import mark
 from kvorum.raft.states import ReadState, Role
 
 if TYPE_CHECKING:
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
-    from kvorum.member.procedures import Procedure
+    from kvorum.member.procedures import Procedure, Waiter
     from kvorum.member.results import Sliced
     from kvorum.mvcc.ranges import RangeResult
     from kvorum.mvcc.slices import Slices
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS: Final = 0.5
 
-Execute = Callable[["Member", Any], "Sliced | Slices[RangeResult]"]
-Read = tuple["int | Procedure | None", "Execute | None", Any]
-"""Who waits, what is run for it once it may read, and its request."""
+Execute = Callable[["Member", "Caller", Any], "Sliced | Slices[RangeResult]"]
+Read = tuple["Waiter", "Caller", "Execute | None", Any]
+"""Who waits, who asks, what is run once it may read, and its request."""
 
 
 class _Round:
@@ -128,7 +129,7 @@ class Reads:
                 mark("late read index answer")
         return confirmed
 
-    def expire(self, started_before: float) -> list[Read]:
+    def expire(self, started_before: float) -> "list[Waiter]":
         """Give up the round if it began before a moment; return those that waited for it."""
         current = self._round
         if current is None or current.started > started_before:
@@ -136,7 +137,7 @@ class Reads:
         mark("read round given up")
         self._round = None
         self.failed_rounds += 1
-        return [*current.reads, *((waiter, None, None) for waiter in current.confirming)]
+        return [*(read[0] for read in current.reads), *current.confirming]
 
     def take_ready(self, applied: int) -> list[Read]:
         """Return the reads that may run now."""

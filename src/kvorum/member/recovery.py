@@ -20,6 +20,7 @@ from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.auth import enabled
 from kvorum.files.interface import parent
 from kvorum.member.autocompaction import start_auto_compaction
+from kvorum.member.callers import MEMBER
 from kvorum.member.corruption import initial_check
 from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.forced import forcing_entries
@@ -321,7 +322,7 @@ def _member(
     member = Member(config, seams, node, storage, log, state, snapshot_index)
     member.writer.prepare_segment()
     is_new = not state.backend.applied_index
-    member.start(None, _begin_to_serve(member, is_checked=is_new))
+    member.start(None, MEMBER, _begin_to_serve(member, is_checked=is_new))
     start_auto_compaction(member)
     return member
 

@@ -1,17 +1,20 @@
 """Entries' data: `InternalRaftRequest` by concatenation, and read back.
 
-A request's bytes go into the entry as they came; only an id is added, which is how the proposer
-finds who waits for the result. Fields are in the order of their numbers, so the header with the
-id comes behind requests of a number below 100 and before the others.
+A request's bytes go into the entry as they came; only a header is added. It has an id, which is
+how the proposer finds who waits for the result, and the identity of the caller, which is left out
+for nobody. Fields are in the order of their numbers, so the header comes behind requests of a
+number below 100 and before the others.
 
 Ids look as etcd's: 16 bits of the member, then a number that grows by one. Where it begins is drawn
 at every start, and not taken from the time of day: a clock that was set back would make the ids
-of an earlier life again, and an entry of that life would be taken for a request of this one.
+of an earlier life again. All ids of a member take as many bytes, so the end of an entry is its id,
+where the header comes last and holds nothing else.
 """
 
 from typing import Final
 
 from kvorum.api.codec import length_delimited, read_varint, varint
+from kvorum.member.callers import NOBODY, Caller, Front
 
 RANGE: Final = 3
 PUT: Final = 4
@@ -31,7 +34,18 @@ _HEADER: Final = 100
 _HEADER_TAG: Final = varint(_HEADER << 3 | 2)
 _TAGS: Final = {kind: varint(kind << 3 | 2) for kind in range(RANGE, LEASE_CHECKPOINT + 1)}
 
-_SUFFIX: Final = (1 << 48) - 1
+_PUT_TAG: Final = PUT << 3 | 2
+
+# Fields of the header, with their wire types.
+_ID: Final = 0x08
+_USER: Final = 0x12
+_REVISION: Final = 0x18
+
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+"""How long fields of those wire types are."""
+
+_SUFFIX_BITS: Final = 48
+_SUFFIX: Final = (1 << _SUFFIX_BITS) - 1
 # The lower part of an id that is encoded anew every time; the rest is kept.
 _LOW_BITS: Final = 14
 _LOW: Final = (1 << _LOW_BITS) - 1
@@ -42,29 +56,28 @@ _LOW_BYTES: Final = tuple(
 START_MAX: Final = 1 << 40
 """Ids begin at a drawn number below this."""
 
-TOKEN_BYTES: Final = 11
-"""The end of an entry whose header comes last: no two that wait at once share it."""
-
-Token = bytes | int
+_LEAST_WITHOUT_PREFIX: Final = 1 << 42
+"""From here on to the end of the suffix, ids take as many bytes as each other."""
 
 
 class RequestIds:
     """Makes ids, and entries with them."""
 
-    __slots__ = ("_last", "_prefix", "_tail_end", "_tail_start")
+    __slots__ = ("_last", "_least", "_prefix", "_tail_end", "_tail_start", "id_bytes")
 
     def __init__(self, member_id: int, start: int) -> None:
-        # Never so small that an id would be shorter than the part that is encoded anew.
-        start = max(start & (START_MAX - 1), 1 << _LOW_BITS - 8)
-        self._prefix = (member_id & 0xFFFF) << 48
-        self._last = self._prefix | start << 8
+        self._prefix = (member_id & 0xFFFF) << _SUFFIX_BITS
+        self._least = 0 if self._prefix else _LEAST_WITHOUT_PREFIX
+        self._last = self._prefix | self._least | (start & (START_MAX - 1)) << 8
         self._keep_high(self._last)
+        self.id_bytes = len(varint(self._last))
+        """How many bytes each id takes."""
 
     def next_id(self) -> int:
         """Return an id that nobody has."""
         number = self._last + 1
         if not number & _LOW:
-            number = self._prefix | (number & _SUFFIX or 1 << _LOW_BITS)
+            number = self._prefix | (number & _SUFFIX or self._least)
             self._keep_high(number)
         self._last = number
         return number
@@ -81,25 +94,34 @@ class RequestIds:
             if lease_id:
                 return lease_id
 
-    def encode(self, kind: int, body: bytes) -> tuple[bytes, Token]:
-        """Return the data of an entry around a request, and what it is found by."""
+    def encode(self, kind: int, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+        """Return the data of an entry around a caller's request, and its encoded id."""
         number = self._last + 1
         if number & _LOW:
             self._last = number
         else:
             number = self.next_id()
-        if kind > _HEADER:
-            header = length_delimited(_HEADER_TAG, b"\x08" + varint(number))
-            return header + length_delimited(varint(kind << 3 | 2), body), number
         # Most of the id's ten bytes stay the same for thousands of requests.
-        tail = self._tail_start + _LOW_BYTES[number & _LOW] + self._tail_end
-        payload = _TAGS[kind] + varint(len(body)) + body + tail
-        return payload, payload[-TOKEN_BYTES:]
+        encoded = _LOW_BYTES[number & _LOW] + self._tail_end
+        if caller.is_nobody and kind < _HEADER:
+            return _TAGS[kind] + varint(len(body)) + body + self._tail_start + encoded, encoded
+        header = length_delimited(_HEADER_TAG, _header(encoded, caller))
+        request = length_delimited(varint(kind << 3 | 2), body)
+        return (request + header if kind < _HEADER else header + request), encoded
 
 
-def decode(data: bytes) -> tuple[int, int, bytes]:
-    """Return kind, id and request of an entry; raises ValueError for anything else."""
-    number, kind, body = 0, 0, b""
+def _header(encoded_id: bytes, caller: Caller) -> bytes:
+    header = varint(_ID) + encoded_id
+    if caller.user:
+        header += length_delimited(varint(_USER), caller.user.encode("utf-8", "surrogateescape"))
+    if caller.revision:
+        header += varint(_REVISION) + varint(caller.revision)
+    return header
+
+
+def decode(data: bytes) -> tuple[int, int, bytes, Caller]:
+    """Return kind, id, request and caller of an entry; raises ValueError for anything else."""
+    number, kind, body, caller = 0, 0, b"", NOBODY
     offset, size = 0, len(data)
     while offset < size:
         tag, offset = read_varint(data, offset)
@@ -116,7 +138,8 @@ def decode(data: bytes) -> tuple[int, int, bytes]:
         if end > size:
             raise ValueError(f"field {field} ends at {end}, behind the {size} bytes given")
         if field == _HEADER:
-            number = _header_id(data[offset:end]) or number
+            found, caller = _read_header(data[offset:end], caller)
+            number = found or number
         elif kind:
             raise ValueError(f"two requests, of fields {kind} and {field}")
         else:
@@ -124,38 +147,76 @@ def decode(data: bytes) -> tuple[int, int, bytes]:
         offset = end
     if not kind or not number:
         raise ValueError(f"no {'id' if kind else 'request'} in it")
-    return kind, number, body
+    return kind, number, body, caller
 
 
-def put_body(data: bytes) -> bytes | None:
-    """Return the request of an entry that is a put and a header behind it; None for any other.
+def encoded_id(number: int) -> bytes:
+    """Return an id as `RequestIds.encode` has it."""
+    return varint(number)
 
-    What a follower applies most, read without a loop over fields.
+
+def put_of_nobody(data: bytes) -> bytes | None:
+    """Return the request of an entry that is a put and behind it a header with nothing but an id.
+
+    What a follower applies most, read without a loop over fields. None for any other entry, which
+    may be such a put all the same, written in another way.
     """
-    if data[0] != 0x22:
+    if data[0] != _PUT_TAG:
         return None
     try:
         length, start = data[1], 2
         if length >= 0x80:
             length, start = read_varint(data, 1)
         end = start + length
-        # The header is shorter than 128 bytes, and the last thing there.
-        if data[end : end + 2] == _HEADER_TAG and end + 3 + data[end + 2] == len(data):
+        # Its tag, a length of one byte, the tag of the id, and the id up to the end.
+        first, last = end + 4, len(data) - 1
+        if (
+            first <= last
+            and data[end : end + 2] == _HEADER_TAG
+            and end + 2 + data[end + 2] == last
+            and data[end + 3] == _ID
+            and _is_varint(data, first, last)
+        ):
             return data[start:end]
     except (IndexError, ValueError):
         pass
     return None
 
 
-def _header_id(header: bytes) -> int:
-    offset, number = 0, 0
-    while offset < len(header):
+def _is_varint(data: bytes, first: int, last: int) -> bool:
+    """Tell whether these bytes are one number above 0, as protobuf writes it."""
+    end = data[last]
+    if not 0 < end < 0x80 or last - first > 9 or (last - first == 9 and end > 1):
+        return False
+    for place in range(first, last):  # noqa: SIM110 - a generator would cost more than the rest
+        if data[place] < 0x80:
+            return False
+    return True
+
+
+def _read_header(header: bytes, before: Caller) -> tuple[int, Caller]:
+    """Return id and caller of a header; what it does not say of the caller was said before."""
+    offset, size = 0, len(header)
+    number, user, revision = 0, before.user, before.revision
+    while offset < size:
         tag, offset = read_varint(header, offset)
-        value, offset = read_varint(header, offset)
-        if tag == 0x08:
-            number = value
-        elif tag & 7 == 2:
-            offset += value
-        elif tag & 7:
-            raise ValueError(f"wire type {tag & 7} in the header of a request")
-    return number
+        wire_type = tag & 7
+        if wire_type == 0:
+            value, offset = read_varint(header, offset)
+            if tag == _ID:
+                number = value
+            elif tag == _REVISION:
+                revision = value
+        elif wire_type == 2:
+            length, offset = read_varint(header, offset)
+            if tag == _USER:
+                # Whatever another member took for a name is kept as it is.
+                user = header[offset : offset + length].decode("utf-8", "surrogateescape")
+            offset += length
+        elif wire_type in _FIXED_BYTES:
+            offset += _FIXED_BYTES[wire_type]
+        else:
+            raise ValueError(f"wire type {wire_type} in the header of a request")
+    if offset > size:
+        raise ValueError(f"the header of a request ends within a field, at {size} of {offset}")
+    return number, Caller(Front.LOG, user, revision) if user or revision else NOBODY

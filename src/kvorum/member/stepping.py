@@ -67,7 +67,8 @@ def _step(member: Member, procedure: Procedure, answer: object) -> None:
         # What nobody waits for is the member's own, and so are jobs that failed.
         if procedure.call is None or isinstance(answer, Exception):
             raise
-        member.boundary.take(error, "call", f"call {procedure.call}, which was under way")
+        who = procedure.caller.describe(procedure.call)
+        member.boundary.take(error, "call", f"a call of {who}, which was under way")
         result = INTERNAL
     else:
         if wait is None:
@@ -81,7 +82,7 @@ def _step(member: Member, procedure: Procedure, answer: object) -> None:
 
 
 def _propose(member: Member, procedure: Procedure, wait: Propose) -> None:
-    member.propose(procedure, wait.kind, wait.body, wait.decoded)
+    member.propose(procedure, procedure.caller, wait.kind, wait.body, wait.decoded)
 
 
 def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -> None:
@@ -89,7 +90,7 @@ def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -
 
 
 def _read_index(member: Member, procedure: Procedure, _wait: ReadIndex) -> None:
-    member.reads.waiting.append((procedure, None, None))
+    member.reads.waiting.append((procedure, procedure.caller, None, None))
 
 
 def _lead_confirmed(member: Member, procedure: Procedure, _wait: LeadConfirmed) -> None:
@@ -97,7 +98,8 @@ def _lead_confirmed(member: Member, procedure: Procedure, _wait: LeadConfirmed) 
 
 
 def _read(member: Member, procedure: Procedure, wait: Read) -> None:
-    member.read(procedure, wait.execute, wait.request, linearizable=wait.linearizable)
+    caller, linearizable = procedure.caller, wait.linearizable
+    member.read(procedure, caller, wait.execute, wait.request, linearizable=linearizable)
 
 
 def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:

@@ -24,9 +24,9 @@ def expire(member: Member, now: float) -> None:
         status = (
             _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
         )
-        for waiter, _, _ in waiting:
+        for waiter in waiting:
             member.answer(waiter, status)
-    for waiter, _, _ in member.reads.expire(oldest):
+    for waiter in member.reads.expire(oldest):
         member.answer(waiter, TIMEOUT)
     if member.changes:
         member.forget_changes()

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from kvorum.api.requests import Compare, Operation
     from kvorum.backend import Backend
     from kvorum.lease.lessor import Lessor
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.results import Sliced, Slices
     from kvorum.mvcc.store import Store
@@ -173,7 +174,7 @@ def _run(member: Member, path: Path, wanted: bool, meter: Meter) -> Slices:
     return b"".join([member.header.field(revision), *parts])
 
 
-def read_txn(member: Member, request: Txn) -> Sliced:
+def read_txn(member: Member, _caller: Caller, request: Txn) -> Sliced:
     """Answer a transaction that only reads, from the state as it is now."""
     return begun(_read_txn(member, request))
 

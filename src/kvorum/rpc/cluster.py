@@ -19,6 +19,7 @@ from kvorum.api.pb.etcdserverpb import (
     MemberRemoveRequest,
     MemberUpdateRequest,
 )
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.promotion import promote_here
@@ -40,12 +41,12 @@ class ClusterCalls:
         self._member = member
         self._edge = edge
 
-    def list(self, call: int, payload: bytes) -> None:
+    def list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the members this one knows, or after a question to the leader all there are."""
         request = MemberListRequest.FromString(payload)
-        self._member.read(call, _listed, None, linearizable=request.linearizable)
+        self._member.read(call, caller, _listed, None, linearizable=request.linearizable)
 
-    def add(self, call: int, payload: bytes) -> Result | None:
+    def add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Add a voter or a learner."""
         request = MemberAddRequest.FromString(payload)
         member = self._member
@@ -64,10 +65,10 @@ class ClusterCalls:
         )
         kind = ChangeType.ADD_LEARNER_NODE if added.is_learner else ChangeType.ADD_NODE
         change = ConfChange(kind, added.id, documents.encode_member(added))
-        self._propose(call, change, added)
+        self._propose(call, caller, change, added)
         return None
 
-    def remove(self, call: int, payload: bytes) -> Result | None:
+    def remove(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Remove a member for good."""
         request = MemberRemoveRequest.FromString(payload)
         member = self._member
@@ -78,10 +79,10 @@ class ClusterCalls:
             )
             if status is not None:
                 return status
-        self._propose(call, ConfChange(ChangeType.REMOVE_NODE, request.ID))
+        self._propose(call, caller, ConfChange(ChangeType.REMOVE_NODE, request.ID))
         return None
 
-    def update(self, call: int, payload: bytes) -> Result | None:
+    def update(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Change the peer URLs of a member."""
         request = MemberUpdateRequest.FromString(payload)
         urls = tuple(encoded(text.strip()) for text in request.peerURLs)
@@ -95,20 +96,24 @@ class ClusterCalls:
                 kept_urls(urls)
             except UrlError:
                 return errors.MEMBER_BAD_URLS
-        self._propose(call, change)
+        self._propose(call, caller, change)
         return None
 
-    def promote(self, call: int, payload: bytes) -> None:
+    def promote(self, call: int, caller: Caller, payload: bytes) -> None:
         """Make a learner a voter, if the leader says that it keeps up."""
         request = MemberPromoteRequest.FromString(payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, _promoted(self._member, request.ID))
+        self._member.start(call, caller, _promoted(self._member, request.ID))
 
     def _propose(
-        self, call: int, change: ConfChange, added: documents.Member | None = None
+        self,
+        call: int,
+        caller: Caller,
+        change: ConfChange,
+        added: documents.Member | None = None,
     ) -> None:
         self._edge.mark_waiting(call)
-        self._member.start(call, _changed(self._member, change, added))
+        self._member.start(call, caller, _changed(self._member, change, added))
 
 
 def _promoted(member: Member, learner: int) -> Steps:
@@ -160,7 +165,7 @@ def _connected(member: Member) -> list[int]:
     return [each for each in known if member.is_connected_since(each, since)]
 
 
-def _listed(member: Member, _request: object) -> Result:
+def _listed(member: Member, _caller: Caller, _request: object) -> Result:
     return _answer(member)
 
 

@@ -21,6 +21,7 @@ from kvorum.api.pb.v3electionpb import (
 )
 from kvorum.api.requests import txn_of
 from kvorum.api.responses import leader_body
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
 from kvorum.member.requests import TXN
@@ -40,29 +41,29 @@ class Elections:
         self._member = member
         self._edge = edge
 
-    def campaign(self, call: int, payload: bytes) -> None:
+    def campaign(self, call: int, caller: Caller, payload: bytes) -> None:
         """Wait to become leader."""
         request = CampaignRequest.FromString(payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, answered(_campaign(self._member, request)))
+        self._member.start(call, caller, answered(_campaign(self._member, caller, request)))
 
-    def proclaim(self, call: int, payload: bytes) -> None:
+    def proclaim(self, call: int, caller: Caller, payload: bytes) -> None:
         """Change the value of a leader."""
         request = ProclaimRequest.FromString(payload)
-        self._member.start(call, answered(_proclaim(self._member, request)))
+        self._member.start(call, caller, answered(_proclaim(self._member, request)))
 
-    def leader(self, call: int, payload: bytes) -> None:
+    def leader(self, call: int, caller: Caller, payload: bytes) -> None:
         """Tell who leads."""
         request = LeaderRequest.FromString(payload)
-        self._member.start(call, answered(_leader(request)))
+        self._member.start(call, caller, answered(_leader(request)))
 
-    def resign(self, call: int, payload: bytes) -> None:
+    def resign(self, call: int, caller: Caller, payload: bytes) -> None:
         """Give leadership up."""
         request = ResignRequest.FromString(payload)
-        self._member.start(call, answered(_resign(self._member, request)))
+        self._member.start(call, caller, answered(_resign(self._member, request)))
 
 
-def _campaign(member: Member, request: CampaignRequest) -> Part[bytes]:
+def _campaign(member: Member, caller: Caller, request: CampaignRequest) -> Part[bytes]:
     name, value = request.name, request.value
     lease = yield from sessions.lease_for(member, request.lease)
     key = sessions.key_in_queue(name, lease)
@@ -80,10 +81,10 @@ def _campaign(member: Member, request: CampaignRequest) -> Part[bytes]:
         leader.rev = own.create_revision
         if own.value != value:
             yield from sessions.cleaned_up(
-                _say(member, leader, value), lambda: _leave(member, leader)
+                _say(member, leader, value), lambda: _leave(member, caller, leader)
             )
     yield from sessions.cleaned_up(
-        sessions.wait_for_older(name, leader.rev), lambda: _leave(member, leader)
+        sessions.wait_for_older(name, leader.rev), lambda: _leave(member, caller, leader)
     )
     return CampaignResponse(header=queued.header, leader=leader).SerializeToString()
 
@@ -136,10 +137,10 @@ def _resignation(leader: LeaderKey) -> TxnRequest:
     )
 
 
-def _leave(member: Member, leader: LeaderKey) -> None:
+def _leave(member: Member, caller: Caller, leader: LeaderKey) -> None:
     """Give up a place in the queue, without waiting for it."""
     request = _resignation(leader)
-    member.propose(None, TXN, request.SerializeToString(), txn_of(request))
+    member.propose(None, caller, TXN, request.SerializeToString(), txn_of(request))
 
 
 class Observers:

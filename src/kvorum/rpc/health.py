@@ -8,6 +8,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from kvorum.api import errors
 from kvorum.api.responses import HEALTH_SERVICE_UNKNOWN, HEALTH_SERVING, health_list_response
+from kvorum.member.callers import Caller
 from kvorum.member.outbox import Result
 from kvorum.member.waits import Send, Steps, Until
 
@@ -15,11 +16,11 @@ from kvorum.member.waits import Send, Steps, Until
 class Health:
     """Answers at once: what is asked does not depend on the member."""
 
-    def check(self, _call: int, payload: bytes) -> Result:
+    def check(self, _call: int, _caller: Caller, payload: bytes) -> Result:
         """Tell the state of a service."""
         return errors.UNKNOWN_HEALTH_SERVICE if _name(payload) else HEALTH_SERVING
 
-    def list(self, _call: int, _payload: bytes) -> Result:
+    def list(self, _call: int, _caller: Caller, _payload: bytes) -> Result:
         """Tell the state of every service: of one, with an empty name."""
         return health_list_response("", HEALTH_SERVING)
 

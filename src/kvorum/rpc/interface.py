@@ -1,7 +1,7 @@
 """What the services have in common: how they answer, and what they need of the edge.
 
-A unary call is a function of its number and its payload. It returns the answer, or None if the
-member answers later; a payload that is no message raises DecodeError. A stream is an object
+A unary call is a function of its number, its caller and its payload. It returns the answer, or None
+if the member answers later; a payload that is no message raises DecodeError. A stream is an object
 that is told what happens to it. Headers are put in front of an encoded response as they are:
 a message's bytes are its fields' bytes, one after the other.
 """
@@ -13,6 +13,8 @@ from google.protobuf.message import Message
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Headers, Limits
+from kvorum.edge.subject import subject_of
+from kvorum.member.callers import Caller
 from kvorum.member.outbox import Result
 
 STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
@@ -21,7 +23,7 @@ STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
 OK = Status(Code.OK, "")
 """What the procedure of a stream returns at its end; None if the stream outlives it."""
 
-Unary = Callable[[int, bytes], Result | None]
+Unary = Callable[[int, Caller, bytes], Result | None]
 
 
 class Output(Protocol):
@@ -43,13 +45,42 @@ class Output(Protocol):
         """Ask to be told if a unary call ends before its reply."""
 
 
+class Connections(Protocol):
+    """The part of the edge that knows its clients."""
+
+    def peer(self, call: int) -> str:
+        """As `Edge.peer`."""
+
+    def peer_certificate(self, call: int) -> bytes | None:
+        """As `Edge.peer_certificate`."""
+
+
+class Clients:
+    """Where the calls of an edge come from: the origin of its callers."""
+
+    def __init__(self, edge: Connections) -> None:
+        self._edge = edge
+
+    def remote(self, call: int) -> str:
+        """Return the client's address."""
+        return self._edge.peer(call)
+
+    def certificate_name(self, call: int) -> str:
+        """Return the common name in the client's certificate; empty if there is none."""
+        certificate = self._edge.peer_certificate(call)
+        try:
+            return "" if certificate is None else subject_of(certificate).common_name
+        except ValueError:
+            return ""
+
+
 class Streams(Protocol):
     """All streams of one method."""
 
     def opened(self, call: int) -> None:
         """Begin a stream."""
 
-    def received(self, call: int, payload: bytes) -> Status | None:
+    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Take a message; a status ends the stream. Raises DecodeError if it is no message."""
 
     def half_closed(self, call: int) -> Status | None:

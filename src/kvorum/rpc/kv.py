@@ -34,6 +34,7 @@ from kvorum.api.requests import (
 )
 from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
 from kvorum.backend.quota import PUT_BYTES
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
@@ -68,15 +69,16 @@ class KeyValues:
         self.waiting_bytes = 0
         """Of transactions that are being read and checked."""
 
-    def range(self, call: int, payload: bytes) -> Result | None:
+    def range(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Read a range."""
         request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
         if (status := checks.check_range(request)) is not None:
             return status
-        self._member.read(call, range_response, request, linearizable=not request.serializable)
+        is_linearizable = not request.serializable
+        self._member.read(call, caller, range_response, request, linearizable=is_linearizable)
         return None
 
-    def put(self, call: int, payload: bytes) -> Result | None:
+    def put(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Put a key."""
         put = parse_put(payload)
         if put is None:
@@ -85,10 +87,10 @@ class KeyValues:
         cost = PUT_BYTES + len(put.key) + len(put.value)
         if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
             return status
-        self._member.propose(call, PUT, payload, put)
+        self._member.propose(call, caller, PUT, payload, put)
         return None
 
-    def delete_range(self, call: int, payload: bytes) -> Result | None:
+    def delete_range(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Delete a range."""
         request = parse_delete_range(payload)
         if request is None:
@@ -96,14 +98,14 @@ class KeyValues:
             payload, request = canonical(message), delete_range_of(message)
         if (status := checks.check_delete_range(request)) is not None:
             return status
-        self._member.propose(call, DELETE_RANGE, payload, request)
+        self._member.propose(call, caller, DELETE_RANGE, payload, request)
         return None
 
-    def txn(self, call: int, payload: bytes) -> Result | None:
+    def txn(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Run a transaction; one that only reads is not proposed."""
         if len(payload) > LONG_BYTES:
             self.waiting_bytes += len(payload)
-            self._member.start(call, self._long_txn(call, payload))
+            self._member.start(call, caller, self._long_txn(call, caller, payload))
             return None
         txn = parse_txn(payload)
         if txn is None:
@@ -114,10 +116,10 @@ class KeyValues:
             return status
         if (status := checks.check_txn(txn, self._operations_max)) is not None:
             return status
-        self._begin_txn(call, payload, txn, cost)
+        self._begin_txn(call, caller, payload, txn, cost)
         return None
 
-    def _long_txn(self, call: int, payload: bytes) -> Steps:
+    def _long_txn(self, call: int, caller: Caller, payload: bytes) -> Steps:
         """Read and check a transaction in slices, and then run it as any other."""
         size = len(payload)
         try:
@@ -137,23 +139,23 @@ class KeyValues:
         finally:
             self.waiting_bytes -= size
         if status is None:
-            self._begin_txn(call, payload, txn, cost)
+            self._begin_txn(call, caller, payload, txn, cost)
         return status
 
-    def _begin_txn(self, call: int, payload: bytes, txn: Txn, cost: int) -> None:
+    def _begin_txn(self, call: int, caller: Caller, payload: bytes, txn: Txn, cost: int) -> None:
         if not cost and checks.is_read_only(txn):
             linearizable = not checks.is_serializable(txn)
-            self._member.read(call, read_txn, txn, linearizable=linearizable)
+            self._member.read(call, caller, read_txn, txn, linearizable=linearizable)
         else:
-            self._member.propose(call, TXN, payload, txn)
+            self._member.propose(call, caller, TXN, payload, txn)
 
-    def compact(self, call: int, payload: bytes) -> Result | None:
+    def compact(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Forget history; with `physical` the answer waits until it is gone from the disk."""
         message = CompactionRequest.FromString(payload)
         if message.physical:
-            self._member.start(call, _compact_physically(self._member, message))
+            self._member.start(call, caller, _compact_physically(self._member, message))
         else:
-            self._member.propose(call, COMPACTION, canonical(message), message)
+            self._member.propose(call, caller, COMPACTION, canonical(message), message)
         return None
 
 
@@ -218,7 +220,7 @@ def _read(options: RangeOptions) -> Part[RangeResult]:
     return found
 
 
-def _ranged(member: Member, options: RangeOptions) -> Slices[RangeResult]:
+def _ranged(member: Member, _caller: Caller, options: RangeOptions) -> Slices[RangeResult]:
     return member.store.range_slices(options)
 
 

@@ -20,6 +20,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.api.responses import lease_keys_field, leases_field
 from kvorum.backend.quota import LEASE_GRANT_BYTES
+from kvorum.member.callers import Caller
 from kvorum.member.leases import (
     INTERNAL_PATH,
     is_confirmed,
@@ -50,7 +51,7 @@ class Leases:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def grant(self, call: int, payload: bytes) -> Result | None:
+    def grant(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Grant a lease, with an id of the client's choice or of ours."""
         request = LeaseGrantRequest.FromString(payload)
         member = self._member
@@ -58,16 +59,16 @@ class Leases:
             return status
         if not request.ID:
             request.ID = member.ids.next_lease_id()
-        member.propose(call, LEASE_GRANT, canonical(request), request)
+        member.propose(call, caller, LEASE_GRANT, canonical(request), request)
         return None
 
-    def revoke(self, call: int, payload: bytes) -> Result | None:
+    def revoke(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Revoke a lease and delete its keys."""
         request = LeaseRevokeRequest.FromString(payload)
-        self._member.propose(call, LEASE_REVOKE, canonical(request), request)
+        self._member.propose(call, caller, LEASE_REVOKE, canonical(request), request)
         return None
 
-    def time_to_live(self, call: int, payload: bytes) -> Result | None:
+    def time_to_live(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Tell what is left of a lease."""
         request = LeaseTimeToLiveRequest.FromString(payload)
         member = self._member
@@ -75,20 +76,20 @@ class Leases:
         if is_current and member.lessor.is_primary and is_confirmed(member):
             told = _time_to_live(member, request)
             if len(told[1]) <= KEYS_PER_SLICE:
-                return run_to_end(_with_keys(member, told))
-            member.read(call, _with_keys, told, linearizable=False)
+                return run_to_end(_with_keys(member, caller, told))
+            member.read(call, caller, _with_keys, told, linearizable=False)
             return None
-        member.start(call, _wait_for_time_to_live(member, request))
+        member.start(call, caller, _wait_for_time_to_live(member, caller, request))
         return None
 
-    def leases(self, call: int, payload: bytes) -> Result | None:
+    def leases(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """List the leases this member knows."""
         LeaseLeasesRequest.FromString(payload)
-        self._member.read(call, _listed, None, linearizable=False)
+        self._member.read(call, caller, _listed, None, linearizable=False)
         return None
 
 
-def _listed(member: Member, _request: object) -> Slices:
+def _listed(member: Member, _caller: Caller, _request: object) -> Slices:
     """List all leases; there may be very many."""
     header = member.header.field(member.store.revision)
     known = yield from member.lessor.leases_in_slices()
@@ -115,7 +116,7 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
     return member.header.field(member.store.revision) + answer.SerializeToString(), keys
 
 
-def _with_keys(_member: Member, told: Told) -> Slices:
+def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
     """Put the keys behind what is told of a lease; there may be very many."""
     head, keys = told
     parts = [head]
@@ -126,7 +127,9 @@ def _with_keys(_member: Member, told: Told) -> Slices:
     return b"".join(parts)
 
 
-def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Steps:
+def _wait_for_time_to_live(
+    member: Member, caller: Caller, request: LeaseTimeToLiveRequest
+) -> Steps:
     """Answer on the leader when it has applied everything, or ask the leader."""
     limit = member.now + member.config.request_seconds_max
     while member.now < limit:
@@ -135,7 +138,7 @@ def _wait_for_time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> S
             if found == errors.TIMEOUT_WAIT_APPLIED_INDEX:
                 return errors.TIMEOUT_WAIT_APPLIED_INDEX
             if found is not None:
-                return (yield from _with_keys(member, _time_to_live(member, request)))
+                return (yield from _with_keys(member, caller, _time_to_live(member, request)))
         elif not (yield LeaderKnown(limit)):
             return errors.NO_LEADER
         elif not member.is_leader:
@@ -178,7 +181,7 @@ class KeepAlives:
         """Begin a stream."""
         self._waiting[call] = None
 
-    def received(self, call: int, payload: bytes) -> Status | None:
+    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Renew a lease."""
         lease = LeaseKeepAliveRequest.FromString(payload).ID
         waiting = self._waiting[call]
@@ -191,7 +194,7 @@ class KeepAlives:
         renewed = try_renew(member, lease)
         if renewed is None:
             waiting = self._waiting[call] = deque([lease])
-            member.start(call, self._serve(call, waiting))
+            member.start(call, caller, self._serve(call, waiting))
             return None
         if self._edge.pending_bytes(call) > UNTAKEN_BYTES_MAX:
             return errors.REQUEST_TOO_MANY_REQUESTS

@@ -15,6 +15,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.v3lockpb import LockRequest, LockResponse, UnlockRequest, UnlockResponse
 from kvorum.api.requests import DeleteRange
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
 from kvorum.member.requests import DELETE_RANGE
@@ -31,19 +32,19 @@ class Locks:
         self._member = member
         self._edge = edge
 
-    def lock(self, call: int, payload: bytes) -> None:
+    def lock(self, call: int, caller: Caller, payload: bytes) -> None:
         """Wait for the lock of a name."""
         request = LockRequest.FromString(payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, answered(_lock(self._member, request)))
+        self._member.start(call, caller, answered(_lock(self._member, caller, request)))
 
-    def unlock(self, call: int, payload: bytes) -> None:
+    def unlock(self, call: int, caller: Caller, payload: bytes) -> None:
         """Delete the key of a holder."""
         request = UnlockRequest.FromString(payload)
-        self._member.start(call, answered(_unlock(request)))
+        self._member.start(call, caller, answered(_unlock(request)))
 
 
-def _lock(member: Member, request: LockRequest) -> Part[bytes]:
+def _lock(member: Member, caller: Caller, request: LockRequest) -> Part[bytes]:
     lease = yield from sessions.lease_for(member, request.lease)
     key = sessions.key_in_queue(request.name, lease)
     first = sessions.get(sessions.first_in(request.name))
@@ -65,7 +66,7 @@ def _lock(member: Member, request: LockRequest) -> Part[bytes]:
         body = DeleteRangeRequest(key=key).SerializeToString()
         found = yield from sessions.cleaned_up(
             _wait(request.name, key, revision),
-            lambda: member.propose(None, DELETE_RANGE, body, DeleteRange(key)),
+            lambda: member.propose(None, caller, DELETE_RANGE, body, DeleteRange(key)),
         )
         if not found.kvs:
             raise StatusError(errors.SESSION_EXPIRED)

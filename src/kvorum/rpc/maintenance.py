@@ -21,6 +21,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.backend.defragment import CatchUp, CopyDatabase
+from kvorum.member.callers import Caller
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
@@ -51,7 +52,7 @@ class Maintenance:
         self._member = member
         self._edge = edge
 
-    def status(self, _call: int, payload: bytes) -> Result:
+    def status(self, _call: int, _caller: Caller, payload: bytes) -> Result:
         """Tell how this member is."""
         StatusRequest.FromString(payload)
         member = self._member
@@ -78,31 +79,31 @@ class Maintenance:
             answer.downgradeInfo.targetVersion = str(target)
         return self._header() + answer.SerializeToString()
 
-    def alarm(self, call: int, payload: bytes) -> Result | None:
+    def alarm(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """List, raise or clear alarms."""
         request = AlarmRequest.FromString(payload)
         if not 0 <= request.action < _ACTIONS:
             # An etcd that finds such a request in its log ends.
             return errors.UNKNOWN_DOWNGRADE_ACTION
-        self._member.propose(call, ALARM, canonical(request), request)
+        self._member.propose(call, caller, ALARM, canonical(request), request)
         return None
 
-    def defragment(self, call: int, payload: bytes) -> None:
+    def defragment(self, call: int, caller: Caller, payload: bytes) -> None:
         """Write the database of this member anew, without what it has freed."""
         DefragmentRequest.FromString(payload)
-        self._member.start(call, _defragment(self._member))
+        self._member.start(call, caller, _defragment(self._member))
 
-    def hash(self, call: int, payload: bytes) -> None:
+    def hash(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash all that is on the disk of this member."""
         HashRequest.FromString(payload)
-        self._member.start(call, _hash(self._member))
+        self._member.start(call, caller, _hash(self._member))
 
-    def hash_kv(self, call: int, payload: bytes) -> None:
+    def hash_kv(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash the keys at a revision; members with the same history agree on it."""
         request = HashKVRequest.FromString(payload)
-        self._member.start(call, _hash_kv(self._member, request.revision))
+        self._member.start(call, caller, _hash_kv(self._member, request.revision))
 
-    def move_leader(self, call: int, payload: bytes) -> Result | None:
+    def move_leader(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Let another voter lead; answered when this member sees it lead."""
         request = MoveLeaderRequest.FromString(payload)
         member = self._member
@@ -112,15 +113,15 @@ class Maintenance:
         if target is None or target.is_learner:
             return errors.BAD_LEADER_TRANSFEREE
         self._edge.mark_waiting(call)
-        member.start(call, _move_leader(member, request.targetID))
+        member.start(call, caller, _move_leader(member, request.targetID))
         return None
 
-    def downgrade(self, call: int, payload: bytes) -> Result | None:
+    def downgrade(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Validate, begin or give up a downgrade of the cluster by one minor version."""
         request = DowngradeRequest.FromString(payload)
         if not 0 <= request.action < _ACTIONS:
             return errors.UNKNOWN_DOWNGRADE_ACTION
-        self._member.start(call, _downgrade(self._member, request))
+        self._member.start(call, caller, _downgrade(self._member, request))
         return None
 
     def _header(self) -> bytes:

@@ -24,6 +24,7 @@ from kvorum.api.requests import decode_range, parse_put, parse_range
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.edge.interface import EventKind, Metadata, Request
 from kvorum.member import requests as kinds
+from kvorum.member.callers import Caller, Front, Origin
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
 from kvorum.member.ranges import range_response
@@ -54,6 +55,7 @@ class Services:
         edge: Output,
         *,
         operations_max: int = 128,
+        origin: Origin | None = None,
     ) -> None:
         self._member = member
         self._clock = member.clock
@@ -69,6 +71,8 @@ class Services:
             elif rpc.streams is not None:
                 self._streams[number] = rpc.streams(handlers, member)
         self._answers = [each for each in self._streams.values() if isinstance(each, Answers)]
+        self.caller = Caller(Front.GRPC, origin=origin)
+        """Who makes the calls: nobody, as long as nobody authenticates."""
         self._open: dict[int, Streams] = {}
         # Streams whose client required a leader, and how often there was none lately.
         self._requiring: dict[int, None] = {}
@@ -121,7 +125,7 @@ class Services:
         """Serve requests, and look at the clock after each that is not plain; return how many."""
         member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
-        is_learner = member.is_learner
+        caller, is_learner = self.caller, member.is_learner
         put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
         served = 0
@@ -139,7 +143,7 @@ class Services:
                     if put is not None and not (put.ignore_value or put.ignore_lease):
                         status = check_quota(put_cost + len(put.key) + len(put.value))
                         if status is None:
-                            propose(call, put_kind, payload, put)
+                            propose(call, caller, put_kind, payload, put)
                         else:
                             replies.append((call, status))
                         continue
@@ -148,9 +152,9 @@ class Services:
                     # Without an order there is none that could be wrong.
                     if request is not None and not (request.sort_order or request.sort_target):
                         is_linearizable = not request.serializable
-                        read(call, range_response, request, linearizable=is_linearizable)
+                        read(call, caller, range_response, request, linearizable=is_linearizable)
                         continue
-                result = unary[method](call, payload)
+                result = unary[method](call, caller, payload)
             except DecodeError as error:
                 result = errors.unparsable_request(str(error))
             except Exception as error:
@@ -166,9 +170,10 @@ class Services:
     def _request_failed(self, call: int, method: int, payload: bytes, error: Exception) -> Status:
         """End a call whose service raised what nobody foresaw."""
         proposals = self._member.proposals
-        if proposals.tokens and proposals.pending[proposals.tokens[-1]][0] == call:
+        if proposals.ids and proposals.pending[proposals.ids[-1]][0] == call:
             raise error
-        self._member.boundary.take(error, "call", RPCS[method].path, payload)
+        what = f"{RPCS[method].path} of {self.caller.describe(call)}"
+        self._member.boundary.take(error, "call", what, payload)
         self._member.cancel(call)
         return errors.INTERNAL
 
@@ -205,7 +210,7 @@ class Services:
         if kind == EventKind.MESSAGE:
             assert detail is not None
             try:
-                status = handler.received(call, detail)
+                status = handler.received(call, self.caller, detail)
             except DecodeError as error:
                 status = errors.unparsable_message(str(error))
         elif kind == EventKind.HALF_CLOSED:
@@ -223,7 +228,8 @@ class Services:
             # Nothing came with it: it was the forgetting that failed.
             raise error
         sent = detail if isinstance(detail, bytes) else str(detail)
-        self._member.boundary.take(error, "call", f"stream {call}", sent)
+        what = f"a stream of {self.caller.describe(call)}"
+        self._member.boundary.take(error, "call", what, sent)
         self._keep_alives.deliver()
         if call in self._open:
             self._forget(call)

@@ -10,6 +10,7 @@ from math import inf
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.waits import Steps
 
@@ -34,7 +35,7 @@ class Answers:
         """Wait for the request."""
         self._begun[call] = False
 
-    def received(self, call: int, payload: bytes) -> Status | None:
+    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Begin to answer; what comes behind the request is ignored."""
         if self._begun[call]:
             return None
@@ -42,7 +43,7 @@ class Answers:
         steps = self._begin(payload)
         if isinstance(steps, Status):
             return steps
-        self._member.start(call, steps)
+        self._member.start(call, caller, steps)
         return None
 
     def half_closed(self, call: int) -> Status | None:

@@ -5,6 +5,7 @@ sent is paused; its watchers fall behind and keep nothing but where to go on.
 """
 
 from kvorum.api.pb.etcdserverpb import WatchRequest
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.mvcc.watch.stream import WatchStream
 
@@ -20,7 +21,7 @@ class Watches:
         """Begin a stream, without watchers."""
         self._streams[call] = self._member.hub.open_stream(call)
 
-    def received(self, call: int, payload: bytes) -> None:
+    def received(self, call: int, _caller: Caller, payload: bytes) -> None:
         """Serve one request of a stream; an unset union gets no answer."""
         message = WatchRequest.FromString(payload)
         stream = self._streams[call]

@@ -6,14 +6,12 @@ from typing import Protocol
 from kvorum.edge.interface import Headers
 from kvorum.gateway.http import Output as HttpOutput
 from kvorum.net.interface import DialEvent
+from kvorum.rpc.interface import Connections
 from kvorum.rpc.interface import Output as CallOutput
 
 
-class ServerEdge(CallOutput, HttpOutput, Protocol):
+class ServerEdge(CallOutput, HttpOutput, Connections, Protocol):
     """The part of `kvorum.edge.interface.Edge` that a server speaks to; it polls nothing."""
-
-    def peer(self, call: int) -> str:
-        """As `Edge.peer`."""
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """As `Edge.has_room`."""

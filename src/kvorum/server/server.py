@@ -21,6 +21,7 @@ from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.net.interface import DialEvent
 from kvorum.raft.entries import Entry
+from kvorum.rpc.interface import Clients
 from kvorum.rpc.services import Services
 from kvorum.rpc.table import METHODS, RPCS
 from kvorum.server.ending import Ending, Phase
@@ -66,7 +67,9 @@ class Server:
         self.member = member
         self.peers = peers
         self.calls = CallsInFlight(edge, CallCounts(len(METHODS)))
-        self.services = Services(member, self.calls, operations_max=settings.operations_max)
+        self.services = Services(
+            member, self.calls, operations_max=settings.operations_max, origin=Clients(edge)
+        )
         self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
         self.figures = ServerFigures()
         self.phase = Phase.SERVING

@@ -6,6 +6,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.member import questions
+from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.member import Member
 from kvorum.member.waits import Ask, Steps
@@ -200,7 +201,7 @@ def test_an_answer_that_slips_is_none(place: Place, monkeypatch: pytest.MonkeyPa
         told.append((yield Ask(OTHER.id, "GET", questions.HASH_KV_PATH, b"")))
         return None
 
-    place.member.start(None, steps())
+    place.member.start(None, MEMBER, steps())
     place.harness.settle()
     with monkeypatch.context() as planted:
         planted.setattr(questions, "parse_hash", slips)

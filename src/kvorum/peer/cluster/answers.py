@@ -13,6 +13,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.edge.targets import split_target
 from kvorum.member import questions
+from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
 from kvorum.member.questions import Answered, refused
 from kvorum.member.waits import Steps
@@ -34,6 +35,9 @@ OPEN_MAX = 1000
 
 _WITHOUT_CLUSTER_ID = (VERSION_PATH, questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
 _WITHOUT_ALLOW = (questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
+PEER = Caller(Front.PEER)
+"""Who asks at the peer port: another member."""
+
 _BROKEN_OFF = Status(Code.UNAVAILABLE, "the request took too long")
 
 
@@ -100,7 +104,7 @@ class Answers:
         elif kind == EventKind.HALF_CLOSED and question is not None:
             del self._reading[call]
             steps = self._answered(call, question.path, b"".join(question.pieces))
-            self._member.start(call, steps)
+            self._member.start(call, PEER, steps)
         elif kind == EventKind.ENDED:
             self.forget(call)
             self._member.cancel(call)

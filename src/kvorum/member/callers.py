@@ -1,0 +1,77 @@
+"""Who asks: it goes with a request from the front to whatever decides about it.
+
+Nobody authenticates yet, so a front makes one caller, of nobody, for all its calls. The identity
+of a caller, its user and revision, goes into the header of every entry that is proposed for it.
+Appliers are given what the entry says and nothing else, the proposer's too, so that all members
+decide alike.
+"""
+
+from enum import Enum
+from typing import Final, Protocol
+
+
+class Front(Enum):
+    """The way that a request came."""
+
+    GRPC = "over gRPC"
+    HTTP = "over plain HTTP"
+    PEER = "from another member"
+    MEMBER = "of the member itself"
+    LOG = "out of the log"
+
+
+class Origin(Protocol):
+    """What a front knows of the connection that a call came over."""
+
+    def remote(self, call: int) -> str:
+        """Return the address of the client; empty if the connection is gone."""
+
+    def certificate_name(self, call: int) -> str:
+        """Return the common name in the client's verified certificate; empty without one."""
+
+
+class Caller:
+    """Who asks, and through which front. Never changed: one object serves many calls.
+
+    What differs from call to call, where the client is and whom its certificate names, is looked up
+    under the number of the call, and only when somebody wants to know. gRPC is the front with an
+    `origin` for that; other callers have none.
+    """
+
+    __slots__ = ("_origin", "front", "is_nobody", "revision", "user")
+
+    def __init__(
+        self, front: Front, user: str = "", revision: int = 0, origin: Origin | None = None
+    ) -> None:
+        self.front = front
+        self.user = user
+        """The name of the user that authenticated, or that an entry of the log names."""
+        self.revision = revision
+        """The revision of users and roles at which that was."""
+        self.is_nobody = not user and not revision
+        self._origin = origin
+
+    def remote(self, call: int) -> str:
+        """Return where the client of a call is; empty if that is not known."""
+        return "" if self._origin is None else self._origin.remote(call)
+
+    def certificate_name(self, call: int) -> str:
+        """Return whom the certificate of a call's client names; empty if nobody."""
+        return "" if self._origin is None else self._origin.certificate_name(call)
+
+    def describe(self, call: int) -> str:
+        """Tell in words who makes a call; what comes from outside is escaped."""
+        words = [ascii(self.user) if self.user else "nobody", self.front.value]
+        remote, name = self.remote(call), self.certificate_name(call)
+        if remote:
+            words.append(f"from {remote}")
+        if name:
+            words.append(f"with a certificate of {name!a}")
+        return " ".join(words)
+
+
+MEMBER: Final = Caller(Front.MEMBER)
+"""Asks for what a member does by itself."""
+
+NOBODY: Final = Caller(Front.LOG)
+"""Asks by an entry whose header names no user."""
