@@ -184,7 +184,7 @@ class Pair:
 
     def ask(self, asking: Member, question: Question) -> None:
         """Let nobody answer."""
-        asking.told(question.number, None)
+        asking.take_answer(question.number, None)
 
     def step(self) -> bool:
         """Let everybody take a turn; return whether there is more."""

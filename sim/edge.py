@@ -115,7 +115,7 @@ class SimulatedEdge:
         """Return whether a call is an open stream."""
         return call in self._calls and self._calls[call].message is not None
 
-    def is_told(self, call: int) -> bool:
+    def reports_end(self, call: int) -> bool:
         """Return whether the end of an open call is reported: a stream's, or a marked call's."""
         return call in self._calls and (self.is_stream(call) or call in self._waiting)
 

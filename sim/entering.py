@@ -31,13 +31,13 @@ class Entrance:
         """The lists of members that were received, in order."""
         self._inquiry = Inquiry(self._watched(steps, ask), port.dialer, now)
 
-    def go_on(self, now: float) -> Start | float:
+    def advance(self, now: float) -> Start | float:
         """Take what arrived; return where the process starts, or when to call again.
 
         Raises BootstrapError if it may not start.
         """
         inquiry = self._inquiry
-        inquiry.happened(self._port.dialer.poll(), now)
+        inquiry.handle_answers(self._port.dialer.poll(), now)
         look_at = inquiry.pass_time(now)
         return inquiry.value if inquiry.is_done else look_at
 

@@ -242,7 +242,7 @@ class Machine:
         entrance = self._entrance
         assert entrance is not None
         try:
-            found = entrance.go_on(self.now)
+            found = entrance.advance(self.now)
         except BootstrapError as error:
             self.line(f"refused: {error}")
             self._die(power_cut=False)
@@ -652,7 +652,7 @@ class Machine:
 
     def hang_up(self, call: int) -> None:
         """Note that a client is gone: the end of a stream is told, an answer is not taken."""
-        if self.edge.is_told(call):
+        if self.edge.reports_end(call):
             self.stream_event(EventKind.ENDED, call, None)
         elif not self.edge.forget(call):
             # It may not have arrived yet.

@@ -160,9 +160,9 @@ class PlainPeers:
     def _ask(self, incarnation: int, question: Question) -> None:
         machine, network = self._machine, self._network
 
-        def told(answer: Answer) -> None:
+        def take(answer: Answer) -> None:
             if incarnation == machine.incarnation:
-                self.hand_in(lambda member: member.told(question.number, answer))
+                self.hand_in(lambda member: member.take_answer(question.number, answer))
 
         to = self._find(question.peer)
         is_lost = self._random.random() < machine.faults.drop_chance
@@ -173,18 +173,18 @@ class PlainPeers:
             or network.is_cut(to.number, machine.number)
             or to.paused_until > self._world.now
             or not _plain(to).hand_in(
-                lambda member: member.start(None, PEER, _answer(member, question, told))
+                lambda member: member.start(None, PEER, _answer(member, question, take))
             )
         ):
-            told(None)
+            take(None)
         else:
             # A transport does not wait for ever either; the second answer is none.
-            self._world.after(machine.config.request_seconds_max, told, None)
+            self._world.after(machine.config.request_seconds_max, take, None)
 
 
-def _answer(member: Member, question: Question, told: Callable[[Answer], None]) -> Steps:
+def _answer(member: Member, question: Question, take: Callable[[Answer], None]) -> Steps:
     answered = yield from questions.answer(member, question.path, question.body)
-    told(questions.meaning(question.path, answered.status, answered.body))
+    take(questions.meaning(question.path, answered.status, answered.body))
     return None
 
 
@@ -223,7 +223,7 @@ def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) 
             received.write(image)
             received.finish()
         except OSError as error:
-            # The sender is told; this member goes on with what it has.
+            # The sender hears of it; this member goes on with what it has.
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False
 

@@ -307,7 +307,7 @@ class Cluster:
         machine = self._machine(asking)
         peer = next((each for each in self if each.running.id == question.peer), None)
         if peer is None or peer.is_paused or self.is_cut(machine, peer):
-            asking.told(question.number, None)
+            asking.take_answer(question.number, None)
             return
         assert allowed_method(question.path) == question.method
 
@@ -316,7 +316,7 @@ class Cluster:
             if machine.member is asking:
                 is_lost = self.is_cut(machine, peer)
                 told = meaning(question.path, answered.status, answered.body)
-                asking.told(question.number, None if is_lost else told)
+                asking.take_answer(question.number, None if is_lost else told)
             return None
 
         peer.running.start(None, PEER, serve())

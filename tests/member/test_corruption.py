@@ -209,7 +209,7 @@ def test_a_member_whose_peers_do_not_answer_starts() -> None:
     victim = others(cluster)[0]
     corrupt(victim)
     cluster.pass_time(1.0)
-    cluster.ask = lambda asking, question: asking.told(question.number, None)  # type: ignore[method-assign]
+    cluster.ask = lambda asking, question: asking.take_answer(question.number, None)  # type: ignore[method-assign]
     restart(victim)
     cluster.wait(lambda: victim.running.is_published)
 
@@ -313,7 +313,7 @@ def test_peers_that_cannot_tell_are_no_reason_to_worry(
     """They have no such endpoint, or keep no hashes, as older members."""
     caplog.set_level(logging.INFO)
     cluster = filled(size, **COMPACT)
-    cluster.ask = lambda asking, question: asking.told(question.number, said)  # type: ignore[method-assign]
+    cluster.ask = lambda asking, question: asking.take_answer(question.number, said)  # type: ignore[method-assign]
     for round_ in range(4):
         compact(cluster, 12 + 5 * round_)
         cluster.pass_time(40.0)

@@ -185,7 +185,7 @@ def test_the_leader_is_asked_and_awaited(monkeypatch: pytest.MonkeyPatch) -> Non
         follower.turn()
     (question,) = asked
     assert (question.peer, question.path, question.body) == (member.leader, "/path", b"body")
-    member.told(question.number, b"answer")
+    member.take_answer(question.number, b"answer")
     cluster.success(follower, call)
     assert answers == [b"answer", member.leader]
     cluster.isolate(follower)

@@ -344,7 +344,7 @@ def test_a_burst_is_told_of_once() -> None:
     log = IncidentLog(cast(Edge, None), logger, {9})
 
     def happens(name: str, times: int, now: float) -> None:
-        log.tell([(name, 0, "peer", "why", times)], now)
+        log.log([(name, 0, "peer", "why", times)], now)
 
     happens("pings_excessive", 5, 100.0)
     for second in range(1, 10):
@@ -359,11 +359,11 @@ def test_a_burst_is_told_of_once() -> None:
     ]
     # The end of a burst is reported, too, even if nothing happens after it.
     happens("resets_excessive", 7, 106.0)
-    log.tell([], 110.0)
+    log.log([], 110.0)
     assert len(logger.lines) == 3
-    log.tell([], 116.0)
+    log.log([], 116.0)
     assert logger.lines.pop()[::2] == (MESSAGES["resets_excessive"], 7)
-    log.tell([("tls_handshakes_failed", 0, "peer", "EOF", 1)], 200.0)
+    log.log([("tls_handshakes_failed", 0, "peer", "EOF", 1)], 200.0)
     assert len(logger.lines) == 3, "who only opened a connection is nothing to warn of"
     assert set(MESSAGES) == set(INCIDENTS)
 
@@ -371,11 +371,11 @@ def test_a_burst_is_told_of_once() -> None:
 def test_a_flood_is_named_with_where_it_comes_from() -> None:
     logger = Told()
     log = IncidentLog(cast(Edge, None), logger, {9})
-    log.tell([("tls_handshakes_failed", 0, "10.0.0.1:5", "EOF", 1)], 100.0)
+    log.log([("tls_handshakes_failed", 0, "10.0.0.1:5", "EOF", 1)], 100.0)
     for second in range(5):
         peer = f"10.0.0.{second % 2 + 1}:{second}"
-        log.tell([("tls_handshakes_failed", 0, peer, "EOF", 1000)], 101.0 + second)
-    log.tell([], 111.0)
+        log.log([("tls_handshakes_failed", 0, peer, "EOF", 1000)], 101.0 + second)
+    log.log([], 111.0)
     ((message, _, times),) = logger.lines
     assert (message, times) == (MESSAGES["tls_handshakes_failed"], 5000)
     assert logger.fields["incident"] == "tls_handshakes_failed"

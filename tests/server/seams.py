@@ -162,7 +162,7 @@ class Network(Protocol):
         """Carry a snapshot, and tell `Member.snapshot_sent` what became of it."""
 
     def ask(self, asking: Member, question: Question) -> None:
-        """Carry a question, and its answer to `Member.told`."""
+        """Carry a question, and its answer to `Member.take_answer`."""
 
 
 class LoopPeers(NoPeers):

@@ -278,9 +278,9 @@ class Member:
         """Note what became of a snapshot for a peer."""
         snapshots.sent(self, transfer, failed=failed)
 
-    def told(self, number: int, answer: Answer) -> None:
+    def take_answer(self, number: int, answer: Answer) -> None:
         """Take the answer to a question; None if there was none."""
-        self.procedures.told(number, answer)
+        self.procedures.take_answer(number, answer)
 
     def is_removed(self, peer: int) -> bool:
         """Tell whether a peer was a member and is no more."""

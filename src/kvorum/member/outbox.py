@@ -29,7 +29,7 @@ class SnapshotTransfer(NamedTuple):
 class Question(NamedTuple):
     """A question to a peer: an HTTP request at one of its peer URLs.
 
-    `Member.told` takes the answer, under the same number.
+    `Member.take_answer` takes the answer, under the same number.
     """
 
     number: int

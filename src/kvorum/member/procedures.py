@@ -265,7 +265,7 @@ class Procedures:
         for procedure, ticket in waiting:
             self.resume_at(procedure, ticket, leader)
 
-    def told(self, number: int, answer: Answer) -> None:
+    def take_answer(self, number: int, answer: Answer) -> None:
         """Wake the one that asked the question."""
         asked = self._asked.pop(number, None)
         if asked is not None:

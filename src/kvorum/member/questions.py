@@ -78,7 +78,7 @@ def answer(member: Member, path: str, body: bytes) -> Part[Answered]:
 
 
 def meaning(path: str, status: int, body: bytes) -> Result | None:
-    """Return what `Member.told` is given: the content, a refusal, or None to ask again.
+    """Return what `Member.take_answer` is given: the content, a refusal, or None to ask again.
 
     Content that is not what the path promises is no answer.
     """

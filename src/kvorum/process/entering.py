@@ -101,7 +101,7 @@ async def ask_others(
             except TimeoutError:
                 continue
             arrived.clear()
-            inquiry.happened(dialer.poll(), clock())
+            inquiry.handle_answers(dialer.poll(), clock())
         return inquiry.value
     finally:
         dialer.stop()

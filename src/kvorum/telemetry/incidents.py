@@ -70,10 +70,10 @@ class IncidentLog:
             taken = self._edge.incidents()
         except ValueError:
             return
-        self.tell(taken, loop.time())
+        self.log(taken, loop.time())
         loop.call_later(LOOK_SECONDS, self.start, loop)
 
-    def tell(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
+    def log(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
         """Write a line for each name that was not told of for a while."""
         for incident in map(Incident._make, taken):
             self._bursts.setdefault(incident.name, _Burst()).add(incident)

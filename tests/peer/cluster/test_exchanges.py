@@ -40,47 +40,47 @@ class Asker:
         self.exchanges.ask(7, urls, GET, deadline, self.answers.append)
         return len(self.wires.urls)
 
-    def happened(self, kind: DialEventKind, number: int, detail: object = None) -> bool:
-        return self.exchanges.happened(DialEvent(kind, number, detail))
+    def handle(self, kind: DialEventKind, number: int, detail: object = None) -> bool:
+        return self.exchanges.handle_answer(DialEvent(kind, number, detail))
 
     def answer(self, number: int, *pieces: bytes) -> None:
-        self.happened(DialEventKind.RESPONDED, number, (200, [("x", "y")]))
+        self.handle(DialEventKind.RESPONDED, number, (200, [("x", "y")]))
         for piece in pieces:
-            self.happened(DialEventKind.PIECE, number, piece)
-        self.happened(DialEventKind.COMPLETED, number)
+            self.handle(DialEventKind.PIECE, number, piece)
+        self.handle(DialEventKind.COMPLETED, number)
 
 
 def test_an_answer_is_gathered() -> None:
     asker = Asker()
     asker.answer(asker.ask(), b"one", b"two")
     assert asker.answers == [Answer(200, {"x": "y"}, b"onetwo")]
-    assert not asker.happened(DialEventKind.COMPLETED, 1), "it is over"
+    assert not asker.handle(DialEventKind.COMPLETED, 1), "it is over"
 
 
 def test_the_next_address_is_tried_if_one_fails_and_none_after_the_head() -> None:
     asker = Asker()
     first = asker.ask(("http://a:1", "http://b:1"))
-    asker.happened(DialEventKind.FAILED, first, "refused")
+    asker.handle(DialEventKind.FAILED, first, "refused")
     assert asker.wires.urls == ["http://a:1", "http://b:1"]
-    asker.happened(DialEventKind.RESPONDED, 2, (200, []))
-    asker.happened(DialEventKind.FAILED, 2, "broke off")
+    asker.handle(DialEventKind.RESPONDED, 2, (200, []))
+    asker.handle(DialEventKind.FAILED, 2, "broke off")
     assert asker.answers == [None]
     assert len(asker.wires.urls) == 2
 
 
 def test_the_last_address_fails() -> None:
     asker = Asker()
-    asker.happened(DialEventKind.FAILED, asker.ask(), "refused")
+    asker.handle(DialEventKind.FAILED, asker.ask(), "refused")
     assert asker.answers == [None]
 
 
 def test_an_answer_without_end_is_cut_off() -> None:
     asker = Asker()
     number = asker.ask()
-    asker.happened(DialEventKind.RESPONDED, number, (200, []))
-    asker.happened(DialEventKind.PIECE, number, bytes(ANSWER_BYTES_MAX))
+    asker.handle(DialEventKind.RESPONDED, number, (200, []))
+    asker.handle(DialEventKind.PIECE, number, bytes(ANSWER_BYTES_MAX))
     assert not asker.answers
-    asker.happened(DialEventKind.PIECE, number, b"x")
+    asker.handle(DialEventKind.PIECE, number, b"x")
     assert asker.answers == [None]
     assert asker.wires.cancelled == [number]
 

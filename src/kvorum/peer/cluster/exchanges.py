@@ -109,7 +109,7 @@ class Exchanges:
         else:
             done(None)
 
-    def happened(self, event: DialEvent) -> bool:
+    def handle_answer(self, event: DialEvent) -> bool:
         """Take an event of the dialer; return whether it concerns one of these requests."""
         exchange = self._running.get(event.number)
         if exchange is None:

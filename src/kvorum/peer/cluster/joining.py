@@ -93,11 +93,11 @@ class Inquiry(Generic[Value]):
         self.is_done = False
         self._next_step(None)
 
-    def happened(self, events: Iterable[DialEvent], now: float) -> None:
+    def handle_answers(self, events: Iterable[DialEvent], now: float) -> None:
         """Take what the dialer reports."""
         self._now = now
         for event in events:
-            self._exchanges.happened(event)
+            self._exchanges.handle_answer(event)
 
     def pass_time(self, now: float) -> float:
         """Give up a question that took too long; return when to be called next."""

@@ -36,12 +36,12 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is told about the place of this member among the others."""
+    """Where this member stands among the others."""
 
     peer_urls: tuple[str, ...]
     """Where others reach this one."""
     known: Sequence[Peer] = ()
-    """The members that a joining one was told of; its log tells it later."""
+    """The members that a joining one was given; later it knows them from its log."""
     read_seconds_max: float = 5.0
     """How long a stream of another member may be silent."""
     write_seconds_max: float = 5.0
@@ -141,7 +141,7 @@ class Peering:
         for event in events:
             try:
                 if not transport.handle_answer(event, now):
-                    exchanges.happened(event)
+                    exchanges.handle_answer(event)
             except Exception as error:
                 self._not_understood(event, error)
 
@@ -199,7 +199,7 @@ class Peering:
     # Membership.
 
     def _follow(self, now: float) -> None:
-        """Let the transport know the members that the log has told of."""
+        """Let the transport know the members that are in the log."""
         cluster = self._member.cluster
         self._generation = cluster.generation
         self._add(cluster.members, now)
@@ -224,17 +224,17 @@ class Peering:
     def _ask(self, question: Question, now: float) -> None:
         number, peer, method, path, body = question
 
-        def told(answer: Answer | None) -> None:
+        def take(answer: Answer | None) -> None:
             meant = None if answer is None else questions.meaning(path, answer.status, answer.body)
-            self._member.told(number, meant)
+            self._member.take_answer(number, meant)
 
         urls = self._known.get(peer)
         if not urls:
-            told(None)
+            take(None)
             return
         headers = self._cluster_headers if path == questions.HASH_KV_PATH else ()
         request = (method, path, headers, body)
-        done = self._understood(told)
+        done = self._understood(take)
         self._exchanges.ask(peer, urls, request, now + self._seconds_max, done)
 
     def _ask_version(self, peer: Peer, done: Done) -> None:
@@ -245,7 +245,7 @@ class Peering:
     def _understood(self, done: Done) -> Done:
         """Take an answer that raises what nobody foresaw for none."""
 
-        def told(answer: Answer | None) -> None:
+        def take(answer: Answer | None) -> None:
             try:
                 done(answer)
             except Exception as error:
@@ -254,4 +254,4 @@ class Peering:
                 self._member.boundary.take(error, "dial", "an answer of a member", answer.body)
                 done(None)
 
-        return told
+        return take
