@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from kvorum.mvcc.compaction import Compactor
     from kvorum.mvcc.hashes import HashRows
 
-Step = Callable[["Member", float], float | None]
-"""Returns after how many seconds it is due again; None leaves it to the table."""
+Step = Callable[["Member", float], None]
 
 PURGE_SECONDS = 30.0
 READERS_SECONDS = 60.0

@@ -52,7 +52,7 @@ InstallSteps = Generator[Completion | None, None, None]
 
 
 class Installation:
-    """An installation that is under way: the rest of the procedure, and what it waits for."""
+    """An installation that is in progress: the rest of the procedure, and what it waits for."""
 
     __slots__ = ("_awaited", "_member", "_steps")
 
