@@ -1,7 +1,7 @@
 """Where a machine's jobs run: the production functions, at a moment of the seed's choice.
 
 Jobs of one place run one after the other, as production's runner runs them: after a job of the log
-has failed that nobody can bear, no other of them is begun. What has ended is handed to the next
+has failed without an `on_failure`, no other of them is begun. Ended jobs are handed to the next
 turn.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from sim.machine import Machine
 
 _INLINE_CHANCE = 0.5
-"""That the log is written where the turn is taken, if production might do so."""
+"""The chance that the log is written within the turn, if production might do so."""
 _BEGUN_CHANCE = 0.67
-"""That the first job of a place has at least begun when its process ends."""
+"""The chance that the first job of a place has at least begun when its process ends."""
 
 
 class SimulatedJobs:
@@ -66,7 +66,7 @@ class SimulatedJobs:
         return ended
 
     def break_off(self) -> None:
-        """Let the process end: what is under way is done, not done, or half done."""
+        """End with the process: jobs in progress are done, not done, or half done."""
         random, disk = self._random, self._machine.disk
         for place, jobs in self._queues.items():
             if not jobs or (place is Place.LOG and self._has_log_failed):
@@ -79,7 +79,7 @@ class SimulatedJobs:
                 except ProcessEnd:
                     break
                 except (OSError, BackendError):
-                    # The disk fails as well; nobody is left to be told.
+                    # The disk fails as well; nobody is left to handle it.
                     continue
 
     def _begin(self, place: Place) -> None:

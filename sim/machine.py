@@ -1,10 +1,11 @@
 """One machine of the cluster: its disk, its databases, and the process that runs there.
 
-The production server runs here as in a process: what arrives is handed to its turns, and what it
-has to say is carried. The only difference is who decides when. A crash takes the process at any
-point: before a turn, between two outputs of a turn, before, after or between two calls of a job to
-the disk, or during the start. Whether a process dies or the power goes decides what is left of the
-disk. A signal lets it end cleanly, and it leaves by itself when its member was removed.
+The production server runs here as in a process: what arrives is handed to its turns, and its
+outputs are carried. The only difference is that the seed decides when. A crash may end the process
+at any point: before a turn, between two outputs of a turn, before, after or between two calls of a
+job to the disk, or during the start. What is left of the disk depends on whether the process is
+killed or the power fails. A signal lets the process end cleanly, and it ends by itself when its
+member was removed.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,12 +48,12 @@ CLOCK_JUMP = (-7200.0, 7200.0)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _SLACK_TICKS = 0.25
-"""How much later than it is due a turn may be, if one turn does instead of two."""
+"""By how many ticks a turn may be late, so that one turn may do the work of two."""
 _SLACK_ELECTIONS = 0.05
-"""The same as a part of an election timeout, lest a leader with slow ticks is taken for lost."""
+"""The same as a part of an election timeout, lest a leader with slow ticks be taken for lost."""
 ANSWERED = "every call is answered or ended"
 _NOWHERE = Start(None, ())
-"""The log tells."""
+"""For a process with a log, which says where to start."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
 _SETTINGS = server_settings(make_config({}))
@@ -135,7 +136,7 @@ class Machine:
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
         self.server: Server | None = None
-        # What arrived since the last turn: a batch, which the turn may have no time for.
+        # What arrived since the last turn; it waits here while the server has no room.
         self._requests: list[Request] = []
         self._events: list[Event] = []
         self.peers: MachinePeers
@@ -143,7 +144,7 @@ class Machine:
         self.initial_start = _NOWHERE
         self.is_existing = False
         self.known: Sequence[Peer] = ()
-        # Has lost its disk, and must not come back as who it was.
+        # Has lost its disk, and must not come back as the same member.
         self.is_wiped = False
         self.is_dead = True
         # Given up for good.
@@ -164,7 +165,7 @@ class Machine:
         self.snapshots_sent = 0
         self._world = world
         self._cluster = cluster
-        # Asks while the process looks for its place.
+        # Asks the others while the process looks for its place in the cluster.
         self._entrance: Entrance | None = None
         self._random: Random = world.stream(self.name)
         self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
@@ -172,12 +173,12 @@ class Machine:
         self._slack_seconds = 0.0
         self._incarnation = 0
         self._jobs: SimulatedJobs
-        # Where in a grid of slacks its turns are.
+        # Turns that nothing wakes are at this offset in a grid of slacks.
         self._phase_seconds = 0.0
-        # Whether it is woken, and when the turn begins; None: at no moment.
+        # Whether it is woken, and when that turn begins; None: no turn is planned.
         self._is_woken = False
         self._turn_at: float | None = None
-        # When a turn has something to do although nothing happens, and when to look for that.
+        # When a turn has something to do although nothing happens, and when to check for that.
         self._due_at = inf
         self._alarm_at = inf
         self._last_turn = 0.0
@@ -186,11 +187,11 @@ class Machine:
         self._in_turn = False
         self._busy_until = 0.0
         self._started_at = UNIX_SECONDS
-        # Calls that were given up before they arrived, among others that ended.
+        # Calls that were given up before they arrived; also some that have ended.
         self._abandoned: set[int] = set()
-        # What the process's clock advances in a second.
+        # By how much the process's clock advances in a second.
         self._pace = 1.0
-        # How many outputs until the process ends amid them; None: it does not.
+        # After how many more outputs the process ends; None: it does not.
         self._outputs_left: int | None = None
 
     @property
@@ -222,12 +223,12 @@ class Machine:
             _SLACK_ELECTIONS * self.config.election_seconds,
         )
         self._phase_seconds = self._random.random() * self._slack_seconds
-        # Its clock is never faster than that of clients, who judge when leases end.
+        # Its clock is never faster than the clients', by which it is judged when leases end.
         self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
         self.guarded(self._enter)
 
     def _enter(self) -> None:
-        """Go on where the log ends; without one, find out where to start."""
+        """Continue from the log; without one, find out where to start."""
         if log_exists(self.files, f"{self.config.directory}/wal"):
             self._open(_NOWHERE)
             return
@@ -260,7 +261,7 @@ class Machine:
             self._die(power_cut=False)
 
     def _enter_on(self, incarnation: int) -> None:
-        """Look at what became of questions."""
+        """Continue to look for a place in the cluster: questions may have been answered."""
         if incarnation != self._incarnation or self._entrance is None:
             return
         if not self.later(self._enter_on, incarnation):
@@ -294,10 +295,10 @@ class Machine:
         self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
 
     def _time_of_day(self) -> float:
-        """Return what the clock on the wall says at a start; it may have jumped."""
+        """Return the time of day at a start; it may have jumped."""
         random = self._random
         if random.random() < self.faults.clock_jump_chance:
-            # Or it stands where it stood at the last start: what is made of it must differ anyway.
+            # Or it is what it was at the last start: ids made from it must differ all the same.
             now = UNIX_SECONDS + self._world.now + random.uniform(*CLOCK_JUMP)
             self._started_at = random.choice([now, self._started_at])
         else:
@@ -327,7 +328,7 @@ class Machine:
             self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
 
     def cut_off_outputs(self) -> None:
-        """Let the process end before the next thing it has to say."""
+        """Let the process end before its next output."""
         self._outputs_left = 0
 
     def terminate(self) -> None:
@@ -347,7 +348,7 @@ class Machine:
             self.request_turn()
 
     def _exit(self, member: Member) -> None:
-        """Let a process be gone that ended by itself, or was told to."""
+        """Note that the process has ended by itself, or because it was told to."""
         self.led_at_the_end = member.is_leader
         self.has_left = member.was_removed
         self.line("ended")
@@ -396,7 +397,7 @@ class Machine:
                 raise Violation("the member serves", f"{self.name} raised {error!r}") from error
 
     def _stop(self, error: Exception) -> None:
-        """Let a member end that could not go on; its machine is started anew or goes on."""
+        """End the process of a member that could not go on; the cluster decides what follows."""
         self.stops += 1
         self.line(f"stopped: {error}")
         self._die(power_cut=self._random.random() < 0.5)
@@ -430,7 +431,7 @@ class Machine:
             member.store.hash_ended(job)
 
     def disarm(self) -> None:
-        """Let the process live; where it stands still, it does so for the rest of that time."""
+        """Cancel all crashes and stalls to come; a pause lasts as long as it was meant to."""
         self._outputs_left = None
         self.disk.relieve()
         self._stalled_until = 0.0
@@ -439,22 +440,22 @@ class Machine:
         """Let the process stand still for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}")
-            # What was put off until the end of an earlier pause comes at that time, not before.
+            # Never earlier than before: things were put off until the end of an earlier pause.
             self.paused_until = max(self.paused_until, self._world.now + seconds)
-            # Peers have given up its connections meanwhile: clients are heard first.
+            # Peers have closed their connections meanwhile, so clients are heard first.
             self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
     def stall(self, seconds: float) -> None:
-        """Let whatever is begun on the disk take at least until then."""
+        """Let the disk do nothing for a while: whatever is begun takes at least that long."""
         if not self.is_dead:
             self.line(f"disk stalls for {seconds:.3f}")
         self._stalled_until = self._world.now + seconds
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Put something off while the process stands still; return whether it was."""
+        """Put something off if the process stands still; return whether it was put off."""
         if self.paused_until <= self._world.now:
             return False
-        # All at the same moment: a difference that is added again may be another by a hair.
+        # Everything at exactly that moment: a delay, added to now, could be rounded differently.
         self._world.at(self.paused_until, call, *arguments)
         return True
 
@@ -472,7 +473,7 @@ class Machine:
         return self._world.now * self._pace
 
     def request_turn(self) -> None:
-        """Let a turn be run soon; who is woken already is not woken again."""
+        """Let a turn be run soon, unless one is to come already."""
         if self._is_woken:
             return
         self._is_woken = True
@@ -485,10 +486,10 @@ class Machine:
         """Let a turn be run at a moment, if nothing wakes the process before."""
         # One turn for all that is due at about the same time.
         slack, phase = self._slack_seconds, self._phase_seconds
-        # Never before it is due, however that is rounded.
+        # Never before it is due, however this is rounded.
         moment = max(moment, phase + ceil((moment - phase) / slack) * slack)
         self._due_at = moment = max(moment, self._busy_until, self._world.now)
-        # An alarm that comes before is left where it is, and set again when it has come.
+        # An earlier alarm is left as it is; when it comes, it is set again.
         if moment < self._alarm_at:
             self._alarm_at = moment
             self._world.at(moment, self._alarm, self._incarnation, moment)
@@ -535,7 +536,7 @@ class Machine:
                 break
             server.resume_turn(now, ended)
         self._in_turn = False
-        # What the clock said is what the turn took.
+        # The clock passed during the turn, which took so long.
         self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
         self._check_calls(server)
@@ -545,11 +546,11 @@ class Machine:
             self.request_turn()
         else:
             moment = server.wake_at(now)
-            # By the clock of the process; and not before it says so, however it is rounded.
+            # By the process's clock, and not before it shows that moment, however it is rounded.
             self._wait_until(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
 
     def _check_calls(self, server: Server) -> None:
-        """Require that no call is forgotten whose client waits for an answer."""
+        """Check that no call whose client waits for an answer was forgotten."""
         known = server.calls.unary
         waiting = {request[0] for request in self._requests}
         for call in self.edge.unary_calls():
@@ -570,7 +571,7 @@ class Machine:
         self._cluster.said(self.number, message)
 
     def look(self) -> None:
-        """Look at the member before it says anything, in its turn."""
+        """Let the cluster check the member in its turn, before its outputs leave."""
         self._cluster.turned(self)
 
     def output(self) -> None:
@@ -640,7 +641,7 @@ class Machine:
         self.stream_event(EventKind.OPENED, call, (method, None))
 
     def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
-        """Tell what happened to a stream."""
+        """Take what happened to a stream."""
         if self.is_dead or not self.edge.is_open(call):
             return
         if self.later(self.stream_event, kind, call, detail):
@@ -651,7 +652,7 @@ class Machine:
         self.request_turn()
 
     def hang_up(self, call: int) -> None:
-        """Note that a client is gone: the end of a stream is told, an answer is not taken."""
+        """Note that a client is gone: a stream's end is reported, a unary answer is not taken."""
         if self.edge.reports_end(call):
             self.stream_event(EventKind.ENDED, call, None)
         elif not self.edge.forget(call):

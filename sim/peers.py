@@ -1,7 +1,7 @@
-"""How a machine's member speaks to the others: by plain messages, or by production's protocol.
+"""How a machine's member talks to the others: by plain messages, or by production's protocol.
 
-Plain messages are what raft tolerates at the worst: lost, late, doubled, out of order. Snapshots
-and questions go beside them, whole or not at all. The protocol is production's `Peering` with its
+Plain messages fare as badly as raft tolerates: lost, late, doubled, out of order. Snapshots and
+questions go separately, whole or not at all. The protocol is production's `Peering` with its
 transport, over connections of `sim.links`.
 """
 
@@ -30,7 +30,7 @@ from sim.world import World
 
 SNAPSHOT_SECONDS = (0.01, 0.3)
 SNAPSHOT_PIECES = 4
-"""Any of which may be lost, and all of it with it."""
+"""Each of which may be lost, and with it the whole snapshot."""
 
 Find = Callable[[int], Machine | None]
 """Finds a machine by the id of its member; None if there is none."""
@@ -47,18 +47,18 @@ class PlainPeers:
         self._network = network
         self._find = find
         self._generation = 0
-        # What others said since the last turn, as calls of the member.
+        # What arrived from others since the last turn, as calls of the member.
         self._arrived: list[Callable[[Member], None]] = []
         self._random: Random = world.stream(f"{machine.name}/peers")
 
     def begin(self, member: Member) -> None:
-        """Note that everybody can be reached, as far as anybody can tell here."""
+        """Note that all peers can be reached; plain messages do not show otherwise."""
         self._generation = member.cluster.generation
         for each in member.cluster.members:
             member.connected(each.id, -inf)
 
     def enter(self) -> None:
-        """Ask nobody: whoever sets a machine up knows its place."""
+        """Ask nobody: the machine was set up with its place."""
 
     def crash(self, *, power_cut: bool) -> None:  # noqa: ARG002 (nothing is noticed late)
         """Forget what was not taken."""
@@ -103,7 +103,7 @@ class PlainPeers:
         """Say nothing more."""
 
     def pass_time(self, _now: float) -> float:
-        """Give the member what others said."""
+        """Give the member what arrived from others."""
         member = self._machine.member
         assert member is not None
         arrived, self._arrived = self._arrived, []
@@ -112,7 +112,7 @@ class PlainPeers:
         return inf
 
     def deliver(self, _now: float) -> None:
-        """Send what the member has to say."""
+        """Send what the member has for its peers."""
         machine = self._machine
         member = machine.member
         assert member is not None
@@ -178,7 +178,7 @@ class PlainPeers:
         ):
             take(None)
         else:
-            # A transport does not wait for ever either; the second answer is none.
+            # A transport does not wait for ever either; a second answer is ignored.
             self._world.after(machine.config.request_seconds_max, take, None)
 
 
@@ -191,7 +191,7 @@ def _answer(member: Member, question: Question, take: Callable[[Answer], None]) 
 def receive(
     machine: Machine, sender: int, frame: bytes, world: World, incarnation: int | None = None
 ) -> None:
-    """Let a machine take a message. One that waited is for the process that it waited for."""
+    """Let a machine take a message; one that had to wait is dropped if the process has ended."""
     if machine.is_dead or incarnation not in (None, machine.incarnation):
         return
     if machine.deaf_until > world.now:
@@ -223,7 +223,7 @@ def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) 
             received.write(image)
             received.finish()
         except OSError as error:
-            # The sender hears of it; this member goes on with what it has.
+            # The sender is told; this member goes on with what it has.
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False
 
@@ -272,11 +272,11 @@ class FramedPeers:
         self._port.crash(self._random, power_cut=power_cut)
 
     def poll(self) -> list[DialEvent]:
-        """Take what became of requests to others."""
+        """Return what became of requests to others."""
         return self._port.dialer.poll()
 
     def take_events(self) -> list[Event]:
-        """Take what others asked."""
+        """Return what others asked."""
         return self._port.take_events()
 
     @property
@@ -312,7 +312,7 @@ class FramedPeers:
         self._running.stop()
 
     def deliver(self, now: float) -> None:
-        """Send what the member has to say."""
+        """Send what the member has for its peers."""
         machine = self._machine
         assert machine.member is not None
         out = machine.member.out

@@ -1,7 +1,7 @@
 """Servers in one thread: virtual time, memory disks, messages handed over by a loop.
 
 No faults but those a test asks for: a link can be cut, a job can be held or fail, and a member
-can lose its power or be killed between any two calls of its disk.
+can lose its power or be killed between any two calls to its disk.
 """
 
 import logging
@@ -92,7 +92,7 @@ class Machine:
 
     @property
     def now(self) -> float:
-        """What its clock says."""
+        """The time by its own clock."""
         return self.cluster.now - self.asleep
 
     @property
@@ -136,14 +136,14 @@ class Machine:
         self.files.kill()
 
     def lose_power(self, survives: Callable[[], bool]) -> None:
-        """Keep what survives of what was not synced."""
+        """Lose what was not synced, except what `survives` keeps."""
         self.member = None
         files = self.files.after_power_cut(survives)
         self.environments = self.environments.after_power_cut(files, survives)
         self.files = files
 
     def turn(self) -> bool:
-        """Take one turn and run its jobs, which end in the next; tell whether there is more."""
+        """Take one turn and run its jobs, which end in the next; return whether there is more."""
         server, said = self.server, self.peers.said
         requests, events, ended = self.requests, self.events, self.ended
         self.requests, self.events, self.ended = [], [], []
@@ -251,7 +251,7 @@ class Cluster:
         return self._calls
 
     def clock(self) -> float:
-        """Tell the time. In a turn it passes by being looked at, and a budget of looks ends it."""
+        """Return the time. In a turn every look lets some pass, and a budget of looks ends it."""
         if not self._is_turning:
             return self.now
         self._looks += 1
@@ -272,7 +272,7 @@ class Cluster:
     # The network.
 
     def send(self, sender: Member, message: Message, image: bytes | None = None) -> bool:
-        """Put a message on its way; tell whether there is a link."""
+        """Put a message on its way; return whether there is a link."""
         for machine in self:
             if machine.running.id == message.to:
                 name = self._machine(sender).name
@@ -372,7 +372,7 @@ class Cluster:
 
     def _next_moment(self) -> float:
         wakes = [each.server.wake_at(each.now) + each.asleep for each in self.awake()]
-        # The clock of a machine that was suspended is rounded.
+        # With a machine that was suspended the sum may be rounded down.
         return max(min(wakes, default=inf), nextafter(self.now, inf))
 
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -385,7 +385,7 @@ class Cluster:
         return found
 
     def leader(self) -> Machine:
-        """Wait for a leader that all reachable members know."""
+        """Wait for a leader that has applied an entry of its own term; return it."""
 
         def found() -> Machine | None:
             for machine in self.awake():
@@ -407,7 +407,7 @@ class Cluster:
         return machine.replies[call]
 
     def success(self, machine: Machine, call: int, seconds: float = 30.0) -> bytes:
-        """Wait for the answer to a call that is not refused."""
+        """Wait for the answer to a call, which may not be refused."""
         answer = self.answer(machine, call, seconds)
         assert isinstance(answer, bytes), answer
         return answer

@@ -1,4 +1,4 @@
-"""Alarms against a plain set, through restarts; and against a real etcd, where it agrees."""
+"""Alarms compared with a plain set, through restarts, and with a real etcd."""
 
 import base64
 import http.client
@@ -70,7 +70,7 @@ def test_what_is_refused(kind: int) -> None:
     assert alarms.refusal(kind, has_puts=is_txn) == (
         NO_SPACE if is_txn or kind in NEED_SPACE else None
     )
-    # Whatever was raised last, and by whomever, CORRUPT answers.
+    # CORRUPT answers, whichever alarm was raised last, and for whichever member.
     alarms.activate(0, AlarmType.CORRUPT)
     alarms.activate(6, AlarmType.NO_SPACE)
     assert alarms.refusal(kind, has_puts=is_txn) == (None if kind in FREE else CORRUPT)
@@ -140,10 +140,10 @@ def test_etcd_refuses_the_same(tmp_path: Path, kind: int) -> None:
             if refusal is not None:
                 assert answer == (refusal.code, refusal.text), method
             elif not isinstance(answer, dict):
-                # Refused for what it says, not for the alarm.
+                # Refused because of its content, not because of an alarm.
                 assert answer[1] not in (CORRUPT.text, NO_SPACE.text), method
         status = ask(etcd, "maintenance/status")
         assert isinstance(status, dict)
-        # This version has a blank at the end.
+        # This version of etcd adds a blank at the end.
         texts = [text.removesuffix(" ") for text in status["errors"]]
         assert texts == [str(alarm) for alarm in alarms.raised()]

@@ -1,4 +1,4 @@
-"""Members forget history by themselves, whoever leads, and whatever took the place of its state."""
+"""Members compact by themselves, whichever leads, also after a snapshot replaced their state."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def write(cluster: Cluster, machine: Machine, count: int) -> None:
 
 
 def expect_compaction(cluster: Cluster, left: int) -> None:
-    """Wait until everybody has compacted all that is not to be kept."""
+    """Wait until all members have compacted everything that is not to be kept."""
     revision = cluster.leader().running.store.revision - left
     cluster.wait(lambda: all(each.running.store.compacted_revision == revision for each in cluster))
 

@@ -27,7 +27,7 @@ def bounded() -> tuple[Cluster, Machine, Machine]:
 
 
 def write(cluster: Cluster, leader: Machine, count: int) -> None:
-    """Put so many large values, each with the time to be flushed."""
+    """Put large values, with time for a flush after each."""
     for number in range(count):
         cluster.success(leader, leader.put(b"%d" % number, VALUE))
         cluster.pass_time(0.2)
@@ -53,7 +53,7 @@ def test_what_is_kept_for_followers_is_bounded() -> None:
     for _ in range(5):
         write(cluster, leader, 4)
         assert kept(leader) <= CATCH_UP_BYTES + ONE_BYTES
-    # Not less than it might be, either.
+    # Nor does it keep much less than it may.
     assert kept(leader) > CATCH_UP_BYTES // 2
     cluster.heal()
     cluster.wait(lambda: equal(cluster))
@@ -68,7 +68,7 @@ def test_what_is_kept_while_an_image_is_made_is_bounded(count: int) -> None:
     leader.held.add(Place.HELPER)
     cluster.heal()
     cluster.wait(lambda: leader.running.snapshots.building)
-    # It holds what the backend had then, and is ready only after the others went on.
+    # The image holds what the backend has now, and is ready only after more was written.
     leader.run_job(leader.jobs[Place.HELPER].popleft())
     built = leader.ended.pop()
     write(cluster, leader, count)
@@ -76,7 +76,7 @@ def test_what_is_kept_while_an_image_is_made_is_bounded(count: int) -> None:
     leader.held.clear()
     leader.ended.append(built)
     cluster.wait(lambda: equal(cluster))
-    # What was too much to hold, a second image brings.
+    # A second image brings what was too much to hold.
     assert images(leader) == (1 if count == 8 else 2)
 
 

@@ -1,4 +1,4 @@
-"""Who asks goes with a request, and every member decides by what the entry says of it."""
+"""The caller goes with a request, and every member decides by what the entry says about it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +72,7 @@ def test_all_members_decide_alike_and_who_waits_is_answered(seen: Seen, is_leade
     assert not any(isinstance(answers[key], Status) for key in (b"a", b"c"))
     for machine in cluster:
         assert [has(machine, key) for key in (b"a", b"b", b"c")] == [True, False, True]
-        # Nobody's goes the short way, on all of them.
+        # On every member, the put of nobody's went the short way, past the applier.
         assert seen[machine.name] == [
             ("alice", 7, Front.LOG, b"a"),
             ("mallory", 7, Front.LOG, b"b"),
@@ -108,7 +108,7 @@ def test_requests_of_one_user_are_told_apart() -> None:
 
 
 def headers_of(user: bytes) -> dict[str, bytes]:
-    """Return headers that name a user and that no Kvorum writes."""
+    """Return headers that name a user, in forms that Kvorum never writes."""
     name, revision = length_delimited(b"\x12", user), b"\x18\x07"
     return {
         "the id last": name + revision + b"\x08\x2a",
@@ -146,7 +146,7 @@ def test_headers_of_other_members_are_read_by_all_alike(
 
 
 def ends_as(encoded_id: bytes) -> bytes:
-    """Return an entry whose user's name ends as an entry with this id ends."""
+    """Return an entry with a user whose name ends like an entry with this id."""
     name = b"mallory" + b"\xa2\x06" + varint(1 + len(encoded_id)) + b"\x08" + encoded_id
     header = b"\x08\x2a" + length_delimited(b"\x12", name)
     return length_delimited(b"\x22", body_of(b"b")) + length_delimited(b"\xa2\x06", header)

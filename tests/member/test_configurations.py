@@ -1,4 +1,4 @@
-"""Which configuration counts: a snapshot's, a removed leader's, one that is not durable yet."""
+"""Which configuration is used: with a snapshot, on a removed leader, before one is durable."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def in_force(machine: Machine) -> ConfState:
     return machine.running.node.raft.tracker.config.conf_state()
 
 
-# A snapshot's.
+# With a snapshot.
 
 
 def behind_a_change() -> tuple[Cluster, Machine, Machine]:
@@ -54,7 +54,7 @@ def behind_a_change() -> tuple[Cluster, Machine, Machine]:
     assert leader.running.storage.first_index() > 1000
     cluster.heal()
     cluster.wake(late)
-    # One look at the clock ends a turn, and with it applying.
+    # One look at the clock ends a turn, so little is applied in it.
     cluster.slices = 1
     cluster.now += HEARTBEAT_SECONDS
     for _ in range(100):
@@ -107,7 +107,7 @@ def test_a_crash_between_a_snapshot_and_its_use_keeps_index_and_members_together
     assert in_force(late) == late.running.conf_state == in_force(leader)
 
 
-# A removed leader's.
+# On a removed leader.
 
 
 def test_a_removed_leader_answers_no_read() -> None:
@@ -120,7 +120,7 @@ def test_a_removed_leader_answers_no_read() -> None:
     cluster.isolate(leader)
     cluster.wait(lambda: last.running.is_leader)
     cluster.success(last, last.put(b"key", b"new"))
-    # It was paused for a moment, and has not noticed yet.
+    # The old leader was paused for a moment, and has not noticed yet.
     leader.is_paused = False
     call = leader.range(b"key")
     cluster.settle()
@@ -134,7 +134,7 @@ def test_a_removed_leader_renews_no_lease() -> None:
     leader = cluster.leader()
     grant = LeaseGrantRequest(ID=7, TTL=60).SerializeToString()
     cluster.success(leader, leader.propose(requests.LEASE_GRANT, grant))
-    # A read confirms that it leads.
+    # A read confirms that this member leads.
     cluster.success(leader, leader.range(b"key"))
     assert try_renew(leader.running, 7) == 60
     assert cluster.success(leader, change(leader, removed(leader))) == b"done"
@@ -142,13 +142,13 @@ def test_a_removed_leader_renews_no_lease() -> None:
     assert try_renew(leader.running, 7) is None
 
 
-# One that is not durable yet.
+# Before one is durable.
 
 
 def about_to_be_committed(
     at: Callable[[Cluster], Machine], victim: Callable[[Cluster], Machine]
 ) -> tuple[Cluster, Machine, Machine, int]:
-    """Return two members, of which one is to be removed, the leader, and the call at it.
+    """Return a cluster of two, the member to be removed, the other, and the call that removes it.
 
     All that is missing for the removal is its commit index on the disk of the other.
     """
@@ -195,7 +195,7 @@ def test_who_knows_of_a_removal_does_not_forget_it(
     last.held.clear()
     cluster.wait(lambda: last.running.conf_state.voters == (last.running.id,))
     assert cluster.success(gone, call) == b"done"
-    # It learns of it from the log, not from a transport that refuses it.
+    # It learns of its removal from the log, not from a transport that refuses it.
     assert gone.running.was_removed
     gone.kill()
     last.lose_power(lambda: False)
@@ -203,7 +203,7 @@ def test_who_knows_of_a_removal_does_not_forget_it(
     cluster.success(last, last.put(b"key"))
 
 
-# That of a snapshot, and of the database it belongs to.
+# The members in a snapshot, and in the database it belongs to.
 
 
 def members_in(data: bytes) -> set[int]:

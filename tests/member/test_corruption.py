@@ -36,7 +36,7 @@ def filled(size: int = 3, **options: Any) -> Cluster:
 
 
 def corrupt(machine: Machine, revision: int = 20) -> None:
-    """Change a value unnoticed by the store."""
+    """Change a value without the store's notice."""
     backend = machine.running.backend
     row = KeyValue.FromString(backend.row(revision << 32))
     row.value += b" and more"
@@ -51,7 +51,7 @@ def compact(cluster: Cluster, revision: int) -> None:
 
 
 def accused(cluster: Cluster) -> list[int]:
-    """Return the ids that the alarm names; all members must know the same."""
+    """Return the ids that the alarms name; all members must have the same alarms."""
     known = [each.running.alarms.raised() for each in cluster]
     assert all(each == known[0] for each in known)
     assert all(alarm.type == AlarmType.CORRUPT for alarm in known[0])
@@ -92,7 +92,7 @@ def test_a_follower_that_differs_is_found(which: int) -> None:
     assert accused(cluster) == [victim.running.id]
     leader = cluster.leader()
     assert cluster.answer(leader, leader.put(b"key")) == errors.CORRUPT
-    # Reads go on.
+    # Reads are still served.
     cluster.success(leader, leader.range(b"00"))
 
 
@@ -163,7 +163,7 @@ def test_without_a_majority_nobody_in_particular_is_accused() -> None:
     [
         (Hashed(HashKV(111, 20, 5), 20), False),
         (Hashed(HashKV(222, 20, 5), 20), True),
-        # It has not compacted yet, or the leader had not: their hashes differ as they should.
+        # The peer had not compacted yet, or the leader had not: then hashes may differ.
         (Hashed(HashKV(222, 20, 4), 20), False),
         (Hashed(HashKV(222, 20, 9), 20), False),
         (Hashed(HashKV(111, 20, 10), 20), True),
@@ -214,13 +214,13 @@ def test_a_member_whose_peers_do_not_answer_starts() -> None:
     cluster.wait(lambda: victim.running.is_published)
 
 
-# What is not comparable.
+# What cannot be compared.
 
 
 def emptied(cluster: Cluster) -> Machine:
     """Delete all keys and compact at the last deletion; return a member that has yet to compact.
 
-    It hears the leader's questions, and nothing else.
+    That member gets the leader's questions, and nothing else.
     """
     leader = cluster.leader()
     cluster.success(leader, leader.put(b"a", b"1"))
@@ -248,7 +248,7 @@ def hashed(cluster: Cluster, machine: Machine, revision: int) -> HashKV:
 
 
 def test_a_member_that_has_yet_to_compact_is_not_accused() -> None:
-    """It computes what the others have kept; where no key is left, that is another hash."""
+    """It computes anew what the others have kept; if no key is left, the hashes differ."""
     cluster = Cluster(3, **COMPACT)
     behind = emptied(cluster)
     kept = cluster.leader().running.store.compaction.hash_of(3)
@@ -267,7 +267,7 @@ def test_a_revision_that_is_compacted_meanwhile_accuses_nobody() -> None:
 
 
 def test_a_member_that_starts_before_a_compaction_starts() -> None:
-    """Its revision is the one that the others have compacted."""
+    """It is at the revision that the others have compacted."""
     cluster = Cluster(3)
     behind = emptied(cluster)
     restart(behind)
@@ -282,7 +282,7 @@ def test_a_member_without_the_hash_is_not_asked_for_ever() -> None:
     cluster.wait(lambda: cluster.leader().running.corruption.checked_revision == 12)
     victim = others(cluster)[0]
     compact(cluster, 20)
-    # It is flushed, and not yet compared: a restart forgets the hash.
+    # The compaction is flushed and not yet compared; a restart forgets its hash.
     cluster.pass_time(1.0)
     assert cluster.leader().running.corruption.checked_revision == 12
     victim.kill()
@@ -300,7 +300,7 @@ def test_a_member_without_the_hash_is_not_asked_for_ever() -> None:
     assert asked.count(victim.running.id) == ATTEMPTS_MAX
     assert len(asked) - asked.count(victim.running.id) == 1
     assert accused(cluster) == []
-    # The next one is compared again.
+    # The next compaction is compared again.
     compact(cluster, 25)
     cluster.wait(lambda: cluster.leader().running.corruption.checked_revision == 25)
 
@@ -310,7 +310,7 @@ def test_a_member_without_the_hash_is_not_asked_for_ever() -> None:
 def test_peers_that_cannot_tell_are_no_reason_to_worry(
     size: int, said: Status | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They have no such endpoint, or keep no hashes, as older members."""
+    """They have no such endpoint, or keep no hashes, like older members."""
     caplog.set_level(logging.INFO)
     cluster = filled(size, **COMPACT)
     cluster.ask = lambda asking, question: asking.take_answer(question.number, said)  # type: ignore[method-assign]

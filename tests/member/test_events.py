@@ -1,4 +1,4 @@
-"""Procedures are resumed by what they wait for, and by nothing before it."""
+"""Procedures are resumed by what they wait for, and not before."""
 
 import errno
 from collections.abc import Callable

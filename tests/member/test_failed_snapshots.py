@@ -1,4 +1,4 @@
-"""A received snapshot whose file cannot be written: nothing that follows from it is."""
+"""A received snapshot whose file cannot be written: what would follow it is not written either."""
 
 import errno
 
@@ -50,7 +50,7 @@ class Stopped:
         self.wal = f"{machine.config.directory}/wal"
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot that it was sent: its leader has the like."""
+        """Return the snapshot that it was sent, with the members as the leader has them."""
         machine = self.machine
         names = machine.files.list(f"{machine.config.directory}/snap")
         (index,) = [int(name[:16], 16) for name in names if name.endswith(".snap.db")]
@@ -59,7 +59,7 @@ class Stopped:
         return Snapshot(index, state.term, voters, b"{}")
 
     def record(self, behind: list[Entry]) -> None:
-        """Write what comes after the file all the same, and then entries of a later batch."""
+        """Write what comes after the file all the same, and then the entries given."""
         snapshot, files = self.snapshot(), self.machine.files
         log, content = open_log(files, self.wal, SnapshotRecord(), SEGMENT_BYTES)
         state = content.state._replace(commit=snapshot.index)
@@ -143,7 +143,7 @@ def test_a_log_that_goes_on_behind_such_a_record_is_refused() -> None:
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_record_with_its_file_is_installed_and_without_it_withdrawn(*, is_whole: bool) -> None:
-    """The process ended before the installation; then the file may have been lost or not."""
+    """The process ended before the installation; the file may have been lost since."""
     cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
     leader, machine = cluster.leader(), cluster.follower()
     cluster.isolate(machine)

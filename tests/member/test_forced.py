@@ -27,7 +27,7 @@ def change(machine: Machine, made: ConfChange) -> int:
 
 
 def survivor_of(cluster: Cluster, name: str) -> Machine:
-    """Kill everybody and forget all but one."""
+    """Kill all members and drop all but one."""
     for machine in list(cluster):
         machine.kill()
     cluster.messages.clear()
@@ -73,13 +73,13 @@ def test_a_survivor_goes_on_alone(which: int, options: dict[str, int]) -> None:
     assert keys(cluster, survivor) == [b"%03d" % number for number in range(100)]
     assert member.cluster.removed == sorted(set(ids.values()) - {member.id})
     cluster.success(survivor, survivor.put(b"alone"))
-    # From now on it needs no force.
+    # From now on it starts without force.
     survivor.kill()
     survivor.config = replace(survivor.config, force_new_cluster=False)
     survivor.start()
     cluster.wait(lambda: survivor.running.is_leader)
     assert b"alone" in keys(cluster, survivor)
-    # Asked for once more, it changes nothing.
+    # Forcing it once more changes nothing.
     survivor.kill()
     force(survivor)
     cluster.wait(lambda: survivor.running.is_leader)
@@ -91,7 +91,7 @@ def test_what_was_acknowledged_a_moment_ago_is_kept() -> None:
     leader = cluster.leader()
     cluster.pass_time(1.0)
     for each in cluster:
-        # Nothing is flushed, and no later batch tells what is committed.
+        # Nothing is flushed, and no later batch says what is committed.
         each.held.update(place for place in each.jobs if place.name == "FLUSHER")
     cluster.success(leader, leader.put(b"key"))
     survivor = survivor_of(cluster, leader.name)
@@ -134,7 +134,7 @@ def test_a_power_cut_on_the_way_harms_nothing(seed: int) -> None:
 
 
 def test_a_tear_that_kept_entries_of_a_newer_term() -> None:
-    """The state that came with them is gone; what is forced follows them all the same."""
+    """The state that came with them is gone; the forced entries follow them all the same."""
     cluster = Cluster(3)
     leader = cluster.leader()
     cluster.success(leader, leader.put(b"key"))

@@ -1,4 +1,4 @@
-"""What the helper is handed to hash: names and numbers, not what waits for the disk."""
+"""What the helper is given to hash: where to read, and not the rows that wait for the disk."""
 
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.member import requests
@@ -53,7 +53,7 @@ def test_hashes_are_computed_one_after_the_other() -> None:
 
 
 def test_who_gives_up_does_not_make_room_for_another() -> None:
-    """The helper works on: a hundred that are asked for and given up would be a hundred jobs."""
+    """The helper keeps working: a hundred hashes, each given up, would be a hundred jobs."""
     cluster, machine, given = busy()
     machine.held.add(Place.HELPER)
     for _ in range(10):
@@ -61,7 +61,7 @@ def test_who_gives_up_does_not_make_room_for_another() -> None:
         cluster.pass_time(0.2)
         machine.running.cancel(call)
     assert len([job for job in machine.jobs[Place.HELPER] if isinstance(job.work, HashRows)]) == 1
-    # What it reads is held for it.
+    # What the helper reads is not compacted meanwhile.
     body = CompactionRequest(revision=400).SerializeToString()
     cluster.success(machine, machine.propose(requests.COMPACTION, body))
     cluster.pass_time(1.0)

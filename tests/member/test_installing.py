@@ -1,4 +1,4 @@
-"""A snapshot takes the place of what a follower holds, while other work is under way there."""
+"""A snapshot replaces what a follower holds, while other work is in progress there."""
 
 from collections.abc import Callable, Generator
 from typing import Any
@@ -125,7 +125,7 @@ def stream(machine: Machine) -> Steps:
 
 
 def queue(_machine: Machine) -> Steps:
-    """Read a queue, whose oldest key is told by looking at all of them."""
+    """Read a queue, whose oldest key is found by looking at all of them."""
     return answered(_leader(LeaderRequest(name=b"q")))
 
 
@@ -180,7 +180,7 @@ def turn_once(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("begin", PROCEDURES)
 def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a call has got to when another state takes the place of the one it looks at."""
+    """Calls end well, wherever they are when another state replaces the one they read."""
     for module in (ranges, transactions, sorting):
         name = "SLICE" if module is sorting else "KEYS_PER_SLICE"
         monkeypatch.setattr(module, name, 2)
@@ -198,7 +198,7 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         call = None if steps is None else late.start_steps(steps)
         for _ in range(turns):
             turn_once(cluster)
-        # It stands still there, while the others go on without it.
+        # The follower stands still there, while the others go on without it.
         cluster.slices = 0
         late.is_paused = True
         cluster.isolate(late)
@@ -210,7 +210,7 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         cluster.pass_time(1.0)
         assert leader.running.storage.first_index() > late.running.applied + 1
         late.unread.clear()
-        # What it reads from now on, it reads from the file.
+        # From now on it reads from the file.
         late.running.backend._cache = RowCache(0)
         cluster.heal()
         cluster.slices = 1
@@ -226,7 +226,7 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
 
 
 class Noting:
-    """How far the noting of an image's rows is."""
+    """How far an image's rows are noted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_under_way = self.has_ended = False
@@ -257,14 +257,14 @@ def test_rows_are_noted_while_the_helper_works(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
-    # Fewer than are missed, so that the member refuses requests until it is installed.
+    # It lacks more entries, so it refuses requests until the snapshot is installed.
     cluster, _, late = lagging(unapplied_entries_max=100)
     late.kill()
     late.start()
     store = late.running.store
     cluster.heal()
     cluster.wait(lambda: late.running.store is not store)
-    # No time has passed since, or it would have had to ask again.
+    # No time has passed since: it need not have tried again later.
     assert late.running.is_published
 
 
@@ -376,7 +376,7 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     works = [job.work for job in late.jobs_run]
     kinds = [type(work) for work in works]
     assert kinds.index(CommitFlush) < kinds.index(InstallImage)
-    # The snapshot that was to follow the batch is none of the new state's.
+    # The snapshot that was to follow the old batch is not written.
     written = [work.snapshot.index for work in works if isinstance(work, WriteSnap)]
     assert sealed.index not in written
 

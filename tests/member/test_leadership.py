@@ -1,4 +1,4 @@
-"""Who leads, and what a former leader may not do: handing over, pauses, being removed."""
+"""Which member leads, and what a former leader may not do: handover, pauses, removal."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ def successor(cluster: Cluster, old: Machine) -> Machine:
 
 
 def paused(seconds: float) -> tuple[Cluster, Machine, Machine]:
-    """Return a cluster whose leader was paused for so long, that leader, and the new one."""
+    """Return a cluster whose leader was paused, that leader, and the new one."""
     cluster = Cluster(3)
     old = cluster.leader()
     cluster.success(old, old.put(b"key", b"old"))
@@ -96,7 +96,7 @@ def test_a_lease_runs_from_when_it_is_renewed_and_not_from_the_turn_before() -> 
     grant(cluster, leader, 7, 60)
     assert cluster.answer(leader, renewal(leader, 7)) == b"60"
     member, turned_at = leader.running, leader.running.now
-    # However long ago that is: the turn may have begun before a disk that was slow.
+    # If the disk was slow, the last turn began a while ago.
     cluster.now += 0.05
     assert try_renew(member, 7) == 60
     assert member.lessor.expired(turned_at + 60.0, 1) == []
@@ -134,7 +134,7 @@ def test_a_leader_that_stood_still_revokes_nothing() -> None:
     for _ in range(4):
         assert cluster.answer(new, renewal(new, 7)) == b"60"
         cluster.pass_time(15.0)
-    # By the count of the old leader it has run out long ago.
+    # As the old leader counts, the lease ran out long ago.
     old.is_paused = False
     for _ in range(5):
         old.turn()
@@ -200,7 +200,7 @@ def test_a_short_stop_costs_nothing() -> None:
     cluster.pass_time(0.8)
     cluster.wake(leader)
     assert try_renew(leader.running, 7) is None
-    # It still leads: a question to the others confirms that.
+    # It still leads: a question to its peers confirms that.
     cluster.pass_time(0.1)
     assert cluster.answer(leader, renewal(leader, 7)) == b"60"
     assert try_renew(leader.running, 7) == 60
@@ -227,14 +227,14 @@ def test_renewals_where_much_waits_to_be_applied(is_fast: bool) -> None:
     for number in range(3000):
         leader.put(b"%04d" % number)
     cluster.settle()
-    # What is committed waits for an entry that is applied in slices.
+    # Committed entries wait for one that is applied in slices.
     cluster.slices = 1
     leader.delete(b"0", b"9")
     granted = leader.propose(requests.LEASE_GRANT, body)
     while member.apply_queue.entry is None:
         leader.turn()
     assert member.applied < member.committed
-    # That this one leads is confirmed meanwhile.
+    # Meanwhile its leadership is confirmed.
     known, late = renewal(leader, 7), renewal(leader, 8)
     for _ in range(5):
         leader.turn()
@@ -247,14 +247,14 @@ def test_renewals_where_much_waits_to_be_applied(is_fast: bool) -> None:
 
 
 def renewed_until(machine: Machine, lease: int, ttl: int) -> float:
-    """Try to renew a lease; return until when its holder relies on it, 0 if it does not."""
+    """Try to renew a lease; return until when its holder relies on it, 0 if not renewed."""
     granted = try_renew(machine.running, lease)
     assert granted in (None, ttl)
     return machine.cluster.now + ttl if granted else 0.0
 
 
 def relied_on(cluster: Cluster, old: Machine) -> float:
-    """Renew lease 7 wherever the old leader grants it, until it leads no more."""
+    """Renew lease 7 as long as the old leader leads; return until when its holder relies on it."""
     promised = 0.0
     while old.running.is_leader:
         promised = max(promised, renewed_until(old, 7, 60))
@@ -269,7 +269,7 @@ def relied_on(cluster: Cluster, old: Machine) -> float:
 def test_a_leader_that_is_cut_off_renews_nothing_that_ends_early(
     phase: int, transfers: bool
 ) -> None:
-    """Up to two election timeouts it does not know that there is another."""
+    """For up to two election timeouts it does not know that there is another leader."""
     cluster = Cluster(3)
     old, heir = cluster.leader(), cluster.follower()
     grant(cluster, old, 7, 60)
@@ -293,7 +293,7 @@ def test_a_checkpoint_on_its_way_undoes_no_renewal() -> None:
     cluster.pass_time(25.0)
     raft = leader.running.node.raft
     assert raft.log.last_index() > raft.log.committed, "the checkpoint is proposed"
-    # What is left of it then is not what is left of it afterwards.
+    # The checkpoint holds what was left of the lease before this renewal.
     call = renewal(leader, 7)
     cluster.settle()
     promised = cluster.now + 60 if call in leader.replies else 0.0
@@ -327,7 +327,7 @@ def test_a_leader_that_was_suspended_renews_nothing() -> None:
 
 
 def test_leases_do_not_run_while_the_leader_is_suspended() -> None:
-    """They end late, by what their holders were not answered in; never early."""
+    """They end late, by the time in which their holders got no answer; never early."""
     cluster = Cluster(1)
     leader = cluster.leader()
     grant(cluster, leader, 7, 60)

@@ -128,7 +128,7 @@ def test_a_restart_from_a_snapshot_needs_no_older_log() -> None:
 
 
 def put_until_the_power_fails(machine: Machine, cluster: Cluster, calls_max: int) -> list[bytes]:
-    """Put distinct keys until so many calls of the disk were made; return what was acknowledged."""
+    """Put distinct keys until the disk had so many calls; return what was acknowledged."""
     made = 0
 
     def before(_call: Call) -> None:
@@ -170,7 +170,7 @@ def test_a_power_cut_at_any_call_loses_nothing_acknowledged(seed: int) -> None:
         acknowledged += put_until_the_power_fails(machine, cluster, random.randrange(1, 250))
         machine.lose_power(lambda: random.random() < 0.5)
         while True:
-            # The start may lose its power too.
+            # The power may fail during the start, too.
             left = random.randrange(0, 60)
 
             def before(_call: Call, left: list[int] = [left]) -> None:  # noqa: B006
@@ -247,7 +247,7 @@ def test_a_log_without_its_backend_is_replayed_and_a_backend_without_its_log_ref
         machine.start()
 
 
-# Every budget of a turn.
+# Turns of any budget.
 
 
 def busy_history(slices: int) -> tuple[list[bytes | Status], Any]:
@@ -300,7 +300,7 @@ def test_others_are_served_while_a_long_deletion_is_applied() -> None:
         machine.turn()
     machine.turn()
     assert machine.running.store.is_writing
-    # The state before is read; nothing of it is sealed.
+    # Reads see the state before the deletion; nothing of that is sealed.
     call = machine.range(b"00001", serializable=True)
     machine.turn()
     assert machine.running.store.is_writing
@@ -364,7 +364,7 @@ def test_a_full_quota_raises_the_alarm_and_freeing_needs_an_operator() -> None:
     count = len(all_keys(cluster, machine))
     cluster.pass_time(0.5)
     assert len(machine.running.alarms.raised()) == 1
-    # Refused at apply now, while deletions go on.
+    # Now refused when it is applied; deletions are still accepted.
     assert cluster.answer(machine, machine.put(b"more")) == errors.NO_SPACE
     assert len(all_keys(cluster, machine)) == count
     assert isinstance(cluster.answer(machine, machine.delete(b"0")), bytes)
@@ -445,7 +445,7 @@ def test_one_segment_is_prepared_however_long_the_disk_takes() -> None:
     cluster = Cluster(1)
     machine = cluster[0]
     machine.held.add(Place.LOG)
-    # Long enough for the duty of that name to come up again, more than once.
+    # Long enough for the duty that prepares segments to be due several times.
     cluster.pass_time(100.0)
     machine.held.clear()
     cluster.success(cluster.leader(), machine.put(b"a"))

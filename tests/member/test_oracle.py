@@ -1,7 +1,7 @@
 """Transactions, puts and deletions against a real etcd: the same requests, the same answers.
 
 Both begin empty and are given every request in the same order, so revisions are equal. A request
-that a server refuses by its words alone is not made: those checks are not the member's.
+that a server refuses by its content alone is not made: those checks are not the member's.
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ class Pair:
         return answer
 
     def compare(self, method: str, call: int, body: bytes, kind: type[Message]) -> None:
-        """Let both answer, and find no difference."""
+        """Let both answer, and require the same answer."""
         ours = self.cluster.answer(self.machine, call)
         theirs = self._oracle(method, body)
         if isinstance(ours, Status) or isinstance(theirs, str):
@@ -232,7 +232,7 @@ def place(pair: Pair, request: RangeRequest) -> None:
 
 
 def checks_differ(request: TxnRequest) -> bool:
-    """Tell whether the order in which etcd 3.5 checks puts and ranges could show."""
+    """Return whether the order in which etcd 3.5 checks puts and ranges could matter."""
 
     def kinds(each: TxnRequest) -> set[str]:
         found = set()
@@ -253,7 +253,7 @@ def checks_differ(request: TxnRequest) -> bool:
 
 
 def ends_etcd(request: TxnRequest) -> bool:
-    """Tell whether a put may find the key deleted before it whose value it is to keep.
+    """Return whether a put that keeps its key's value may find the key deleted just before.
 
     A deletion without an end does not count as a conflict with puts; etcd's process ends there.
     """

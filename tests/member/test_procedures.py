@@ -94,7 +94,7 @@ def test_keys_are_waited_for() -> None:
     assert waiting not in machine.replies
     cluster.success(machine, machine.delete(b"key"))
     assert cluster.success(machine, waiting) == b"deleted at 5"
-    # What happened before is found in the history.
+    # An earlier deletion is found in the history.
     assert cluster.success(machine, machine.start_steps(deleted(4))) == b"deleted at 5"
     assert machine.running.hub.streams_open == 0
 

@@ -101,7 +101,7 @@ def test_promotions(cluster: Cluster) -> None:
     told = asked(cluster, leader, voter)
     assert told.status == 412
     assert meaning(voter, *told[::2]) == errors.MEMBER_NOT_LEARNER
-    # Only the leader judges; another is asked again.
+    # Only the leader decides; after another's answer, the leader is asked again.
     elsewhere = asked(cluster, follower, voter)
     assert elsewhere[::2] == (500, b'{"message":"Internal Server Error"}')
     assert meaning(voter, *elsewhere[::2]) is None
@@ -191,7 +191,7 @@ def test_an_answer_of_any_content_is_understood_or_none(
     told = meaning(path, status, body)
     if isinstance(told, bytes):
         assert status == 200
-        # The one that asked reads it without further checks.
+        # The member that asked reads it without further checks.
         if path == HASH_KV_PATH:
             parse_hash(told)
         elif path.startswith(PROMOTE_PREFIX):

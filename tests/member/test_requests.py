@@ -74,7 +74,7 @@ def test_a_caller_goes_into_the_header_as_protobuf_writes_it(
             assert (put_of_nobody(data) is None) == bool(caller.user or caller.revision)
 
 
-# Fields of a header in any order, known ones several times, and such as nobody knows.
+# Fields of a header in any order, repeated ones and unknown ones among them.
 header_fields = st.lists(
     st.one_of(
         st.integers(1, UINT64_MAX).map(lambda value: b"\x08" + varint(value)),
@@ -94,7 +94,7 @@ header_fields = st.lists(
 @settings(deadline=None)
 @given(header_fields, header_fields)
 def test_a_header_is_read_as_protobuf_reads_it(first: list[bytes], second: list[bytes]) -> None:
-    """Behind the request and before it, and merged if there are two."""
+    """After the request and before it, and merged if there are two."""
     body = b"\x0a\x01k"
     put = length_delimited(b"\x22", body)
     headers = [length_delimited(b"\xa2\x06", b"".join(fields)) for fields in (first, second)]
@@ -139,7 +139,7 @@ def test_ids_are_laid_out_as_etcd_lays_them_out(member: int, start: int) -> None
     assert first >> 48 == member & 0xFFFF
     suffix = start << 8 | 1
     if not member & 0xFFFF:
-        # As long as all others of such a member.
+        # So that all ids of such a member are equally long.
         suffix |= 1 << 42
     assert first & ((1 << 48) - 1) == suffix
     assert 0 < ids.next_lease_id() < 1 << 63

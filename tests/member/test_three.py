@@ -71,7 +71,7 @@ def test_a_deposed_leader_serves_no_stale_read() -> None:
     cluster.success(new, new.put(b"key", b"new"))
     assert stale not in old.replies
     cluster.heal()
-    # It asks the new leader, and need not be asked again itself.
+    # The old leader asks the new one; the client need not ask again.
     for read in (stale, old.range(b"key")):
         found = RangeResponse.FromString(cluster.success(old, read))
         assert [kv.value for kv in found.kvs] == [b"new"]
@@ -86,7 +86,7 @@ def test_a_read_asks_every_new_leader_at_once() -> None:
     cluster.settle()
     assert read not in reader.replies
     old.running.transfer_leadership(heir.running.id)
-    # No time passes: it does not wait until a question that was lost is repeated.
+    # No time passes: the reader does not wait until its lost question is repeated.
     cluster.settle()
     assert heir.running.is_leader
     assert isinstance(reader.replies[read], bytes)
@@ -137,7 +137,7 @@ def test_a_proposal_that_was_taken_and_lost_has_an_unknown_outcome() -> None:
     cluster.isolate(leader)
     call = leader.put(b"key")
     answer = cluster.answer(leader, call)
-    # The leader steps down and finds no other; it was connected all the time, as far as it knows.
+    # The leader steps down and finds no other; as far as it knows, it was always connected.
     assert answer == errors.TIMEOUT
     follower = next(machine for machine in cluster if machine is not leader)
     follower.running.disconnected(leader.running.id)
@@ -203,7 +203,7 @@ def test_a_member_whose_publication_is_in_a_snapshot_publishes_anew() -> None:
     cluster.pass_time(1.0)
     leader.held = {Place.HELPER}
     late.start()
-    # Meanwhile it has proposed itself, and the leader has applied that.
+    # Meanwhile it has proposed its attributes, and the leader has applied them.
     cluster.pass_time(1.0)
     leader.held.clear()
     cluster.pass_time(1.0)
@@ -246,7 +246,7 @@ def test_a_power_cut_while_a_snapshot_is_received_harms_nothing(seed: int) -> No
 
 
 def write_much(cluster: Cluster, leader: Machine) -> None:
-    """Write so much that whoever hears nothing of it needs a snapshot."""
+    """Write so much that members that miss it need a snapshot."""
     for number in range(300):
         leader.put(b"%d" % number)
         if number % 10 == 0:
@@ -285,7 +285,7 @@ def test_a_peer_that_asks_while_an_image_is_made_gets_the_next() -> None:
         cluster.cut = {link for link in cluster.cut if machine.name not in link}
         cluster.pass_time(1.0)
     assert leader.running.snapshots.building and leader.running.snapshots.sending
-    # Nothing is written any more, so no flush comes to their help.
+    # Nothing is written any more, so no flush follows that could start the second image.
     leader.held.clear()
     cluster.wait(lambda: equal(cluster))
 
@@ -310,7 +310,7 @@ def test_a_new_leader_gives_every_lease_its_time_again() -> None:
     began = cluster.now
     cluster.pass_time(4.0)
     assert 7 in new.running.lessor
-    # The old one, alone, may not revoke, nor count.
+    # The old leader, alone, may neither revoke nor count.
     assert 7 in leader.running.lessor and not leader.running.lessor.is_primary
     cluster.heal()
     cluster.wait(lambda: all(7 not in each.running.lessor for each in cluster), 10.0)
@@ -463,7 +463,7 @@ def test_members_that_lose_their_power_again_and_again_stay_equal(seed: int) -> 
 
 
 def appends(machine: Machine) -> list[Message]:
-    """Return the appends that wait for a machine that stands still."""
+    """Return the appends that wait for a paused machine."""
     messages = [decode_message(data) for _, _, data, _ in machine.unread]
     return [message for message in messages if message.type == MessageType.APP]
 

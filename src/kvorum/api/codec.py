@@ -1,7 +1,7 @@
 """Protobuf by concatenation: numbers, fields, and the messages that are written often.
 
 Building a message object only to serialise it costs more than the rest of a put. Every
-function here gives exactly the bytes protobuf gives; property tests hold it to that.
+function here gives exactly the bytes protobuf gives; property tests check that.
 
 Bytes of the API's messages (etcdserverpb, mvccpb, membershippb, v3electionpb) are written here and
 in `responses` alone. Formats of files, of entries and of what members send each other belong to the
@@ -27,7 +27,7 @@ _CONTINUED: Final = tuple(_two_groups(value, 0x80) for value in range(1 << 14))
 
 
 def varint(value: int) -> bytes:
-    """Encode an int64 or uint64; a negative number takes ten bytes, as protobuf has it."""
+    """Encode an int64 or uint64; a negative number takes ten bytes, as in protobuf."""
     if 0 <= value < 0x10000000:
         if value < 0x4000:
             return _FINAL[value]
@@ -46,7 +46,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Decode the varint at an offset; return it as uint64, and the offset behind it.
+    """Decode the varint at an offset; return it as uint64, and the offset after it.
 
     Raises ValueError if the data ends within it or it is longer than ten bytes.
     """
@@ -84,8 +84,7 @@ def length_delimited(tag: bytes, payload: bytes) -> bytes:
 class HeaderEncoder:
     """Encodes `ResponseHeader` as field 1, where every response has it.
 
-    Holds what stays the same from one response to the next; the term is assigned when it
-    changes.
+    Holds what stays the same from one response to the next; the term is set when it changes.
     """
 
     __slots__ = ("_field", "_first", "_high", "_identity", "_last", "_revision", "_start", "_term")
@@ -129,7 +128,7 @@ def key_value(
     key: bytes, create_revision: int, mod_revision: int, version: int, value: bytes, lease: int
 ) -> bytes:
     """Encode the `KeyValue` of a put. These bytes are what is stored, hashed and sent."""
-    # A zero would have to be left out, and a key that was put has none of these as zero.
+    # A zero would have to be left out, but none of these is zero for a key that was put.
     assert key and create_revision and mod_revision and version, (key, mod_revision)
     mod = varint(mod_revision)
     create = mod if create_revision == mod_revision else varint(create_revision)
@@ -165,7 +164,7 @@ def key_value(
 
 
 def key_field(key: bytes) -> bytes:
-    """Encode the key of a `KeyValue`, with which every one begins."""
+    """Encode the key of a `KeyValue`, its first field."""
     return b"\x0a" + varint(len(key)) + key
 
 

@@ -217,7 +217,7 @@ def unknown_method(service: str, method: str) -> Status:
 
 
 def defragmentation_failed(reason: str) -> Status:
-    """Say why a database could not be written anew; it is as it was before."""
+    """Say why a database could not be defragmented; it is as it was before."""
     return Status(Code.UNKNOWN, f"defragmentation failed: {reason}")
 
 

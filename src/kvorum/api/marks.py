@@ -1,8 +1,8 @@
-"""Rare paths say by name that they were taken, to whoever wants to know.
+"""Rare paths report by name that they were taken, to a listener if there is one.
 
 Code that is seldom reached is seldom tested. `mark` names such a place; the simulator listens, and
-tells which names its runs have come by. While nobody listens a mark costs a call, so it does not
-belong into a loop.
+reports which names its runs have reached. While nobody listens a mark costs a call, so it does not
+belong in a loop.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ _listener: Callable[[str], None] | None = None
 
 
 def mark(name: str) -> None:
-    """Say that a place was reached."""
+    """Report that a place was reached."""
     if _listener is not None:
         _listener(name)
 
 
 def listen(listener: Callable[[str], None] | None) -> None:
-    """Let one listener, in place of any before, be told of every mark; None: nobody."""
+    """Call a listener, in place of any before, with the name of every mark; None: no listener."""
     global _listener
     _listener = listener

@@ -1,16 +1,16 @@
 """Requests for keys as plain objects, and two ways to get them from bytes.
 
 Their fields have the names of the message's fields. They are classes, because compiled code reads
-and makes them faster than tuples; nobody changes one.
+and makes them faster than tuples; they are never changed.
 
 `parse_*` recognises a message in its canonical shape, the one every protobuf library writes:
-fields in order, nothing empty, no unknown field, the shortest numbers. Whoever gets an object
-may pass the bytes on as they are; everybody reads the same in them. Anything else gives None.
+fields in order, nothing empty, no unknown field, the shortest numbers. If it returns an object, the
+bytes may be passed on as they are: every reader finds the same in them. Otherwise it returns None.
 
 A length of two bytes is as common as one of a single byte, so both are read without a call.
 
-`decode_*` reads every valid message, through protobuf, and raises DecodeError otherwise.
-Property tests hold the parsers to protobuf.
+`decode_*` reads every valid message, if need be through protobuf, and raises DecodeError otherwise.
+Property tests check the parsers against protobuf.
 
 A transaction may hold a hundred thousand operations: `decode_txn_slices` reads it as a generator
 that yields where a turn may end.
@@ -320,8 +320,8 @@ def parse_txn_slices(
 ) -> Generator[None, None, Txn | None]:
     """Read a canonical TxnRequest as `parse_txn` does, in slices.
 
-    Some fields of a message are a message, too, so neighbours are parsed together; a nested
-    transaction that is long is taken apart by itself.
+    Any run of a message's fields is a message, too, so neighbours are parsed together; a nested
+    transaction that is long is divided by itself.
     """
     if len(data) <= LONG_BYTES:
         return parse_txn(data, nesting_max)
@@ -362,7 +362,7 @@ def parse_txn_slices(
 
 
 def _append_fields(whole: Txn, data: bytes, nesting_max: int) -> bool:
-    """Parse some fields of a transaction and append what they hold; False if they cannot be."""
+    """Parse some fields of a transaction and append what they hold; return whether they parse."""
     txn = parse_txn(data, nesting_max)
     if txn is None:
         return False
@@ -444,7 +444,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Read an int64 other than zero in its shortest form; return it and the offset behind it."""
+    """Read an int64 other than zero in its shortest form; return it and the offset after it."""
     number, end = read_varint(data, at)
     last = data[end - 1]
     if not last or (end - at == 10 and last != 1):

@@ -1,6 +1,6 @@
 """Responses of the API by concatenation, from parts that are encoded already.
 
-A header is what `HeaderEncoder.field` gives. A function named `..._body` gives a response but for
+A header is what `HeaderEncoder.field` gives. A function named `..._body` gives a response without
 its header, one named `..._field` a single field of it; the others give whole messages.
 """
 
@@ -34,12 +34,12 @@ def repeated(tag: bytes, payloads: Sequence[bytes]) -> bytes:
 
 
 def range_body_of_one(kv: bytes) -> bytes:
-    """Encode a RangeResponse with the only key-value there is."""
+    """Encode a RangeResponse with a single key-value."""
     return b"\x12" + varint(len(kv)) + kv + b"\x20\x01"
 
 
 def range_totals(more: bool, count: int) -> bytes:
-    """Encode the fields behind the key-values of a RangeResponse."""
+    """Encode the fields after the key-values of a RangeResponse."""
     return (b"\x18\x01" if more else b"") + scalar(b"\x20", count)
 
 
@@ -59,7 +59,7 @@ def deleted_field(count: int) -> bytes:
 
 
 def deleted_body_of_one(prev_kv: bytes | None) -> bytes:
-    """Encode a DeleteRangeResponse about one key that was there."""
+    """Encode a DeleteRangeResponse for one key that existed."""
     count = deleted_field(1)
     return count if prev_kv is None else count + length_delimited(DELETED_KVS, prev_kv)
 
@@ -73,11 +73,11 @@ TXN_RESPONSE: Final = b"\x22"
 """Tags of the responses in a ResponseOp."""
 
 NESTED_TXN_HEADER: Final = b"\x0a\x00"
-"""A transaction within another has a header that tells nothing."""
+"""A transaction within another has an empty header."""
 
 
 def operation_header(revision: int) -> bytes:
-    """Encode the header of an operation's response, which tells the revision alone."""
+    """Encode the header of an operation's response, which holds only the revision."""
     return length_delimited(b"\x0a", scalar(b"\x18", revision))
 
 
@@ -94,7 +94,7 @@ def operation_field(response: bytes, header: bytes, body: list[bytes]) -> list[b
 
 
 def txn_body_of_one_put(succeeded: bool, revision: int, prev_kv: bytes | None) -> bytes:
-    """Encode the TxnResponse of what most transactions amount to."""
+    """Encode the TxnResponse of a single put, which most transactions amount to."""
     response = length_delimited(PUT_RESPONSE, operation_header(revision) + put_body(prev_kv))
     start = b"\x10\x01\x1a" if succeeded else b"\x1a"
     return start + varint(len(response)) + response
@@ -136,7 +136,7 @@ def watch_compacted(header: bytes, watch_id: bytes, compacted_revision: int) -> 
 def watch_fragments(
     header: bytes, watch_id: bytes, events: Sequence[bytes], size_limit: int
 ) -> list[bytes]:
-    """Encode one response, or several below the limit if it and its events are too many.
+    """Encode one response, or several below the limit if one would be too large.
 
     A fragment holds at least one event, however large; all but the last are marked.
     """
@@ -164,7 +164,7 @@ def leases_field(lease_ids: Iterable[int]) -> bytes:
 
 
 def lease_keys_field(keys: Sequence[bytes]) -> bytes:
-    """Encode some keys of a LeaseTimeToLiveResponse, behind its other fields."""
+    """Encode some keys of a LeaseTimeToLiveResponse, to follow its other fields."""
     return repeated(b"\x2a", keys)
 
 

@@ -2,7 +2,7 @@
 
 An alarm is a member and a type, raised and cleared through the log, so that all members refuse
 alike. NOSPACE refuses what would need more space, CORRUPT whatever goes through the log and
-touches keys or leases; where both are raised, CORRUPT answers. Of other types nothing follows.
+touches keys or leases; where both are raised, CORRUPT answers. Other types have no effect.
 A row of bucket `alarm` has the AlarmMember as its key and no value.
 """
 
@@ -26,7 +26,7 @@ from kvorum.member.requests import (
 
 
 class AlarmType:
-    """The types of alarms, numbered as on the wire; others may come from elsewhere."""
+    """The types of alarms, numbered as on the wire; requests may name others."""
 
     NONE: Final = 0
     NO_SPACE: Final = 1
@@ -41,11 +41,11 @@ _TOUCH_STATE = frozenset({RANGE, PUT, DELETE_RANGE, TXN, COMPACTION, LEASE_GRANT
 
 
 class AlarmRowError(Exception):
-    """A row of bucket `alarm` is not what was once written there."""
+    """A row of bucket `alarm` cannot be read: the storage is damaged."""
 
 
 class Alarm(NamedTuple):
-    """An alarm of a member; member 0 stands for nobody in particular."""
+    """An alarm of a member; member 0 means no member in particular."""
 
     type: int
     member_id: int
@@ -93,9 +93,9 @@ class Alarms:
         return [alarm for alarm in wanted if alarm.type == alarm_type]
 
     def refusal(self, kind: int, *, has_puts: bool = False) -> Status | None:
-        """Tell why a request is refused when it is applied; None if it is not.
+        """Return why a request is refused when it is applied; None if it is not.
 
-        `kind` is its field number in InternalRaftRequest; `has_puts` tells whether a
+        `kind` is its field number in InternalRaftRequest; `has_puts` says whether a
         transaction has a put anywhere, in a branch that is executed or not.
         """
         if not self._raised:

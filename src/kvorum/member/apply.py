@@ -1,10 +1,10 @@
-"""Applying committed entries: in order, each once, and as much of it as the turn allows.
+"""Applying committed entries: in order, each once, and as many as the turn allows.
 
-Idempotent by the index: what the state already holds is passed over, and the index and term are
-noted in the backend between the same two seals as the effects. The effects of one entry
-may be computed in slices; nothing else is applied, and nothing is sealed, before it is done.
-The result goes to whoever proposed the entry here. Every member executes the same, for the caller
-that the entry names; where nobody waits, only what makes the answer is left out.
+Idempotent by the index: entries that the state already holds are skipped, and the index and term
+are noted in the backend between the same two seals as the effects. The effects of one entry may be
+computed in slices; nothing else is applied, and nothing is sealed, before it is done. The result
+goes to the waiter that proposed the entry here. Every member executes the same, for the caller that
+the entry names; where nobody waits, only the answer is not made.
 
 The clock decides only where a slice ends, never what it computes.
 """
@@ -47,7 +47,7 @@ class ApplyQueue:
     def __init__(self) -> None:
         self.messages: deque[Message] = deque()
         self.position = 0  # in the entries of the first message
-        # The entry whose effects are computed in slices, and who waits for its result.
+        # The entry whose effects are computed in slices, and the waiter for its result.
         self.entry: Entry | None = None
         self.slices: Slices | None = None
         self.waiter: Waiter = None
@@ -64,7 +64,7 @@ def apply_entries(member: Member, deadline: float) -> None:
         if member.must_wait_for_flush:
             return
         if hub.is_publishing:
-            # The last transaction is told to many watchers; the next one waits its turn.
+            # The last transaction is still being published to many watchers.
             hub.step()
         else:
             entries = queue.messages[0].entries
@@ -88,11 +88,11 @@ def _finish_message(member: Member, queue: ApplyQueue) -> None:
 def _apply_run(
     member: Member, queue: ApplyQueue, entries: Sequence[Entry], start: int, stop: int
 ) -> int:
-    """Apply entries; return the position behind the last one that is applied or begun."""
+    """Apply entries; return the position after the last one that is applied or begun."""
     applied, term = member.applied, entries[start].term
     first = entries[start].index
     if first <= applied:
-        # A snapshot has brought it.
+        # A snapshot has brought its effects.
         return min(stop, start + applied - first + 1)
     assert first == applied + 1, f"entry {first} follows {applied}"
     if entries[stop - 1].term != term:
@@ -107,8 +107,8 @@ def _apply_run(
     header_field = member.header.field
     reply = member.out.replies.append
     hub = member.hub
-    # Puts of which nothing can be refused, the usual ones, go the short way: nobody's, and without
-    # options. Both ways do the same, so that members may differ in which one they take.
+    # The usual puts, nobody's and without options, go the short way while nothing can refuse them.
+    # Both ways do the same, so members may differ in which one they take.
     is_plain = member.accepts_plain_puts()
     normal = EntryType.NORMAL
     position = start
@@ -122,7 +122,7 @@ def _apply_run(
             encoded_id = data[-id_bytes:]
             waiting = pending_pop(encoded_id, None)
             if waiting is None:
-                # Another member's, from before the start, or of a user: nobody waits under this id.
+                # Proposed by another member, before the start, or for a user.
                 body = put_of_nobody(data) if is_plain else None
                 request = None if body is None else parse_put(body)
                 if request is not None and not (
@@ -134,7 +134,7 @@ def _apply_run(
                         break
                     continue
             elif waiting[4] != data or not waiting[1].is_nobody:
-                # It only ends as the entry would that is waited for.
+                # It only ends with the same bytes as the awaited entry.
                 pending[encoded_id] = waiting
                 waiting = None
         if waiting is not None and waiting[2] == _PUT and is_plain:
@@ -156,7 +156,7 @@ def _apply_run(
         member.note_applied(applied, term)
         if kind != normal:
             if not member.writer.is_commit_durable(entry.index):
-                # `may_apply` tells when to go on.
+                # `may_apply` says when to go on.
                 position -= 1
                 break
             changes.apply_change(member, entry)
@@ -179,9 +179,9 @@ def _apply_run(
 
 
 def _execute(member: Member, entry: Entry, waiting: Pending | None) -> tuple[Slices, Waiter] | None:
-    """Apply a request; return its slices and who waits for them if it is long.
+    """Apply a request; return its slices and their waiter if it is long.
 
-    Who waits is given for an entry of nobody; for any other it is looked for by the entry's id.
+    Without `waiting`, the waiter is looked up by the entry's id.
     """
     caller = NOBODY
     if waiting is None:
@@ -218,7 +218,7 @@ def _execute(member: Member, entry: Entry, waiting: Pending | None) -> tuple[Sli
 
 
 def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
-    """Go on with the entry that is being applied; tell whether it is done."""
+    """Continue the entry that is being applied; return whether it is done."""
     slices, entry = queue.slices, queue.entry
     assert slices is not None and entry is not None
     clock = member.clock
@@ -240,7 +240,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
 
 
 def _begin_term(member: Member, entry: Entry) -> Slices | None:
-    """Take a leader's first entry: what is committed is known now, and leases count from here."""
+    """Apply a leader's first entry: what is committed is known now, and leases run from here."""
     member.reads.ask_again()
     raft = member.node.raft
     if raft.role == Role.LEADER and entry.term == raft.term and not member.was_removed:

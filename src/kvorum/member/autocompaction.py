@@ -1,11 +1,11 @@
 """Auto compaction: proposing to forget history, by age or by number of revisions.
 
-Both are procedures that run on every member for as long as it does; only the leader proposes. By
-age, a revision is sampled ten times an interval, which is the retention but an hour at most; the
-first compaction comes after the whole retention, the next ones after an interval each. A compaction
-that failed is tried again at the next sample.
+Both are procedures that run as long as their member; only the leader proposes. By age, a revision
+is sampled ten times an interval, which is the retention, but at most an hour; the first compaction
+comes after the whole retention, the next ones after an interval each. A failed compaction is tried
+again at the next sample.
 
-What was sampled stays true when a snapshot takes the place of the state: it is at least as old.
+Samples stay valid when a snapshot replaces the state: their revisions are at least that old.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDING_SECONDS = 0.001
 
 
 def start_auto_compaction(member: Member) -> None:
-    """Begin what the member is told to forget."""
+    """Start the auto compactions that the configuration asks for."""
     config = member.config
     if config.retention_seconds:
         member.start(None, MEMBER, by_age(member, config.retention_seconds))
@@ -41,17 +41,17 @@ def start_auto_compaction(member: Member) -> None:
 
 
 def by_age(member: Member, retention_seconds: float) -> Steps:
-    """Keep the history of the last so many seconds."""
+    """Keep the history of the last `retention_seconds`."""
     interval = min(retention_seconds, INTERVAL_SECONDS_MAX)
     sample = interval / SAMPLES_PER_INTERVAL
-    # One more than fit into the retention, so that the oldest is at least that old.
+    # One sample more than fits into the retention, so that the oldest is at least that old.
     revisions: deque[int] = deque(maxlen=int(retention_seconds / sample + 1e-9) + 1)
     compacted, succeeded, pause = 0, member.now, retention_seconds
     while True:
         revisions.append(member.store.revision)
         yield Until(member.now + sample)
         revision = revisions[0]
-        # Moments are sums of fractions; what is missing of them is no reason to wait.
+        # Moments are sums of fractions; a rounding error is no reason to wait.
         is_early = member.now - succeeded < pause - ROUNDING_SECONDS
         if is_early or revision == compacted or not member.is_leader:
             continue
@@ -61,7 +61,7 @@ def by_age(member: Member, retention_seconds: float) -> Steps:
 
 
 def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
-    """Keep the last so many revisions."""
+    """Keep the last `retention` revisions."""
     compacted = 0
     while True:
         yield Until(member.now + check_seconds)

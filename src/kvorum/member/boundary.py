@@ -1,10 +1,10 @@
-"""Where an error ends the request that brought it, and where it stops the member.
+"""Where an error ends only the request that caused it, and where it stops the member.
 
-Whoever talks to a member makes it parse, check and look things up. What that raises without anybody
-having foreseen it ends the one request: it is answered, counted and told of with what was sent, and
-the member goes on. What went through a room that holds data is another matter: nobody knows what it
-left half done there, so it is raised again, and stops the member. The traceback tells the two
-apart, so that no way into those rooms can be forgotten.
+Requests make a member parse, check and look things up. An unforeseen error there ends the one
+request: it is answered, counted and logged with what was sent, and the member goes on. An error
+that went through a room that holds data is another matter: nobody knows what was left half done
+there, so it is raised again, and stops the member. The traceback tells the two apart, so that no
+way into those rooms can be forgotten.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.raft.logger import Logger
 
 KINDS: Final = ("http", "call", "peer", "dial")
-"""What may end so: a plain HTTP request, a call of gRPC, a request of another member, one of ours
-to it."""
+"""What an error may end: a plain HTTP request, a gRPC call, a request from another member, or one
+of ours to another member."""
 TELL_SECONDS: Final = 10.0
-"""How often an error that comes from the same place is told of."""
+"""How often an error from the same place is logged."""
 PLACES_MAX: Final = 256
-"""Places that are told apart, each for a while; an error has few."""
+"""How many places are remembered before all are forgotten; errors come from few."""
 SENT_MAX: Final = 256
 TEXT_MAX: Final = 300
 FRAMES_MAX: Final = 4
@@ -41,11 +41,11 @@ _WORDS_ONLY: Final = frozenset(
         "kvorum.raft.wire",
     }
 )
-"""Modules of those rooms that read words, or resume what fronts have begun, and hold nothing."""
+"""Modules of those rooms that hold no data: they parse, or resume what fronts have begun."""
 
 
 def concerns_data(error: BaseException) -> bool:
-    """Tell whether an error, or one that it came from, went through a room that holds data."""
+    """Return whether an error, or one that caused it, went through a room that holds data."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -64,7 +64,7 @@ def _holds_data(module: str) -> bool:
 
 
 def _places(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
-    """Give the modules and lines of a traceback, from outside to inside."""
+    """Yield the modules and lines of a traceback, outermost first."""
     while traceback is not None:
         # Compiled code has its module's globals in its frames, too.
         yield str(traceback.tb_frame.f_globals.get("__name__", "")), traceback.tb_lineno
@@ -80,7 +80,7 @@ class Boundary:
         self._logger = logger
         self._clock = clock
         self.counts: Counter[str] = Counter()
-        """How many there were, by kind."""
+        """How many errors there were, by kind."""
         self._told: dict[str, float] = {}
         self._untold: Counter[str] = Counter()
 
@@ -104,13 +104,13 @@ class Boundary:
         )
 
     def refused(self, what: str) -> None:
-        """Tell, once in a while, of something that was refused because it would do harm."""
+        """Log, once in a while, that something was refused because it would do harm."""
         untold = self._untold_at("refused")
         if untold is not None:
             self._logger.error(f"refused {what}{untold}")
 
     def _untold_at(self, place: str) -> str | None:
-        """Return None if a place was told of lately; else words for how often it was not."""
+        """Return None if a place was logged lately; else words for how often it was not since."""
         now = self._clock()
         if now - self._told.get(place, -TELL_SECONDS) < TELL_SECONDS:
             self._untold[place] += 1
@@ -124,6 +124,6 @@ class Boundary:
 
 
 def _beginning(content: bytes | str, length: int) -> str:
-    """Return the beginning of something from outside, without anything that a log would obey."""
+    """Return the beginning of something from outside, escaped for a log."""
     rest = len(content) - length
     return ascii(content[:length]) + (f" and {rest} more" if rest > 0 else "")

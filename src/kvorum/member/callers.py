@@ -1,8 +1,8 @@
-"""Who asks: it goes with a request from the front to whatever decides about it.
+"""The caller of a request: it goes with the request from the front to the code that decides.
 
-Nobody authenticates yet, so a front makes one caller, of nobody, for all its calls. The identity
-of a caller, its user and revision, goes into the header of every entry that is proposed for it.
-Appliers are given what the entry says and nothing else, the proposer's too, so that all members
+Clients do not authenticate, so a front makes one caller, nobody, for all its calls. The identity of
+a caller, its user and revision, goes into the header of every entry that is proposed for it.
+Appliers are given what the entry says and nothing else, on the proposer, too, so that all members
 decide alike.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 
 class Front(Enum):
-    """The way that a request came."""
+    """The way by which a request came in."""
 
     GRPC = "over gRPC"
     HTTP = "over plain HTTP"
@@ -33,9 +33,9 @@ class Origin(Protocol):
 class Caller:
     """Who asks, and through which front. Never changed: one object serves many calls.
 
-    What differs from call to call, where the client is and whom its certificate names, is looked up
-    under the number of the call, and only when somebody wants to know. gRPC is the front with an
-    `origin` for that; other callers have none.
+    What differs from call to call, the client's address and the name in its certificate, is looked
+    up by the number of the call, and only when it is needed. Callers over gRPC have an `origin` for
+    that; others have none.
     """
 
     __slots__ = ("_origin", "front", "is_nobody", "revision", "user")
@@ -47,20 +47,20 @@ class Caller:
         self.user = user
         """The name of the user that authenticated, or that an entry of the log names."""
         self.revision = revision
-        """The revision of users and roles at which that was."""
+        """The revision of users and roles as of which it authenticated."""
         self.is_nobody = not user and not revision
         self._origin = origin
 
     def remote(self, call: int) -> str:
-        """Return where the client of a call is; empty if that is not known."""
+        """Return the address of a call's client; empty if it is not known."""
         return "" if self._origin is None else self._origin.remote(call)
 
     def certificate_name(self, call: int) -> str:
-        """Return whom the certificate of a call's client names; empty if nobody."""
+        """Return the name in the certificate of a call's client; empty without one."""
         return "" if self._origin is None else self._origin.certificate_name(call)
 
     def describe(self, call: int) -> str:
-        """Tell in words who makes a call; what comes from outside is escaped."""
+        """Return in words who makes a call; text from outside is escaped."""
         words = [ascii(self.user) if self.user else "nobody", self.front.value]
         remote, name = self.remote(call), self.certificate_name(call)
         if remote:
@@ -71,7 +71,7 @@ class Caller:
 
 
 MEMBER: Final = Caller(Front.MEMBER)
-"""Asks for what a member does by itself."""
+"""The caller of what a member does by itself."""
 
 NOBODY: Final = Caller(Front.LOG)
-"""Asks by an entry whose header names no user."""
+"""The caller of an entry whose header names no user."""

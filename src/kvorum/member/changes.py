@@ -1,11 +1,11 @@
 """Changes of the membership, as the log brings them.
 
-Every member judges a change by the same state. One that is refused is applied in raft without a
-node, so that it changes nothing there either, and still moves the index.
+Every member judges a change by the same state. A refused change is applied in raft without a node,
+so that it changes nothing there either, and still moves the index.
 
-A change is applied when it is durable here that it is committed, and a leader tells its peers only
-then. Who was removed may be gone for good as soon as anybody knows of it, and a member that forgot
-it would wait for that vote for ever.
+A change is applied once it is durable here that it is committed, and a leader tells its peers only
+then. As soon as anybody knows of a removal the removed member may be gone for good, and a member
+that forgot the removal would wait for its vote for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def apply_change(member: Member, entry: Entry) -> None:
-    """Apply an entry that changes the membership, and tell whoever proposed it."""
+    """Apply an entry that changes the membership, and answer its proposer."""
     change = decode_conf_change(entry)
     refusal: Status | None = None
     if isinstance(change, ConfChange):

@@ -1,4 +1,4 @@
-"""What a member is told, and the seams through which it reaches the world."""
+"""The options of a member, and the seams through which it reaches the world."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Seams:
     """Monotonic seconds; they may stand still while the machine is suspended. Within a turn it
     decides where the turn ends, and from when a lease runs."""
     boot_clock: Callable[[], float]
-    """Monotonic seconds that go on while the machine is suspended: who has slept may not take its
-    last word for news."""
+    """Monotonic seconds that go on while the machine is suspended: after that, what was confirmed
+    before counts as old."""
     random_below: Callable[[int], int]
     unix_seconds: float
     """The time of day at the start; ids of members that are added are made from it."""
@@ -31,13 +31,13 @@ class Seams:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class MemberConfig:
-    """The options of one member. What flags decide has no default here."""
+    """The options of one member. Those that flags set have no default here."""
 
     name: str
     directory: str
     """Holds `wal/` and `snap/`; etcd's `<data-dir>/member`. The directory above exists."""
     wal_directory: str
-    """In place of `<directory>/wal`, unless it is empty."""
+    """Used instead of `<directory>/wal`, unless it is empty."""
     initial_cluster: Mapping[str, tuple[str, ...]]
     """Names and peer URLs of the members of a new cluster; used when there is no log yet."""
     initial_cluster_token: str
@@ -49,21 +49,21 @@ class MemberConfig:
     """Published to the cluster after the start."""
 
     heartbeat_seconds: float
-    """The caller calls `tick` that often."""
+    """How often the caller calls `tick`."""
     election_ticks: int
     pre_vote: bool
     message_bytes_max: int = MEBIBYTE
     inflight_messages_max: int = 512
     uncommitted_bytes_max: int = 128 * MEBIBYTE
-    """Proposals wait while so much is not committed yet."""
+    """Proposals wait while so many bytes are not committed."""
     inflight_bytes_max: int = 32 * MEBIBYTE
-    """Entries on their way to a peer; less than the transport keeps for one before it drops."""
+    """Entries on their way to a peer; less than the transport queues before it drops any."""
 
     request_bytes_max: int
     unapplied_entries_max: int = 5000
-    """Proposals are refused while more is committed and not applied."""
+    """Proposals are refused while more entries are committed and not applied."""
     quota_bytes: int
-    """Negative is without limit."""
+    """Negative: no limit."""
     learners_max: int
     strict_reconfig: bool
     """Changes of the membership that endanger the quorum are refused."""
@@ -71,14 +71,14 @@ class MemberConfig:
     snapshot_entries: int
     """A `.snap` file is written when so many entries were applied since the last one."""
     catch_up_entries: int
-    """Entries kept for followers behind the newest that the backend holds durably."""
+    """How many entries before the newest durable one in the backend are kept for followers."""
     catch_up_bytes_max: int = 128 * MEBIBYTE
-    """What these entries take in memory; a follower that lacks dropped ones gets an image."""
+    """The memory these entries may take; a follower that lacks dropped ones gets an image."""
     held_bytes_max: int = 512 * MEBIBYTE
-    """What is kept while a snapshot is on its way; beyond that its receiver needs another one."""
+    """The same while a snapshot is on its way; beyond that its receiver needs another one."""
     log_bytes_max: int = 1024 * MEBIBYTE
-    """With more of the log in memory, what is not applied or durable yet is too much: proposals
-    are refused, and entries of the leader are not taken, as if they were lost."""
+    """With more of the log in memory, too much is not applied or not durable: proposals are
+    refused, and entries from the leader are dropped, as if they were lost."""
     segment_bytes: int = SEGMENT_BYTES
     snapshots_kept: int
     segments_kept: int
@@ -88,20 +88,20 @@ class MemberConfig:
     compaction_batch: int
     compaction_pause_seconds: float
     retention_seconds: float
-    """The leader compacts what is older; 0 is never."""
+    """The leader compacts history older than this; 0: never."""
     retention_revisions: int
-    """The leader compacts all but so many revisions; 0 is never."""
+    """The leader compacts all but so many revisions; 0: never."""
     retention_check_seconds: float = 300.0
-    """How often it looks for more revisions than that."""
+    """How often it checks whether there are more revisions than that."""
     lease_checkpoints: bool
     fast_keep_alive: bool
-    """A lease that is known is renewed without waiting for what is committed to be applied."""
+    """A known lease is renewed without waiting until everything committed is applied."""
     initial_corrupt_check: bool
-    """Compare the hash of all keys with the peers' before serving, when started again."""
+    """Compare the hash of all keys with the peers' before serving, on a restart."""
     corrupt_check_seconds: float
-    """How often the leader compares the hashes of all members; 0 is never."""
+    """How often the leader compares the hashes of all members; 0: never."""
     compact_hash_check_seconds: float
-    """How often the leader compares those of compactions; 0 is never."""
+    """How often the leader compares the hashes of compactions; 0: never."""
     watch_progress_seconds: float
     server_version: str = "3.7.3"
 

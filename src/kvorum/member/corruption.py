@@ -1,13 +1,13 @@
 """Members compare the hashes of what they hold; a difference raises the CORRUPT alarm.
 
-Three checks, each switched by an option. A member that starts again compares itself with its
+Three checks, each enabled by an option. A member that starts again compares itself with its
 peers and refuses to serve if it differs. The leader compares all members from time to time, at
 its current revision; and, at little cost, at the revisions that were compacted, whose hashes
-everybody keeps. Whoever does not answer, or is at another compaction, is passed over.
+all members keep. A peer that does not answer, or is at another compaction, is skipped.
 
 The hash that a compaction keeps and the one computed anew at its revision, before it was applied,
-are defined differently: where every key is deleted they are not equal. Nobody is accused while it
-may have told the one for the other.
+are defined differently: where every key is deleted they are not equal. No member is accused while
+it may have sent the one instead of the other.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from kvorum.mvcc.hashes import HashKV
 
 ATTEMPTS_MAX = 3
-"""How often a peer may tell what cannot be compared, before it is asked no more of a compaction:
-one that was restarted since has to read everything each time, and one of etcd 3.5.1 never knows."""
+"""How often a peer may send a hash that cannot be compared, before it is no longer asked about a
+compaction: a restarted one has to read everything each time, and etcd 3.5.1 never has the hash."""
 
 _ACTIVATE = 1
 _UNANSWERED = Status(Code.UNAVAILABLE, "no answer")
 
 
 class Compared:
-    """What peers told of one compaction."""
+    """What peers answered about one compaction."""
 
     __slots__ = ("agreed", "attempts")
 
     def __init__(self) -> None:
         self.agreed: set[int] = set()
-        # How often a peer told what cannot be compared.
+        # How often a peer sent a hash that cannot be compared.
         self.attempts: Counter[int] = Counter()
 
 
@@ -73,9 +73,9 @@ class Checks:
         self._running: list[Callable[[Member], Part[None]]] = []
         # All members agreed on the hash of this compaction, and so on those before.
         self.checked_revision = 0
-        # By revision, of the compactions whose hashes are kept.
+        # By revision of the compactions whose hashes are kept.
         self.compared: dict[int, Compared] = {}
-        # Peers of which it was logged that they cannot be compared.
+        # Peers for which it was logged that they cannot be compared.
         self.incomparable: set[int] = set()
 
     def run(self, member: Member, now: float) -> None:
@@ -88,7 +88,7 @@ class Checks:
             self._begin(member, _compare_compactions)
 
     def _begin(self, member: Member, check: Callable[[Member], Part[None]]) -> None:
-        # One that takes longer than its interval is not begun twice.
+        # A check that takes longer than its interval is not begun twice.
         if member.is_leader and check not in self._running:
             self._running.append(check)
             member.start(None, MEMBER, self._steps(member, check))
@@ -153,19 +153,19 @@ def _compare_now(member: Member) -> Part[None]:
 
 
 def _difference(own: HashKV, later: HashKV, revision: int, answer: Hashed) -> str | None:
-    """Tell what of a peer's answer cannot be; `later` and `revision` are newer than it."""
+    """Return what in a peer's answer is impossible; `later` and `revision` are newer than it."""
     if answer.store_revision > revision:
         return f"is ahead of the leader's revision {revision}"
     if answer.found.compact_revision > later.compact_revision:
         return f"has compacted more than the leader, which is at {later.compact_revision}"
-    # If its revision was compacted since, the answer may be what that compaction left.
+    # If `own.revision` was compacted since, the peer may have hashed what that left.
     if later.compact_revision < own.revision and _differs(answer.found, own):
         return "has another hash at the same revision and compaction"
     return None
 
 
 def _compare_compactions(member: Member) -> Part[None]:
-    """Compare the newest compaction that all members can tell of."""
+    """Compare the newest compaction whose hash all members know."""
     checks = member.corruption
     kept = member.store.compaction.hashes()
     known = checks.compared
@@ -184,7 +184,7 @@ def _compare_compactions(member: Member) -> Part[None]:
 
 
 def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:
-    """Return who has which hash of a compaction, as far as they can tell."""
+    """Return the members by their hash of a compaction, as far as they have one."""
     checks = member.corruption
     compared = checks.compared[own.revision]
     owners = {own.hash: [member.id, *(peer for peer in peers if peer in compared.agreed)]}
@@ -208,12 +208,12 @@ def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, lis
 
 
 def _kept_hash(peer: int, own: HashKV) -> Part[int | Status]:
-    """Ask a peer for its hash of a compaction; the refusal is COMPACTED if it will never tell."""
+    """Ask a peer for its hash of a compaction; COMPACTED if its answer cannot be compared."""
     answer = yield from _hash_of_peer(peer, own.revision)
     if not isinstance(answer, Status) and _differs(answer.found, own):
         if not (yield from _has_compacted(peer, own.revision)):
             return FUTURE_REV
-        # What it tells from now on, it has kept.
+        # From now on it answers with the hash that it has kept.
         answer = yield from _hash_of_peer(peer, own.revision)
     if isinstance(answer, Status):
         return answer
@@ -225,7 +225,7 @@ def _differs(found: HashKV, own: HashKV) -> bool:
 
 
 def _has_compacted(peer: int, revision: int) -> Part[bool]:
-    """Tell whether a peer is known to have applied a compaction at a revision or a later one."""
+    """Return whether a peer is known to have applied a compaction at a revision or a later one."""
     current = yield from _hash_of_peer(peer, 0)
     return not isinstance(current, Status) and current.found.compact_revision >= revision
 
@@ -233,7 +233,7 @@ def _has_compacted(peer: int, revision: int) -> Part[bool]:
 def _accuse_minority(
     member: Member, own: HashKV, owners: dict[int, list[int]], members: int
 ) -> Part[None]:
-    """Raise the alarm for those that differ from a majority, for nobody if there is none."""
+    """Raise the alarm for those that differ from the majority; without one, for no member."""
     for value, holders in owners.items():
         names = ", ".join(f"{each:x}" for each in holders)
         member.logger.error(f"compaction at {own.revision}: hash {value} at {names}")

@@ -1,7 +1,7 @@
 """Everything a member does by itself from time to time: one table.
 
 A duty is a named step. It does a bounded piece of work, or nothing; what is left is done when it
-comes up again. It is due at an interval, or when it says so itself, which it is asked every turn.
+comes up again. It is due at an interval, or at a moment that a function is asked for every turn.
 Duties run at the beginning of a turn, in the order of the table.
 """
 
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from kvorum.mvcc.compaction import Compactor
     from kvorum.mvcc.hashes import HashRows
 
-Step = Callable[["Member", float], float | None]
-"""Returns after how many seconds it is due again; None leaves it to the table."""
+Step = Callable[["Member", float], None]
 
 PURGE_SECONDS = 30.0
 READERS_SECONDS = 60.0
 VERSION_SECONDS = 4.0
 ROWS_PER_STEP = 1000
-"""About what one step of a compaction deletes."""
+"""About how many rows one step of a compaction deletes."""
 
 
 class Duty(NamedTuple):
-    """A step and when it is due: every so many seconds, or at the moment a function tells.
+    """A step and when it is due: every so many seconds, or at the moment a function returns.
 
-    0 seconds are one heartbeat.
+    0 seconds stand for one heartbeat.
     """
 
     name: str
@@ -50,14 +49,14 @@ def _compaction_due(member: Member) -> float:
 
 
 def _compact(member: Member, now: float) -> None:
-    """Go on with the compaction that was asked for; then leave room for others."""
+    """Continue the pending compaction for a while, then pause."""
     compaction = member.store.compaction
     member.compaction_resumes = now + member.config.compaction_pause_seconds
     for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
         if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
             return
         if compaction.waits_for_flush:
-            # What waits for the disk would have to go through the helper's pipe.
+            # Rows that wait for the disk would have to go through the helper's pipe.
             member.flush_soon()
             return
         work = compaction.step()
@@ -101,7 +100,7 @@ def _prepare_segment(member: Member, _now: float) -> None:
 
 
 def agree_on_version(member: Member, _now: float) -> None:
-    """As the leader, propose the version that all members can live with."""
+    """Set the storage version; as the leader, propose a cluster version all members support."""
     cluster = member.cluster
     storage = decide_storage_version(cluster.storage_version, cluster.version)
     if storage is not None and not member.store.is_writing:
@@ -125,7 +124,7 @@ def _tell_progress(member: Member, now: float) -> None:
 
 
 def _compare_hashes(member: Member, now: float) -> None:
-    """As the leader, look whether the members hold the same."""
+    """As the leader, check whether the members hold the same."""
     member.corruption.run(member, now)
 
 

@@ -2,7 +2,7 @@
 
 
 class MemberStopped(Exception):  # noqa: N818 (it names a state; nothing recovers from it)
-    """The member met what it does not understand, or its disk failed; it does nothing more.
+    """The member met something it does not understand, or its disk failed; it does nothing more.
 
     What was acknowledged is durable; the next start looks at what is really on the disk.
     """

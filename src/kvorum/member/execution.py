@@ -2,9 +2,9 @@
 
 An applier gets the member, the caller that the entry names, the decoded request and whether anybody
 waits for the answer. It returns the encoded response, a Status, or slices that do; it may raise
-StatusError, having changed nothing. Alarms refuse before it runs. A quota that is exceeded only now
-does not: every member has to do the same, so the request runs, the client is told, and the alarm is
-raised.
+StatusError, having changed nothing. Alarms refuse before it runs. A quota that is found exceeded
+only here refuses nothing: every member has to do the same, so the request runs, the client gets an
+error, and the alarm is raised.
 """
 
 from __future__ import annotations

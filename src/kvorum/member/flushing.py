@@ -1,8 +1,7 @@
-"""The backend's way to the disk, and the member's clean end.
+"""How the backend's batches reach the disk, and how a member ends cleanly.
 
-A batch is sealed between two entries, when its time has come, or when someone asked for it. One
-is on its way at most. What follows a finished flush (who waited for it, snapshots, images, the end)
-follows it here.
+A batch is sealed between two entries, when it is due or was asked for. At most one is on its way.
+What follows a finished flush (resumed procedures, snapshots, images, the end) is begun here.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
 
 UNNOTED_ENTRIES_MAX = 1000
-"""Entries without an effect are noted in the backend when there are so many of them."""
+"""With more entries without an effect than this, a flush notes the index in the backend."""
 
 AWAITED_WRITES_MAX = 20_000
-"""The loop waits for the staging of so many writes at most, about 10 ms."""
+"""The loop waits for staging only up to so many writes, about 10 ms."""
 
 
 def flush(member: Member, now: float) -> None:
@@ -46,8 +45,8 @@ def flush(member: Member, now: float) -> None:
         return
     member.snapshots.sealed = snapshots.sealed_at(member)
     done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)
-    # A large batch, the work of one long entry, is staged beside the loop: slower, but who waits
-    # for half a second is taken for dead.
+    # A large batch, the work of one long entry, is staged beside the loop: slower, but a member
+    # that waits for half a second is taken for dead.
     is_awaited = work.batch.writes <= AWAITED_WRITES_MAX
     member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=is_awaited))
 

@@ -2,7 +2,7 @@
 
 The log goes on with entries that remove everybody else, committed without asking anyone. What
 the log holds beyond its last known commit index stays: it may have been acknowledged, and
-nobody is left who could tell.
+nobody is left to say.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def forcing_entries(
     member_id: int, members: ConfState, unapplied: Sequence[Entry], last: int, term: int
 ) -> list[Entry]:
-    """Return what makes a member the only one, to be appended behind entry `last`.
+    """Return the entries that make a member the only one, to be appended after entry `last`.
 
-    `members` are those of the applied state, `unapplied` the entries behind it. Raises
+    `members` are those of the applied state, `unapplied` the entries after it. Raises
     StartRefused for a member that was removed: its id never comes back.
     """
     voters, learners = _after(members, unapplied)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def hand_over(member: Member) -> None:
-    """Begin to let another voter lead; `is_handing_over` tells until when.
+    """Begin to hand over to another voter; `is_handing_over` is set until that has ended.
 
-    The most up to date is asked first. Raft gives a transfer up after an election timeout; then
-    the next one is asked, as long as a request may take. Proposals are refused meanwhile.
+    The most up to date voter is asked first. Raft gives a transfer up after an election timeout;
+    then the next is asked, for as long as a request may take. Proposals are refused meanwhile.
     """
     member.is_handing_over = True
     member.start(None, MEMBER, _hand_over(member))
@@ -52,7 +52,7 @@ def _try_voters(member: Member) -> Part[None]:
 
 
 def _heir(member: Member, tried: list[int]) -> int | None:
-    """Return the voter that has the most of the log, of those that seem to be there."""
+    """Return the voter that has the most of the log, of those that seem reachable."""
     progress = member.node.raft.tracker.progress
     voters = [
         voter

@@ -33,8 +33,8 @@ class Hashed(NamedTuple):
 def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     """Hash the keys at a revision, 0 for the current one; raises StatusError.
 
-    One after the other: the helper does no more at a time, and each hands it the rows that came
-    behind the last flush.
+    Hashes are computed one at a time: the helper does no more, and each job carries the rows that
+    came after the last flush.
     """
     store = member.store
     if revision < 0:
@@ -58,7 +58,7 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
             return Hashed(asked, current)
         member.is_hashing = True
         value: int = yield from done(Place.HELPER, asked, partial(_ended, member, store, asked))
-        # If a snapshot was installed meanwhile, nobody knows which database was read.
+        # If a snapshot was installed meanwhile, it is unknown which database was read.
         if member.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
 

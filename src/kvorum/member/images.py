@@ -1,7 +1,7 @@
 """Jobs around the image of a backend, which a follower gets when the log no longer helps it.
 
 An image is a bbolt file, as etcd's members send and take it. It is made from the newest commit
-while the member goes on, and loaded into a database that takes the place of the member's own.
+while the member goes on, and loaded into a database that replaces the follower's.
 """
 
 from contextlib import suppress
@@ -31,7 +31,7 @@ class Digest(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class ImageFacts:
-    """What an image holds the effects of."""
+    """Up to which entry an image holds the effects, and the members as of then."""
 
     index: int
     term: int
@@ -88,7 +88,7 @@ class InstallImage:
             image.close()
 
     def _refuse_users(self, files: Files) -> None:
-        # An image of its own: a bucket is walked once.
+        # Opened apart from the one that is copied: a bucket can be walked only once.
         image = open_image(files, self.path)
         try:
             if enabled.is_enabled(image):
@@ -104,7 +104,7 @@ class InstallImage:
 def note_image(files: Files, environments: Environments, path: str) -> Slices[Noted | None]:
     """Note the rows of a received image, in slices of the loop while the helper loads it.
 
-    Returns None if it cannot be read: what is wrong with it, the helper tells.
+    Returns None if it cannot be read: the helper reports what is wrong.
     """
     native = environments.native
     try:
@@ -114,7 +114,7 @@ def note_image(files: Files, environments: Environments, path: str) -> Slices[No
     noted: Noted | None = None
     with suppress(ImageError, OSError):
         noted = yield from note_slices(image_rows(image, native), native)
-    # Not when this is given up half-way: then the process has ended, and its descriptors with it.
+    # Not closed if this is given up half-way: then the process has ended, with its descriptors.
     image.close()
     return noted
 
@@ -141,7 +141,7 @@ class ReadImage:
 
 @dataclass(slots=True, frozen=True)
 class RemoveImage:
-    """A job of the pool, or of the helper behind its BuildImage: remove an image."""
+    """A job of the pool, or of the helper after its BuildImage: remove an image."""
 
     path: str
 

@@ -1,14 +1,14 @@
-"""Installing a received snapshot: one procedure, by which a member gets another state.
+"""Installing a received snapshot: one procedure that gives a member another state.
 
-`_install` is the whole way, from raft's storage write with a snapshot on it to the answer that raft
+`_install` does all of it, from raft's storage write that holds a snapshot to the answer that raft
 gets; the image that belongs to it was received before, and is durable. The member's turn drives it.
-A job of it that fails stops the member, as any job of the log and the backend does. It is never
-given up: if the process ends amid it, the next start goes on from what the log says
+If one of its jobs fails the member stops, as with any job of the log and the backend. It is never
+given up: if the process ends during it, the next start goes on from what the log says
 (`kvorum.member.recovery`).
 
 Until the log says that the snapshot counts, the member serves what it has and applies nothing. From
-there on it has no state: nothing is applied, read or flushed until the new one is in use. Peers are
-heard all the time.
+there on it has no state: nothing is applied, read or flushed until the new one is in use. Messages
+from peers are taken all the time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ InstallSteps = Generator[Completion | None, None, None]
 
 
 class Installation:
-    """An installation that is under way: the rest of the procedure, and what it waits for."""
+    """An installation that is in progress: the rest of the procedure, and what it waits for."""
 
     __slots__ = ("_awaited", "_member", "_steps")
 
@@ -62,9 +62,9 @@ class Installation:
         self._awaited: Completion | None = None
 
     def advance(self, deadline: float) -> bool:
-        """Continue until the deadline, or until a job has to end; tell whether there is more to do.
+        """Continue until the deadline, or to the next wait for a job; return whether more is to do.
 
-        At its end the member forgets it.
+        When it has ended, the member forgets it.
         """
         clock, awaited = self._member.clock, self._awaited
         while awaited is None or awaited.has_come:
@@ -85,7 +85,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
     image = database_path(member.snap_directory, index)
 
     # Each is durable before the next begins: a record is worth nothing without its file, and
-    # counts by the commit index that comes behind it.
+    # counts only with the commit index that is written after it.
     written, recorded, committed = Completion(), Completion(), Completion()
     writer.submit(WriteSnap(member.snap_directory, snapshot), written.come)
     yield written
@@ -130,48 +130,48 @@ def _install(member: Member, received: Message) -> InstallSteps:
 
 
 def _begun(member: Member, place: Place, work: Work) -> Completion:
-    """Have a job begun; return its completion."""
+    """Submit a job; return its completion."""
     completion = Completion()
     member.out.jobs.append(Job(place, work, completion.come))
     return completion
 
 
 def _give_up_state(member: Member) -> None:
-    """Stop using the state, and tell whoever is amid it."""
+    """Stop using the state; what works on it begins anew later, or ends."""
     member.is_installing = True
     member.begin_reads_anew()
     member.lessor.demote()
     queue = member.apply_queue
     if queue.slices is not None:
-        # The entry is in the snapshot. Whoever waits for its result cannot be told it.
+        # The entry is in the snapshot, so its result is not known here.
         queue.slices.close()
         member.answer(queue.waiter, TIMEOUT)
         queue.slices = queue.entry = None
-    # Nothing follows from the batch that may be on its way.
+    # Nothing is to be done after the batch that may be on its way.
     member.snapshots.sealed = None
     member.backend.end_turn()
 
 
 def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
-    """Take the state into use, and tell whoever waits for something of the one before."""
-    # Whoever follows the membership sees that it changed.
+    """Put the state to use, and resume those that wait for something in the one before."""
+    # Those that follow the membership see that it changed.
     state.cluster.generation = member.cluster.generation + 1
     member.is_installing = False
-    # What was committed is in the state; the next turn measures it.
+    # The state holds what was committed; the next turn measures this anew.
     member.is_behind = False
     member.conf_state = conf_state
     member.use_state(state)
     member.hub.resync()
     member.procedures.flushed(state.backend.durable_index)
     member.procedures.signal_all()
-    # The entry that publishes this member may be in the snapshot, where nobody sees it applied;
+    # The entry that publishes this member may be in the snapshot, and so is not applied here;
     # clients wait for it, so it is proposed anew.
     for waiter in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
         member.answer(waiter, UNSEEN)
 
 
 def _forget(store: Store, lessor: Lessor) -> Steps:
-    """Free what a snapshot has replaced: at once, that would hold the loop."""
+    """Free the replaced state in slices: all at once would hold the loop."""
     for _ in lessor.emptied():
         yield None
     for _ in store.emptied():

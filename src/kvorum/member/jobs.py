@@ -1,8 +1,8 @@
 """Work that may block, as data: made on the loop, run elsewhere, its result given back.
 
-Jobs of one place run one after the other, in the order they were made. Whoever runs a job
-calls `Member.completed` with its result or `Member.failed` with its error, on the loop and in
-the same order. A job owns its inputs and touches only the files it is given.
+Jobs of one place run one after the other, in the order they were made. The runner calls
+`Member.completed` with the result or `Member.failed` with the error, on the loop and in the
+same order. A job owns its inputs and touches only the files it is given.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ class Place(Enum):
     FLUSHER = "flusher"
     """The one writer of the backend."""
     HELPER = "helper"
-    """A process of its own, for Python work that is long; what goes there can be pickled."""
+    """A separate process, for long Python work; what goes there can be pickled."""
     POOL = "pool"
     """Any thread, for calls that block or compute outside the interpreter."""
 
 
 class JobLostError(Exception):
-    """A job has no result: whoever ran it ended, or could not say what went wrong but in words."""
+    """A job has no result: its process ended, or could pass its error on only as text."""
 
 
 Work = Any
@@ -44,16 +44,16 @@ def ignore(_outcome: object) -> None:
 
 @dataclass(slots=True, frozen=True)
 class Nothing:
-    """Work that is done when its place has come to it: what was there before has ended."""
+    """Work that does nothing: when it is done, all earlier jobs of its place have ended."""
 
     def run(self, files: Files, environments: Environments | None = None) -> None:
         """Do nothing."""
 
 
 class Job:
-    """A piece of work, where it runs, and who takes its result.
+    """A piece of work, where it runs, and what takes its result.
 
-    With `is_awaited` the loop does nothing before the job is done; it is short, and would be
+    With `is_awaited` the loop does nothing before the job is done: a short job, which would be
     slower beside a busy interpreter.
     """
 

@@ -1,11 +1,11 @@
 """Leases on the leader: counting from its first entry, expiry, checkpoints, renewal.
 
 Only the leader's lessor counts the time, from the moment the first entry of its term is applied:
-by then it has every grant that counted before, and every lease gets an election timeout more than
-is left of it. That makes up for renewals that its predecessor granted without knowing of it, for
-nobody renews whose leadership was confirmed longer ago than that: however it was deposed, by an
-election, by a transfer that it began itself, while it was cut off, stopped or suspended, a quorum
-still followed it at that moment. What revokes, confirms it as well.
+by then it has every earlier grant, and every lease gets an election timeout more than is left of
+it. That makes up for renewals by a predecessor that did not know of the new leader, for no leader
+renews if its leadership was confirmed longer ago than that. However it was deposed (by an election,
+by a transfer that it began itself, while it was cut off, stopped or suspended), a quorum still
+followed it when that was confirmed. Before it revokes, a leader has its leadership confirmed, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
 UNCONFIRMED = Status(Code.UNAVAILABLE, NOT_PRIMARY_LESSOR.text)
-"""Of a member that thinks it leads and finds no quorum: clients go on elsewhere."""
+"""The answer of a member that thinks it leads and finds no quorum: clients try another."""
 
 LEASES_PATH = "/leases"
 INTERNAL_PATH = "/leases/internal"
@@ -80,7 +80,7 @@ def _promote_in_slices(member: Member, extension: float) -> Slices:
 
 
 def expire(member: Member, now: float) -> None:
-    """Propose to revoke what has run out; a duty."""
+    """Propose to revoke the leases that have run out; a duty."""
     lessor = member.lessor
     if not lessor.is_primary or lessor.next_deadline > now or member.is_revoking:
         return
@@ -91,7 +91,7 @@ def expire(member: Member, now: float) -> None:
 def _revoke_expired(member: Member) -> Steps:
     try:
         term = member.term
-        # Whoever revokes must lead: a deposed leader may not know of renewals.
+        # Only the leader may revoke: a deposed one may not know of renewals.
         if (yield ReadIndex()) is not None or not member.is_leader or member.is_behind:
             return None
         asked = [
@@ -112,9 +112,9 @@ def _revoke_expired(member: Member) -> Steps:
 
 
 def is_confirmed(member: Member) -> bool:
-    """Tell whether a quorum has confirmed lately that this member leads.
+    """Return whether a quorum has confirmed lately that this member leads.
 
-    Asks for the next confirmation before it is needed, so that who renews all the time never waits.
+    Asks for the next confirmation before it is needed, so that steady renewals never wait.
     """
     limit = member.config.election_seconds
     age = member.reads.confirmed_since()
@@ -124,7 +124,7 @@ def is_confirmed(member: Member) -> bool:
 
 
 def try_renew(member: Member, lease_id: int) -> int | None:
-    """Renew at once if nothing has to be waited for; return the TTL, None otherwise."""
+    """Renew at once if that needs no waiting; return the TTL, otherwise None."""
     if not member.is_leader or _must_catch_up(member) or not is_confirmed(member):
         return None
     renewed = _renew(member, lease_id)
@@ -132,7 +132,7 @@ def try_renew(member: Member, lease_id: int) -> int | None:
 
 
 def _renew(member: Member, lease_id: int) -> int | NotRenewed:
-    # From now, by the clock: the turn may have begun long ago, before a disk that was slow.
+    # From now, by the clock: if the disk was slow, the turn may have begun long ago.
     return member.lessor.renew(lease_id, member.clock())
 
 
@@ -165,11 +165,11 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
 
 
 def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
-    """Renew on the leader; None if it does not lead after all, and another should be asked."""
+    """Renew on the leader; None if this member does not lead, and another should be asked."""
     deadline = member.now + member.config.request_seconds_max
     is_current = False
     while member.is_leader:
-        # Looked at after every wait, for each may have been long.
+        # Checked again after every wait, for each may have been long.
         if not is_confirmed(member):
             if member.now >= deadline or (yield LeadConfirmed()) is not None:
                 return UNCONFIRMED
@@ -217,7 +217,7 @@ def time_to_live_here(
 
 
 def applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
-    """Wait a second at most for what is committed now to be applied; tell whether it is."""
+    """Wait at most a second until what is committed now is applied; return whether it is."""
     wanted = member.committed
     if member.applied < wanted:
         yield AppliedTo(wanted, member.now + APPLY_WAIT_SECONDS)

@@ -1,12 +1,13 @@
 """The log as raft's append thread: batches on their way to the disk, and what waits for them.
 
-Writes gather while earlier ones are on their way, and at most two batches are. Messages that
-promise something leave when the batch that holds it is durable, and so does the member's own
+Writes gather while earlier ones are on their way, in at most two batches. Messages that promise
+something leave when the batch that holds it is durable, and so does the member's own
 acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
-write, unless a change of the membership waits for it; its messages follow the batches before them.
+write, unless a change of the membership waits for it; messages that come with one leave when the
+batches before it are durable.
 
-A write with a snapshot on it stands alone: it is handed out as `received` when everything before it
-is durable, and nothing behind it is written until `finish_received`.
+A write that holds a snapshot stands alone: it is handed out as `received` when everything before it
+is durable, and nothing after it is written until `finish_received`.
 """
 
 from collections import deque
@@ -55,10 +56,10 @@ class LogWriter:
         self._is_preparing = False
         self._is_closed = False
         self.durable_appends = 0
-        # The last index of which it was asked, and whether that is still on its way.
+        # The last commit index made durable on request, and whether another is on its way.
         self.durable_commit = 0
         self.is_keeping_commit = False
-        # The write with a snapshot that whoever installs it has to finish.
+        # The write that holds a snapshot, until its installation calls `finish_received`.
         self.received: Message | None = None
 
     def add(self, message: Message) -> None:
@@ -66,12 +67,12 @@ class LogWriter:
         self._waiting.append(message)
 
     def submit(self, work: Work, done: Done = ignore, on_failure: Failed | None = None) -> None:
-        """Have work done at the log's place; not after `close`, for its files are given up."""
+        """Submit work for the log's place; dropped after `close`, when its files are given up."""
         if not self._is_closed:
             self._out.jobs.append(Job(Place.LOG, work, done, on_failure))
 
     def write(self) -> None:
-        """Make jobs of what waits, as far as it may go now."""
+        """Make jobs of the waiting writes, as far as they may go now."""
         waiting = self._waiting
         while waiting and self.received is None:
             if waiting[0].snapshot is not None:
@@ -129,7 +130,7 @@ class LogWriter:
 
     def _not_prepared(self, error: Exception) -> None:
         self._is_preparing = False
-        # The segment in use just grows; the duty of that name tries again.
+        # The segment in use just grows; a duty tries again.
         self._node.raft.logger.warning(f"cannot prepare the next segment of the log: {error}")
 
     def _appended(self, _result: object) -> None:
@@ -137,7 +138,7 @@ class LogWriter:
         self._deliver(self._writing.popleft())
 
     def _deliver(self, messages: list[Message]) -> None:
-        """Let go what waited for a write that is durable now."""
+        """Release what waited for writes that are durable now."""
         raft = self._node.raft
         own, unstable = raft.id, raft.log.unstable
         promises: list[Message] = []
@@ -171,7 +172,7 @@ class LogWriter:
         self.submit(record, done)
 
     def save_received(self, done: Done) -> None:
-        """Write the state of the write with a snapshot, whose record is durable; it counts then."""
+        """Write the state that came with the received snapshot; its durable record then counts."""
         message = self.received
         assert message is not None, "no snapshot was received"
         state = HardState(message.term, message.vote, message.commit) if message.term else None
@@ -180,24 +181,24 @@ class LogWriter:
         self.submit(job, done)
 
     def finish_received(self) -> None:
-        """Tell raft that the write with a snapshot is done; what waits behind it is written."""
+        """Tell raft that the write with a snapshot is done; what waits after it may be written."""
         message, self.received = self.received, None
         assert message is not None and message.snapshot is not None
         self._storage.apply_snapshot(message.snapshot)
         self._deliver([message])
 
     def is_commit_durable(self, index: int) -> bool:
-        """Tell whether a start would know that a committed entry is; if not, see to it.
+        """Return whether a start would know that an entry is committed; if not, have it written.
 
-        While that takes, `is_keeping_commit` is set. Raft has handed the entry out to be applied,
-        so the state that commits it came before.
+        Meanwhile `is_keeping_commit` is set. Raft has handed the entry out to be applied, so the
+        state that commits it came before.
         """
         if index <= self.durable_commit:
             return True
         self._write_gathered()
         job = self._log.flush()
         self.is_keeping_commit = True
-        # Without a job some batch before this one has it.
+        # Without a job, a batch that is on its way has it.
         work = Nothing() if job is None else job
         self.submit(work, lambda _: self._commit_kept(index))
         return False
@@ -227,7 +228,7 @@ class LogWriter:
 
 
 def _covers(later: Message, earlier: Message) -> bool:
-    """Tell whether an acknowledgement says all that one before it says."""
+    """Return whether an acknowledgement says everything that an earlier one says."""
     return (
         later.type == earlier.type == MessageType.APP_RESP
         and later.to == earlier.to

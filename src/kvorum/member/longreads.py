@@ -1,8 +1,8 @@
 """Reads in slices: a few at a time, each begun only when there is room for its answer.
 
-Answers are made one after the other, as their clients take them: many that are begun at once
-would all be in memory together. Whoever forgets a read closes it: compiled generators do not end
-what they hold when they are collected.
+Answers are made one after the other, as clients take them: many that are begun at once would all be
+in memory together. A read that is dropped has to be closed: compiled generators do not end what
+they hold when they are collected.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     LongRead = tuple[Read, Work]
 
 RUNNING_MAX: Final = 4
-"""So many take turns with each other."""
+"""How many take turns with each other."""
 
 
 class LongReads:
-    """Who waits for a long read, what began it, and the rest of the work."""
+    """The long reads that wait or run, each with the rest of its work."""
 
     __slots__ = ("_is_blocked", "_running", "_waiting", "has_room")
 
@@ -37,22 +37,22 @@ class LongReads:
         self._waiting: deque[LongRead] = deque()
         self._running: deque[LongRead] = deque()
         self._is_blocked = False
-        # Tells whether the long answer to a call may be made (`Edge.has_room`); None: always.
-        # Whoever sees to it lets the member have a turn when there is more room.
+        # Returns whether the long answer to a call may be made (`Edge.has_room`); None: always.
+        # Its owner gives the member a turn when there is more room.
         self.has_room: Callable[[int, bool], bool] | None = None
 
     def add(self, read: Read, work: Work) -> None:
-        """Run a read that takes long, when it is its turn."""
+        """Take a read that is long; it runs when it is its turn."""
         self._waiting.append((read, work))
         self._is_blocked = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to do; reads without room for their answers are not."""
+        """Whether there is something to do; reads without room for their answers do not count."""
         return bool(self._running or (self._waiting and not self._is_blocked))
 
     def run(self, member: Member, deadline: float) -> None:
-        """Go on with each in turn, near to the deadline."""
+        """Continue each in turn, until about the deadline."""
         running, clock = self._running, member.clock
         while True:
             if self._waiting and len(running) < RUNNING_MAX:
@@ -76,7 +76,7 @@ class LongReads:
                 return
 
     def _begin(self) -> None:
-        """Let those run for whose answers there is room, in their order."""
+        """Start, in their order, the reads for whose answers there is room."""
         waiting, running, has_room = self._waiting, self._running, self.has_room
         kept: deque[LongRead] = deque()
         while waiting and len(running) < RUNNING_MAX:
@@ -91,7 +91,7 @@ class LongReads:
         self._is_blocked = not running
 
     def stop(self) -> list[Read]:
-        """End all of them; return what has to begin anew."""
+        """End all of them; return the reads that have to begin anew."""
         stopped = [*self._running, *self._waiting]
         self._running.clear()
         self._waiting.clear()

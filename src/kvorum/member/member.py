@@ -2,7 +2,7 @@
 
 A plain object. Requests, peer messages, ticks and job completions go in by calls that neither
 block nor touch a file; replies, messages and jobs gather in `out`. `turn` does what there is to
-do, near to a deadline; it may be called at any time, and how its work is cut into turns changes
+do, until about a deadline; it may be called at any time, and how its work is cut into turns changes
 no result. Ticks and peer messages take effect when they are handed in, before the turn.
 
 Whatever it does not understand stops it: `stopped` has the reason, and every call after that
@@ -72,10 +72,10 @@ if TYPE_CHECKING:
 _PAUSED_TICKS: Final = 3
 _BYTES_PER_LOOK: Final = 64 * 1024
 _READ_BYTES: Final = 1024
-"""Reads have so many bytes between two looks at the clock; the smallest counts as so many."""
+"""How many bytes are read between two looks at the clock, and how many a read counts at least."""
 
 _PLAIN_PUT_ROOM: Final = 64 << 20
-"""With so much room under the quota no request need be measured."""
+"""With more room than this under the quota, requests need not be measured."""
 
 
 class Member:
@@ -124,10 +124,10 @@ class Member:
         self.apply_queue = ApplyQueue()
         self.writer = LogWriter(log, storage, node, self.out)
         self.installation: Installation | None = None
-        # Reads that may run; those that take long go on there.
+        # Reads that may run; long ones go on in `long_reads`.
         self._ready: deque[Read] = deque()
         self.long_reads = LongReads()
-        # Who waits for a change of the membership, by its id, and those not given to raft yet.
+        # Those that wait for a change of the membership, by its id; changes not yet given to raft.
         self.changes: dict[int, Procedure] = {}
         self._changes_waiting: deque[ConfChange] = deque()
 
@@ -148,7 +148,7 @@ class Member:
         self.is_leader = False
         self.was_removed = False
         self.is_published = False
-        # Another state takes the place of this one, which is not to be looked at any more.
+        # Another state is replacing this one, which must not be looked at any more.
         self.is_installing = False
         self.is_revoking = False
         self.is_hashing = False
@@ -221,13 +221,13 @@ class Member:
             self._stop(error)
 
     def receive(self, message: Message) -> None:
-        """Take a message from a peer; what does not fit is ignored."""
+        """Take a message from a peer; one that does not fit is ignored."""
         self._check()
         sender = message.sender
         if sender in (APPEND_THREAD, APPLY_THREAD) or message.to != self.id:
             return
         if self.cluster.is_removed(sender):
-            return  # it may not know yet; it has no voice any more
+            return  # it may not know yet that it was removed
         if (
             self.storage.memory_bytes > self.config.log_bytes_max
             and message.type == MessageType.APP
@@ -252,7 +252,7 @@ class Member:
             self._stop(error)
 
     def failed(self, job: Job, error: Exception) -> None:
-        """Take the failure of a job; without someone who can bear it, the member stops."""
+        """Take the failure of a job; without an `on_failure` the member stops."""
         self._check()
         if job.on_failure is None:
             self._stop(error)
@@ -267,7 +267,7 @@ class Member:
         self.connections.pop(peer, None)
 
     def is_connected_since(self, peer: int, moment: float) -> bool:
-        """Tell whether a peer could be reached all the time since a moment."""
+        """Return whether a peer could be reached all the time since a moment."""
         return peer == self.id or self.connections.get(peer, inf) <= moment
 
     def unreachable(self, peer: int) -> None:
@@ -283,19 +283,19 @@ class Member:
         self.procedures.take_answer(number, answer)
 
     def is_removed(self, peer: int) -> bool:
-        """Tell whether a peer was a member and is no more."""
+        """Return whether a peer was removed from the cluster."""
         return self.cluster.is_removed(peer)
 
     def removed(self) -> None:
         """Note that this member was removed from the cluster; its runtime ends it."""
         if not self.was_removed:
             self.was_removed = True
-            # It may lead on for a moment; whoever leads next counts the time by then.
+            # It may lead for a moment longer; the time of leases is the next leader's to count.
             self.lessor.demote()
             self.logger.warning("this member was removed from the cluster")
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:
-        """Have work of the transport done in the pool."""
+        """Submit work of the transport to the pool."""
         self.out.jobs.append(Job(Place.POOL, work, done, failed))
 
     # In: requests.
@@ -305,9 +305,9 @@ class Member:
     ) -> None:
         """Propose a request of a caller; the waiter gets the encoded response or a Status.
 
-        `kind` is its field in InternalRaftRequest, `body` its canonical bytes, which are checked
-        already. `decoded` is what was parsed of them, if it was: the object of
-        `kvorum.api.requests`, or the message.
+        `kind` is its field in InternalRaftRequest, `body` its canonical bytes, which were checked.
+        `decoded` is the request if it was parsed already: the object of `kvorum.api.requests`, or
+        the message.
         """
         if self.is_behind:
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
@@ -332,8 +332,8 @@ class Member:
     def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> bool:
         """Propose what only the leader of a term may ask for, as (kind, body); nobody waits.
 
-        At once, so that nothing of it is ever forwarded to a later leader, who knows better.
-        Returns whether raft took it: then it is applied here, or this member leads no more.
+        Raft gets it at once, so that none of it is ever forwarded to a later leader, which knows
+        better. Returns whether raft took it: then it is applied here, or this member leads no more.
         """
         raft = self.node.raft
         if requests and raft.role == Role.LEADER and raft.term == term:
@@ -372,7 +372,7 @@ class Member:
         self.procedures.cancel(call)
 
     def hold(self, call: int) -> None:
-        """Let what a call's procedure sends wait: its receiver is full."""
+        """Let a call's procedure wait after what it sends: its receiver is full."""
         self.procedures.hold(call)
 
     def release(self, call: int) -> None:
@@ -384,7 +384,7 @@ class Member:
         self.node.transfer_leader(peer)
 
     def answer(self, waiter: Waiter, result: Answer) -> None:
-        """Give a result to whoever waits for it."""
+        """Give a result to its waiter."""
         if waiter.__class__ is int:
             self.out.replies.append((waiter, result))  # type: ignore[arg-type]
         elif waiter is not None:
@@ -393,17 +393,17 @@ class Member:
     # Quota.
 
     def measure_room(self) -> None:
-        """Look how much room is left under the quota."""
+        """Measure the room that is left under the quota."""
         quota = effective_quota(self.config.quota_bytes)
         used = self.backend.size_bytes + self.backend.pending_bytes
         self._room = 1 << 62 if quota is None else quota - used
 
     def fits_quota(self, cost: int) -> bool:
-        """Tell whether a write of that cost has room."""
+        """Return whether a write of that cost has room."""
         return cost < self._room
 
     def accepts_plain_puts(self) -> bool:
-        """Whether nothing can refuse nobody's put without options."""
+        """Return whether a put of nobody's without options cannot be refused."""
         return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
 
     def check_quota(self, cost: int) -> Status | None:
@@ -423,15 +423,15 @@ class Member:
     # The turn.
 
     def note_time(self, now: float) -> None:
-        """Take note of the time; what is asked for from here on is asked for now.
+        """Take note of the time, which counts for all that is asked from here on.
 
-        Called before anything is: a lease that was renewed by the time of the last turn would end
-        too soon by as long as that is ago.
+        Called before anything is asked: a lease renewed by the time of the last turn would end too
+        soon, by the time since then.
         """
         self.now = self.hub.now = now
 
     def turn(self, now: float, deadline: float) -> bool:
-        """Do what there is to do, near to the deadline; return whether there is more."""
+        """Do what there is to do, until about the deadline; return whether there is more."""
         self._check()
         self.note_time(now)
         try:
@@ -444,7 +444,7 @@ class Member:
         if not self.is_installing:
             self._schedule.run(self, now)
         clock = self.clock
-        # Looked at once a turn: a little more or less does not matter.
+        # Checked once a turn: a little more or less does not matter.
         self._may_propose = (
             not self.backend.is_full
             and self.node.raft.uncommitted_size < self.config.uncommitted_bytes_max
@@ -461,7 +461,7 @@ class Member:
                 has_more = self.installation.advance(deadline)
                 if self.is_installing:
                     return has_more or self.node.has_ready()
-            # Long entries leave half of the time to those who read.
+            # Long entries leave half of the time to reads.
             has_reads = bool(self._ready or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
@@ -480,7 +480,7 @@ class Member:
         self._watch(deadline)
         flushing.flush(self, now)
         self.backend.end_turn()
-        # What was watched may have woken a procedure.
+        # A watch may have woken a procedure.
         return has_work or self.hub.has_work or bool(self.procedures.runnable)
 
     def _campaign_if_alone(self) -> None:
@@ -518,10 +518,10 @@ class Member:
 
     @property
     def may_apply(self) -> bool:
-        """Whether what waits to be applied may be: not what a received snapshot covers.
+        """Whether waiting entries may be applied: not those that a received snapshot covers.
 
-        Raft decides by the snapshot's configuration from its receipt on. And a change of the
-        members waits until it is durable that it is committed.
+        From its receipt on, raft decides by the snapshot's configuration. And a change of the
+        membership waits until it is durable that it is committed.
         """
         return (
             not self.is_installing
@@ -549,7 +549,7 @@ class Member:
                 self.answer(self.changes.pop(change.id), PROPOSAL_DROPPED)
 
     def forget_changes(self) -> None:
-        """Forget the changes whose clients are gone: what waits for a leader is not proposed."""
+        """Forget the changes whose clients are gone: those that wait for a leader are dropped."""
         self.changes = {
             number: waiting for number, waiting in self.changes.items() if waiting.steps is not None
         }
@@ -628,11 +628,11 @@ class Member:
                     return
 
     def begin_reads_anew(self) -> None:
-        """Give up what long reads have got to; they begin again when reads are served next."""
+        """Stop the long reads; they begin again when reads are served next."""
         self._ready.extend(self.long_reads.stop())
 
     def _watch(self, deadline: float) -> None:
-        """Let watchers catch up while there is time, and take what is for them."""
+        """Let watchers catch up while there is time, and take what is to be sent to them."""
         hub, clock = self.hub, self.clock
         while hub.has_work and hub.step() and clock() < deadline:
             pass
@@ -645,7 +645,7 @@ class Member:
     # The backend's way to the disk.
 
     def flush_soon(self) -> None:
-        """Let what is applied so far become durable without waiting for its time."""
+        """Have what is applied so far flushed before it is due."""
         self.is_flush_wanted = True
 
     def purged(self, names: object) -> None:

@@ -1,7 +1,7 @@
-"""What a member has to say, gathered in lists until its runtime takes them.
+"""The outputs of a member, gathered in lists until its runtime takes them.
 
 The parts of a member share one outbox. Lists are replaced when they are taken, never cleared:
-whoever took one owns it.
+the taker owns them.
 """
 
 from typing import NamedTuple
@@ -18,8 +18,8 @@ class SnapshotTransfer(NamedTuple):
     """A snapshot for a peer: the message, and the file that goes before it.
 
     The file is sent to the peer and made durable there as `database_path(directory, index)`;
-    only then is the message given to the peer's `Member.receive`. Whatever became of it,
-    `Member.snapshot_sent` is told, which also gives the file up.
+    only then is the message given to the peer's `Member.receive`. Whether or not that succeeds,
+    `Member.snapshot_sent` is called, which also gives the file up.
     """
 
     message: Message

@@ -1,4 +1,4 @@
-"""Parts that procedures have in common: steps that lead to a value, `value = yield from part`."""
+"""Parts that procedures share: steps that return a value, `value = yield from part`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ Part = Generator[Wait | None, Any, Value]
 
 
 def done(place: Place, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:
-    """Have a job of a call done; raises StatusError if it fails.
+    """Run a job for a call; raises StatusError if it fails.
 
-    What befalls the job befalls its client, and not the member; but damage that it found stops
-    the member, whoever asked.
+    A failure ends the call and not the member; but damage that the job finds stops the member.
     """
     try:
         return (yield RunJob(place, work, ended))

@@ -1,8 +1,8 @@
-"""The calls of several steps that are under way, and what each of them waits for.
+"""The calls of several steps that are in progress, and what each of them waits for.
 
 Keys are waited for with a watch of the hub's, under a call number below 0 that no edge has. Its
-first response says that it was created; any other means that something happened, or that it
-cannot be told any more, and the procedure looks for itself.
+first response says that it was created; any other means that something happened, or that the watch
+cannot tell any more, and the procedure checks for itself.
 
 A procedure waits for one thing at a time. Every wait has a ticket; a wake-up with an old ticket
 comes too late and is ignored, so a wait may be given to several sources at once. Procedures
@@ -41,9 +41,9 @@ class Watch:
 
 
 class Procedure:
-    """One call of several steps. Without a call nobody is told of its end.
+    """One call of several steps. Without the number of a call, its result goes nowhere.
 
-    What it proposes and reads, it does for its caller.
+    It proposes and reads on behalf of its caller.
     """
 
     __slots__ = ("call", "caller", "is_held", "signal", "steps", "ticket", "watch")
@@ -52,7 +52,7 @@ class Procedure:
         self.call = call
         self.caller = caller
         self.steps: Steps | None = steps
-        # Its receiver is full: what it sends waits.
+        # Its receiver is full: it waits after what it sends.
         self.is_held = False
         self.ticket = 0
         self.watch = 0  # the call of its watch
@@ -64,7 +64,7 @@ Waiter = int | Procedure | None
 
 
 class Procedures:
-    """All procedures that are under way."""
+    """All procedures that are in progress."""
 
     __slots__ = (
         "_applied",
@@ -106,7 +106,7 @@ class Procedures:
         self.runnable.append((procedure, None))
 
     def cancel(self, call: int) -> None:
-        """Close the procedure of a call whose client is gone; its own clean-up may go on."""
+        """Close the procedure of a call whose client is gone; its own clean-up runs."""
         procedure = self._calls.pop(call, None)
         if procedure is not None:
             self.end(procedure)
@@ -123,12 +123,12 @@ class Procedures:
             steps.close()
 
     def hold(self, call: int) -> None:
-        """Let what the call sends wait."""
+        """Let the call's procedure wait after what it sends."""
         if call in self._calls:
             self._calls[call].is_held = True
 
     def release(self, call: int) -> None:
-        """Let the call send again."""
+        """Let the call's procedure send again."""
         if call in self._calls:
             self._calls[call].is_held = False
         held = self._held.pop(call, None)
@@ -198,7 +198,7 @@ class Procedures:
         return -self._watches_opened
 
     def wait_watched(self, procedure: Procedure, call: int, stream: Stream) -> None:
-        """Wake it when its watch tells anything."""
+        """Wake it when its watch reports anything."""
         procedure.watch = call
         self._watches[call] = Watch(call, stream, procedure)
 
@@ -243,7 +243,7 @@ class Procedures:
             self.resume_at(procedure, ticket, None)
 
     def awaits_flush(self, index: int) -> bool:
-        """Tell whether a flush up to this index would wake somebody."""
+        """Return whether a flush up to this index would wake any."""
         return bool(self._flushed) and self._flushed[0][0] <= index
 
     def signal(self, signal: Signal) -> None:
@@ -266,7 +266,7 @@ class Procedures:
             self.resume_at(procedure, ticket, leader)
 
     def take_answer(self, number: int, answer: Answer) -> None:
-        """Wake the one that asked the question."""
+        """Wake the procedure that asked the question."""
         asked = self._asked.pop(number, None)
         if asked is not None:
             self.resume_at(*asked, answer)

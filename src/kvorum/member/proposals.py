@@ -1,12 +1,12 @@
-"""What was proposed and waits for its entry to be applied here.
+"""Proposals that wait for their entries to be applied here.
 
 Proposals are gathered during a turn and handed to raft as one batch. A batch that raft does not
-take for want of a leader waits; after the time for requests it fails with the text that says
+take for lack of a leader waits; after the time for requests it fails with the text that says
 it never began. One that was taken and is not applied in time has an unknown outcome.
 
-Who waits is found by the id in the entry. An id alone does not prove that an entry is the one that
-was proposed: it may be from an earlier life of this member, or of one whose id ends alike. So
-nobody is answered, and nothing that was decoded before is used, for other data than was proposed.
+A waiter is found by the id in the entry. An id alone does not prove that an entry is the one that
+was proposed: it may be from an earlier run of this member, or of one whose id ends alike. So unless
+the data is what was proposed, nobody is answered, and the request is decoded anew.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Pending = tuple["Waiter", "Caller", int, Any, bytes]
-"""Who waits, who asks, the kind of the request, the request decoded, and the data of the entry."""
+"""The waiter, the caller, the kind of the request, the decoded request, the data of the entry."""
 
 
 class Batch:
@@ -45,10 +45,10 @@ class Proposals:
     def __init__(self) -> None:
         # By the encoded id of the entry.
         self.pending: dict[bytes, Pending] = {}
-        # What was proposed since the last turn; `Member.propose` adds to all three by itself.
+        # What was proposed since the last turn; `Member.propose` itself adds to all three.
         self.payloads: list[bytes] = []
         self.ids: list[bytes] = []
-        # Oldest first; every batch that may have someone waiting.
+        # Oldest first; every batch that may have waiters.
         self._batches: deque[Batch] = deque()
         self._untaken: deque[Batch] = deque()
 
@@ -66,9 +66,9 @@ class Proposals:
         return pending
 
     def submit(self, node: "RawNode", now: float) -> "list[Waiter]":
-        """Give raft what was gathered; return who waited for what it refused for good.
+        """Give raft what was gathered; return the waiters for what it refused for good.
 
-        Without a leader nothing is refused: it waits for one, or for its time to end.
+        Without a leader nothing is refused: proposals wait for one, or until their time is over.
         """
         if self.payloads:
             batch = Batch(now, self.payloads, self.ids)
@@ -89,7 +89,7 @@ class Proposals:
         return refused
 
     def expire(self, started_before: float) -> "list[tuple[Batch, list[Waiter]]]":
-        """Give up the batches that began before a moment; return who still waited in them."""
+        """Give up the batches that began before a moment; return those that had waiters left."""
         expired = []
         batches = self._batches
         while batches and (batches[0].started <= started_before or self._is_done(batches[0])):
@@ -100,13 +100,8 @@ class Proposals:
                 expired.append((batch, waiting))
         return expired
 
-    @property
-    def oldest(self) -> float | None:
-        """When the oldest batch that may be waited for began."""
-        return self._batches[0].started if self._batches else None
-
     def give_up(self, kind: int) -> "list[Waiter]":
-        """Give up all proposals of a kind; return who waited for them."""
+        """Give up all proposals of a kind; return their waiters."""
         pending = self.pending
         ids = [encoded for encoded, waiting in pending.items() if waiting[2] == kind]
         return [pending.pop(encoded)[0] for encoded in ids]

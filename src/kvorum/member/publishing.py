@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.1
 
 UNSEEN = Status(Code.UNKNOWN, "a snapshot may have brought the entry")
-"""Told instead of a result when a snapshot is installed: the entry is proposed anew."""
+"""The answer when a snapshot is installed, in place of a result: the entry is proposed anew."""
 
 
 def publish(member: Member) -> Steps:
@@ -30,14 +30,14 @@ def publish(member: Member) -> Steps:
     request = ClusterMemberAttrSetRequest(member_ID=member.id, member_attributes=attributes)
     body = request.SerializeToString()
     while True:
-        # A member that joins learns of itself before it may speak of itself.
+        # A member that joins must have applied its own addition first.
         while member.cluster.member(member.id) is None:
             yield AppliedTo(member.applied + 1)
         answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
         if not isinstance(answer, Status):
             member.is_published = True
-            # Clients ask for the cluster's version first of all; the duty's time is far off.
-            # Members that were not asked yet for theirs may run any, and are asked soon.
+            # Clients ask for the cluster's version first of all, long before the duty is due.
+            # Members whose versions are not known yet are asked soon.
             if all(map(member.version_of, (each.id for each in member.cluster.members))):
                 agree_on_version(member, member.now)
             return None

@@ -1,7 +1,7 @@
 """What members ask each other beside raft: short HTTP requests at the peer port.
 
 Both sides are here: what a member answers, and what an answer means to the one that asked. The
-transport carries them and knows neither; headers that all answers share are its own business.
+transport carries them and knows neither; headers that all answers share are left to it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PROTOBUF = "application/protobuf"
 _JSON = "application/json"
 _UINT64_MAX = (1 << 64) - 1
 _NUMBER = re.compile(r"[0-9]{1,100}", re.ASCII)
-"""As Go reads an unsigned number: digits and nothing else. More of them are no id of a member."""
+"""As Go reads an unsigned number: only digits. With more of them it cannot be a member's id."""
 
 
 class Answered(NamedTuple):
@@ -59,7 +59,7 @@ class Answered(NamedTuple):
 
 
 def refused(status: int, text: str) -> Answered:
-    """Return an answer that says in words why there is no other."""
+    """Return a refusal that gives its reason in words."""
     return Answered(status, _TEXT, text.encode(errors="backslashreplace") + b"\n")
 
 
@@ -80,7 +80,7 @@ def answer(member: Member, path: str, body: bytes) -> Part[Answered]:
 def meaning(path: str, status: int, body: bytes) -> Result | None:
     """Return what `Member.take_answer` is given: the content, a refusal, or None to ask again.
 
-    Content that is not what the path promises is no answer.
+    Content that is not what the path promises counts as no answer.
     """
     if status == 200:
         return body if _is_sound(path, body) else None
@@ -108,7 +108,7 @@ def _is_sound(path: str, body: bytes) -> bool:
 
 
 def _named(body: bytes, *candidates: Status) -> Status | None:
-    """Return the first refusal whose words are in a body, whichever part of etcd speaks."""
+    """Return the first refusal whose words are in a body, whichever part of etcd wrote it."""
     text = body.decode(errors="replace")
     return next((each for each in candidates if each.text.split(": ")[-1] in text), None)
 
@@ -168,7 +168,7 @@ def _promoted(member: Member, text: str) -> Part[Answered]:
     status = yield from promote_here(member, number)
     if status is None:
         return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
-    # Of the first two, members see other words than clients.
+    # For the first two, members get other words than clients.
     if status == errors.MEMBER_NOT_FOUND:
         return refused(404, "membership: ID not found")
     if status == errors.MEMBER_NOT_LEARNER:
@@ -210,7 +210,7 @@ def _downgrade_enabled(member: Member, _body: bytes) -> Part[Answered]:
 
 
 def parse_hash(body: bytes) -> Hashed:
-    """Return the hash that another member told; raises ValueError."""
+    """Return the hash in another member's answer; raises ValueError."""
     try:
         fields = json.loads(body)
         header = fields.get("header") or {}

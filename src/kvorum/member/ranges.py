@@ -32,7 +32,7 @@ def range_response(member: Member, _caller: Caller, request: Range) -> Sliced:
 
 
 def is_plain(request: Range) -> bool:
-    """Tell whether a request asks for one key at the current revision, with its value."""
+    """Return whether a request asks for one key at the current revision, with its value."""
     return not (
         request.range_end
         or request.revision
@@ -49,7 +49,7 @@ def is_plain(request: Range) -> bool:
 
 
 def range_options(request: Range) -> RangeOptions:
-    """Return what the store takes."""
+    """Return the request as the store's options."""
     return RangeOptions(
         request.key,
         request.range_end,

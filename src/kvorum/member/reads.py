@@ -3,10 +3,10 @@
 A round asks raft which index a read now must see. Reads that come while a round runs wait for
 the next one, because the answer may be older than they are. A round asks again after a while
 with a new context, since questions and answers may be lost, and at once when there is another
-leader; any answer to any of its contexts counts, and none to another's.
+leader; an answer to any of its contexts counts, and no other.
 
-An answer on the leader also says that a quorum followed it when the question was asked. Whoever
-wants to know nothing else does not wait for anything to be applied.
+An answer on the leader also says that a quorum followed it when the question was asked. Those that
+want to know only this do not wait for anything to be applied.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ RETRY_SECONDS: Final = 0.5
 
 Execute = Callable[["Member", "Caller", Any], "Sliced | Slices[RangeResult]"]
 Read = tuple["Waiter", "Caller", "Execute | None", Any]
-"""Who waits, who asks, what is run once it may read, and its request."""
+"""The waiter, the caller, what is run once it may read, and its request."""
 
 
 class _Round:
@@ -40,13 +40,13 @@ class _Round:
         self.reads = reads
         self.confirming = confirming
         self.started = now
-        # When each question was asked, by its context and the clock that never stands still.
+        # When each question was asked, on the clock that never stands still; by its context.
         self.asked_at: dict[bytes, float] = {}
         self.retry_at = now
 
 
 class Reads:
-    """Reads that wait for a round, for its answer, or for what the answer tells to be applied."""
+    """Reads that wait for a round, for its answer, or until the answer's index is applied."""
 
     __slots__ = (
         "_boot_clock",
@@ -63,10 +63,10 @@ class Reads:
         self._next_id = next_id
         self._boot_clock = boot_clock
         self.waiting: list[Read] = []
-        # Who wants to know whether this member still leads, and nothing else.
+        # Those that only want to know whether this member still leads.
         self.confirming: list[Procedure | None] = []
-        # When the newest question was asked that was answered, by the clock that never stands
-        # still. As long as this member leads, no other was elected before that moment.
+        # When the newest answered question was asked, on the clock that never stands still. As long
+        # as this member leads, no other was elected before that moment.
         self.confirmed_at = -inf
         self.failed_rounds = 0
         self._round: _Round | None = None
@@ -102,7 +102,7 @@ class Reads:
             self._round.retry_at = 0.0
 
     def confirm_soon(self) -> None:
-        """Have it asked soon whether this member leads, if nobody asks already."""
+        """Ask soon whether this member leads, unless that is being asked already."""
         if self._round is None and not self.confirming:
             self.confirming.append(None)
 
@@ -111,11 +111,11 @@ class Reads:
         return self._boot_clock() - self.confirmed_at
 
     def forget_confirmation(self) -> None:
-        """Note that another may lead: what was confirmed counts no more."""
+        """Note that another may lead: the last confirmation no longer counts."""
         self.confirmed_at = -inf
 
     def answered(self, states: Sequence[ReadState]) -> "list[Procedure | None]":
-        """Take raft's answers; return who wanted nothing else."""
+        """Take raft's answers; return those that only wanted a confirmation."""
         confirmed: list[Procedure | None] = []
         for state in states:
             current = self._round

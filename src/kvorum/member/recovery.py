@@ -5,7 +5,7 @@ the log has a record of says where the log begins. If the backend is behind that
 crash came between the record of a received snapshot and its installation, and the image that
 came with it is installed now. If the snapshot's file is missing as well, the record is withdrawn:
 nothing that came with it was ever promised, because that waits for the installation. Then raft
-goes on from what the backend has applied; everything behind that is applied again, and nothing
+goes on from what the backend has applied; everything after that is applied again, and nothing
 before it.
 """
 
@@ -67,7 +67,7 @@ class _Storage(MemoryStorage):
 
 
 def open_member(config: MemberConfig, seams: Seams, progress: Progress | None = None) -> Member:
-    """Start a member on its directory, new or not; it serves when its turns are taken.
+    """Start a member on its directory, new or not; it serves as its turns are taken.
 
     Blocks while it reads. Raises StartRefused if directory and configuration do not fit, and
     what the log, the snapshots and the backend raise about damage.
@@ -107,10 +107,10 @@ def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
 def _bootstrapped(
     config: MemberConfig, seams: Seams, member_id: int, log: Log, state: State
 ) -> Member:
-    """Make a member whose log holds nothing yet, or a torn part of how the cluster begins.
+    """Make a member whose log holds nothing yet, or a torn part of the cluster's first entries.
 
-    The cluster's id tells whether it is the one that the flags describe: a member that was to
-    join another, and ended before it heard of it, still waits to hear.
+    The cluster's id says whether it is the cluster that the flags describe: a member that was to
+    join another one, and ended before it heard from it, still waits for that.
     """
     storage = _Storage(ConfState())
     node = RawNode(_raft_config(config, seams, member_id, storage, 0))
@@ -149,7 +149,7 @@ def _restart(
     if snapshot is not None:
         storage.apply_snapshot(snapshot)
     storage.append(content.entries)
-    # What was applied is committed, whether or not the log was told so.
+    # What was applied is committed, whether or not the log says so.
     hard_state = content.state
     if hard_state.commit < applied:
         hard_state = hard_state._replace(commit=applied)
@@ -200,7 +200,7 @@ def _force(
 def _open_log(
     config: MemberConfig, seams: Seams, wal_directory: str
 ) -> tuple[Snapshot | None, Log, LogContent]:
-    """Take up the log from the newest snapshot that counts."""
+    """Open the log at the newest snapshot that counts."""
     valid = valid_snapshots(seams.files, wal_directory)
     known = {(each.index, each.term) for each in valid}
     snapshot, broken = load_newest(seams.files, f"{config.directory}/snap", known)
@@ -228,7 +228,7 @@ def _never_installed(
 ) -> SnapshotRecord | None:
     """Return the one of these snapshots that is ahead of the backend.
 
-    An own one never is: it is written of what the backend holds.
+    One that this member made never is: it describes what the backend holds.
     """
     if not without_file:
         return None
@@ -300,12 +300,12 @@ def _raft_config(
         async_storage_writes=True,
         message_size_max=config.message_bytes_max,
         inflight_messages_max=config.inflight_messages_max,
-        # What others forward comes on top of the own proposals, which wait before.
+        # Proposals that others forward come on top of this member's, which wait beyond half of it.
         uncommitted_size_max=2 * config.uncommitted_bytes_max,
         inflight_bytes_max=config.inflight_bytes_max,
         check_quorum=True,
         pre_vote=config.pre_vote,
-        # Applied here means that it is durable that the change is committed.
+        # A change is applied here only once it is durable that it is committed.
         tell_changes_when_applied=True,
     )
 

@@ -1,14 +1,14 @@
 """Entries' data: `InternalRaftRequest` by concatenation, and read back.
 
-A request's bytes go into the entry as they came; only a header is added. It has an id, which is
-how the proposer finds who waits for the result, and the identity of the caller, which is left out
-for nobody. Fields are in the order of their numbers, so the header comes behind requests of a
-number below 100 and before the others.
+A request's bytes go into the entry as they came; only a header is added. It has an id, by which the
+proposer finds the waiter for the result, and the identity of the caller, which is left out for
+nobody. Fields are in the order of their numbers, so the header comes after requests with a number
+below 100 and before the others.
 
-Ids look as etcd's: 16 bits of the member, then a number that grows by one. Where it begins is drawn
-at every start, and not taken from the time of day: a clock that was set back would make the ids
-of an earlier life again. All ids of a member take as many bytes, so the end of an entry is its id,
-where the header comes last and holds nothing else.
+Ids look like etcd's: 16 bits of the member, then a number that grows by one. Where it begins is
+drawn at every start, and not taken from the time of day: with a clock that was set back the ids of
+an earlier run would come again. All ids of a member are equally long, so an entry ends with its id
+if the header comes last and holds nothing else.
 """
 
 from typing import Final
@@ -57,7 +57,7 @@ START_MAX: Final = 1 << 40
 """Ids begin at a drawn number below this."""
 
 _LEAST_WITHOUT_PREFIX: Final = 1 << 42
-"""From here on to the end of the suffix, ids take as many bytes as each other."""
+"""From here on to the end of the suffix, all ids are equally long."""
 
 
 class RequestIds:
@@ -74,7 +74,7 @@ class RequestIds:
         """How many bytes each id takes."""
 
     def next_id(self) -> int:
-        """Return an id that nobody has."""
+        """Return an id that is not in use."""
         number = self._last + 1
         if not number & _LOW:
             number = self._prefix | (number & _SUFFIX or self._least)
@@ -151,15 +151,15 @@ def decode(data: bytes) -> tuple[int, int, bytes, Caller]:
 
 
 def encoded_id(number: int) -> bytes:
-    """Return an id as `RequestIds.encode` has it."""
+    """Return an id as `RequestIds.encode` encodes it."""
     return varint(number)
 
 
 def put_of_nobody(data: bytes) -> bytes | None:
-    """Return the request of an entry that is a put and behind it a header with nothing but an id.
+    """Return the request of an entry that is a put and then a header with nothing but an id.
 
-    What a follower applies most, read without a loop over fields. None for any other entry, which
-    may be such a put all the same, written in another way.
+    A follower applies mostly these, so they are read without a loop over fields. None for any other
+    entry, even if it is such a put, encoded in another way.
     """
     if data[0] != _PUT_TAG:
         return None
@@ -168,7 +168,7 @@ def put_of_nobody(data: bytes) -> bytes | None:
         if length >= 0x80:
             length, start = read_varint(data, 1)
         end = start + length
-        # Its tag, a length of one byte, the tag of the id, and the id up to the end.
+        # The header's tag, its length of one byte, the tag of the id, and the id up to the end.
         first, last = end + 4, len(data) - 1
         if (
             first <= last
@@ -184,7 +184,7 @@ def put_of_nobody(data: bytes) -> bytes | None:
 
 
 def _is_varint(data: bytes, first: int, last: int) -> bool:
-    """Tell whether these bytes are one number above 0, as protobuf writes it."""
+    """Return whether these bytes are one number above 0, as protobuf writes it."""
     end = data[last]
     if not 0 < end < 0x80 or last - first > 9 or (last - first == 9 and end > 1):
         return False
@@ -195,7 +195,7 @@ def _is_varint(data: bytes, first: int, last: int) -> bool:
 
 
 def _read_header(header: bytes, before: Caller) -> tuple[int, Caller]:
-    """Return id and caller of a header; what it does not say of the caller was said before."""
+    """Return id and caller of a header; what it lacks of the caller is as `before`."""
     offset, size = 0, len(header)
     number, user, revision = 0, before.user, before.revision
     while offset < size:

@@ -1,7 +1,7 @@
 """Work that goes on in later turns: a generator that yields where the turn may end.
 
-Whoever makes a result returns it, or a generator whose value it is. Short work never pays for
-slices; for long work, where it is suspended may not change the result.
+What makes a result returns it, or a generator that returns it. Short work never pays for slices;
+where long work is suspended may not change its result.
 """
 
 from collections.abc import Generator

@@ -1,12 +1,12 @@
-"""Own snapshots: taken so that the log can be cut, sent to a peer that is too far behind.
+"""The member's own snapshots: taken so that the log can be cut, sent to peers far behind.
 
 What the backend holds durably is the snapshot; the `.snap` file only says up to which entry, and
-who the members are. So everything here follows a finished flush: it knows exactly the index and
-the members that the batch was sealed at. A `.snap` file is written after so many entries, and
-then the log's segments before it are given up. The entries in memory are dropped as soon as
-the backend has them, but for those that followers may still catch up with; while a snapshot is on
-its way to a peer, who will need what comes after it, only those that are too much to hold.
-`kvorum.member.installing` is about those that are received.
+who the members are. So everything here follows a finished flush, which knows exactly the index and
+the members at which the batch was sealed. A `.snap` file is written after so many entries, and then
+the log's segments before it are given up. Entries in memory are dropped as soon as the backend has
+them, except those that followers may still need to catch up; while a snapshot is on its way to a
+peer, which will need what comes after it, only those that are too many to hold.
+`kvorum.member.installing` handles received snapshots.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
-"""The entries in memory are not dropped one by one, unless only so few are kept at all."""
+"""Entries in memory are dropped at least so many at a time, unless fewer are kept at all."""
 
 
 @dataclass(slots=True, frozen=True)
 class SealedAt:
-    """What a batch of the backend amounts to."""
+    """Where in the log a batch of the backend was sealed, and the members as of there."""
 
     index: int
     term: int
@@ -43,7 +43,7 @@ class SealedAt:
 
 
 class Snapshots:
-    """What is known of snapshots: the newest own one, and those on their way."""
+    """What is known of snapshots: the newest that was written, and those on their way."""
 
     __slots__ = (
         "_images",
@@ -62,12 +62,12 @@ class Snapshots:
         self.index = index  # of the newest `.snap` whose record is durable
         self.writing = False
         self.is_wanted = False  # whatever the number of entries
-        # Of the batch on its way; None if that is of no interest any more.
+        # Of the batch on its way; None if nothing is to follow it.
         self.sealed: SealedAt | None = None
-        # Messages of raft that wait for an image, and the index it must have.
+        # Messages of raft that wait for an image, and the index it has to reach.
         self.sending: list[tuple[Message, int]] = []
         self.building = False
-        # Whether the helper was told that an image will be asked for.
+        # Whether the helper was started because an image will be asked for.
         self.is_expected = False
         # How many transfers still read each image.
         self.transfers: dict[str, int] = {}
@@ -81,14 +81,14 @@ class Snapshots:
 
 
 def sealed_at(member: Member) -> SealedAt:
-    """Return what the batch amounts to that is sealed now, and whether a `.snap` follows it."""
+    """Describe the batch that is sealed now; with `data` if a `.snap` file follows it."""
     snapshots = member.snapshots
     index, term = member.backend.applied_index, member.backend.applied_term
     due = index - snapshots.index > member.config.snapshot_entries or snapshots.is_wanted
     data = None
     if due and member.conf_state.voters and not snapshots.writing and index > snapshots.index:
         snapshots.is_wanted = False
-        # When the batch is durable, the members may be others.
+        # By the time the batch is durable, the members may have changed.
         data = snapshot_data(member.cluster)
     return SealedAt(index, term, member.conf_state, data)
 
@@ -118,9 +118,9 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
         if index - first < min(COMPACTED_ENTRIES_MIN, config.catch_up_entries):
             index = 0
     if storage.memory_bytes > bytes_max:
-        # Some more than that, so that it is not for every few entries.
+        # A few more than needed, so that this is not repeated every few entries.
         index = max(index, storage.index_within(bytes_max - bytes_max // 8))
-    # Raft looks through what it does not know to be applied.
+    # Raft still reads entries that it does not know to be applied.
     index = min(index, sealed.index, member.node.raft.log.applied)
     if index < first:
         return
@@ -133,7 +133,7 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
 
 
 def _expect_image(member: Member, index: int) -> None:
-    """Have the helper started if a peer lacks what was dropped: it will ask for an image."""
+    """Have the helper started if a peer lacks dropped entries: it will need an image."""
     progress = member.node.raft.tracker.progress
     if any(each.match < index for peer, each in progress.items() if peer != member.id):
         member.snapshots.is_expected = True
@@ -174,7 +174,7 @@ def send(member: Member, message: Message) -> None:
 
 
 def build_image(member: Member) -> None:
-    """Begin an image if one is asked for and the backend has durably what it must hold.
+    """Begin an image if one is asked for and what it must hold is durable in the backend.
 
     It must hold what is applied by now, because a peer refuses a snapshot of a configuration
     that it is not in.
@@ -206,7 +206,7 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
     snapshots.building = False
     snapshots.transfers[path] = len(messages)
     conf_state = decode_conf_state(facts.conf_state)
-    # The members may be others by now.
+    # The members may have changed by now.
     data = stored_snapshot_data(facts.membership)
     snapshot = Snapshot(facts.index, facts.term, conf_state, data)
     for message in messages:
@@ -223,7 +223,7 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
         f"made an image of {facts.length} bytes at index {facts.index} for "
         + ", ".join(f"{message.to:x}" for message in messages)
     )
-    # Whoever asked while this one was made may be the one the quorum lacks: no flush would follow.
+    # A peer that asked meanwhile may be the one the quorum lacks: then no flush would follow.
     build_image(member)
 
 

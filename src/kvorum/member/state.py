@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
 
 Progress = Callable[[str, int], None]
-"""Told what is being done and how much of it: a line of a log now and then."""
+"""Called now and then with what was done and how much of it, for a line of a log."""
 
 
 @dataclass(slots=True)
@@ -97,9 +97,9 @@ def read_again(
     member_id: int,
     noted: Noted | None,
 ) -> Generator[None, None, State]:
-    """Read everything from the backend that took another's place, in slices.
+    """Read everything, in slices, from the backend that replaced another.
 
-    Rows are not read again if it is noted what they hold.
+    With `noted`, which says what the rows hold, they are not read again.
     """
     lessor = _lessor(config, backend)
     yield from lessor.restore_slices()

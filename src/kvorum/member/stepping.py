@@ -1,8 +1,8 @@
-"""Driving procedures: each is resumed with its answer, and what it waits for next is arranged.
+"""Driving procedures: each is resumed with its answer, and its next wait is set up.
 
 Keys are waited for with a watch of the hub's, under a call number below 0 that no edge has. Its
-first response says that it was created; any other means that something happened, or that it
-cannot be told any more, and the procedure looks for itself.
+first response says that it was created; any other means that something happened, or that the watch
+cannot tell any more, and the procedure checks for itself.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _step(member: Member, procedure: Procedure, answer: object) -> None:
     except StatusError as error:
         result = error.status
     except Exception as error:
-        # What nobody waits for is the member's own, and so are jobs that failed.
+        # Errors of the member's own procedures stop it, and so do those of failed jobs.
         if procedure.call is None or isinstance(answer, Exception):
             raise
         who = procedure.caller.describe(procedure.call)

@@ -1,4 +1,4 @@
-"""Which terms a member believes: one that has no successor would end all elections, for ever."""
+"""Which terms a member believes: one without a successor would end all elections for ever."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TERM_LEAP_MAX: Final = 1 << 32
 
 
 def is_believed(member: Member, message: Message) -> bool:
-    """Tell whether a message's term may be one of this cluster's; one that may not is told of.
+    """Return whether a message's term may be one of this cluster's; if not, log it.
 
-    A member without a term of its own takes whatever it finds.
+    A member that has no term yet believes any up to TERM_MAX.
     """
     term, own = message.term, member.node.raft.term
     if term <= TERM_MAX and (term - own <= TERM_LEAP_MAX or not own):

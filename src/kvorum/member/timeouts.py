@@ -1,4 +1,4 @@
-"""What a client is told whose request took too long, and when."""
+"""When a request has taken too long, and what its client is told."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def expire(member: Member, now: float) -> None:
     """Fail the proposals and reads whose time is over; a duty."""
     oldest = now - member.config.request_seconds_max
     for batch, waiting in member.proposals.expire(oldest):
-        # What raft never took did not happen; of the rest nobody knows.
+        # What raft never took did not happen; the outcome of the rest is unknown.
         status = (
             _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
         )

@@ -63,7 +63,7 @@ OPERATION_BYTES = BYTES_PER_SLICE // KEYS_PER_SLICE
 """What an operation counts as, besides its bytes."""
 
 _PLAIN_COMPARES_MAX: Final = 8
-"""More may have to read more bytes than a slice has."""
+"""With more compares, more bytes may have to be read than a slice has."""
 
 
 class Path:
@@ -89,7 +89,7 @@ def put(member: Member, request: Put, wanted: bool) -> Sliced:
 
 
 def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
-    """Put a key in a transaction of its own; return the revision and what was asked for before."""
+    """Put a key in a transaction of its own; return the revision and, if wanted, what was there."""
     store = member.store
     check_put(store, member.lessor, request)
     key = request.key
@@ -154,7 +154,7 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
 
 
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
-    """Run what most transactions amount to, without making a transaction of it."""
+    """Run a single put, which most transactions amount to, without a store's transaction."""
     revision, previous = _put_alone(member, request)
     return member.header.field(revision) + txn_body_of_one_put(succeeded, revision, previous)
 
@@ -206,7 +206,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
 
 
 def _is_plain(request: Txn) -> bool:
-    """Tell whether there is little to look at and nothing nested; many operations may run."""
+    """Return whether there is little to compare and nothing nested; many operations may run."""
     if len(request.compares) > _PLAIN_COMPARES_MAX:
         return False
     for compare in request.compares:
@@ -286,14 +286,14 @@ def _key_holds(store: Store, compare: Compare) -> bool:
     if target == api.MOD:
         return _fulfils(result, revision >> 32, operand)
     if target in (api.VERSION, api.CREATE):
-        # The index knows them: no row is read, and none is taken apart.
+        # The index knows them: no row is read or decoded.
         create, _, version = store.facts_of(key, revision)
         return _fulfils(result, version if target == api.VERSION else create, operand)
     return _compared(result, target, store.row(revision), operand)
 
 
 def _compared(result: int, target: int, kv: bytes | None, operand: int | bytes) -> bool:
-    """Compare a stored key-value, or the absence of one, with what was given."""
+    """Compare a stored key-value, or the absence of one, with the operand."""
     stored: Any
     if target == api.VALUE:
         if kv is None:
@@ -436,7 +436,7 @@ def _needs_previous(request: Put) -> bool:
 
 
 def _kept(previous: bytes, request: Put) -> tuple[bytes, int]:
-    """Return value and lease of a put over what was there before."""
+    """Return the value and lease of a put over an existing key-value."""
     return (
         value_of(previous) if request.ignore_value else request.value,
         lease_of(previous) if request.ignore_lease else request.lease,

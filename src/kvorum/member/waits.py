@@ -31,7 +31,7 @@ class Propose(NamedTuple):
 class ProposeChange(NamedTuple):
     """A change of the membership; resumed with None once it is applied, or with a Status.
 
-    Its id is filled in. Only the client's patience limits it.
+    Its id is filled in. It waits as long as the client does.
     """
 
     change: ConfChange
@@ -51,8 +51,8 @@ class LeadConfirmed(NamedTuple):
 class Read(NamedTuple):
     """What local state holds; resumed with the result, or a Status. As `Member.read`.
 
-    A snapshot may take the place of the state at any wait, so a procedure keeps nothing of it, and
-    least of all work in slices: the member drives that, and begins it anew on the state to come.
+    A snapshot may replace the state at any wait, so a procedure keeps nothing of it, least of all
+    work in slices: the member drives that, and begins it anew on the next state.
     """
 
     execute: "Execute"
@@ -62,7 +62,7 @@ class Read(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class AppliedTo:
-    """That this member has applied an entry, at most up to a moment; resumed with None."""
+    """That this member has applied an entry, or a moment has come; resumed with None."""
 
     index: int
     moment: float = inf
@@ -79,7 +79,7 @@ class FlushedTo:
 
 
 class Signal(Enum):
-    """What happens to a member now and then, and is waited for."""
+    """Events of the member as a whole that procedures wait for."""
 
     LEADER = "another leads, or nobody"
     COMPACTED = "no compaction is left to be done"
@@ -90,10 +90,10 @@ class Signal(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Signalled:
-    """That something happens, at most up to a moment; resumed with None.
+    """That something happens, or a moment has come; resumed with None.
 
-    Whoever waits looks how things are then: others are resumed by the same signal, and an installed
-    snapshot, with which everything may be different, gives all of them.
+    The procedure then checks how things are: others are resumed by the same signal, and an
+    installed snapshot, after which everything may be different, gives all signals.
     """
 
     signal: Signal
@@ -142,13 +142,13 @@ class Send(NamedTuple):
 
 
 class LeaderKnown(NamedTuple):
-    """That a leader is known, at most up to a moment; resumed with its id, 0 if none was."""
+    """That a leader is known, or a moment has come; resumed with its id, or None."""
 
     moment: float
 
 
 class Ask(NamedTuple):
-    """A question to a peer that is no raft message, such as its hash of the keys.
+    """A question to a peer outside of raft, such as for its hash of the keys.
 
     Resumed with the body of the answer, with a Status if the peer refused for a reason that is
     understood, or with None if there was no such answer (`kvorum.member.questions.meaning`).
