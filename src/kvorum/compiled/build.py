@@ -1,4 +1,4 @@
-"""Builds the compiled core: mypyc writes C, which Python's own C compiler compiles.
+"""Builds the compiled core: mypyc writes C, the compiler that built Python compiles it.
 
 Run it as `python -m kvorum.compiled.build`. It needs mypy and a C compiler, and does nothing if
 the extension for these sources is there.

@@ -6,7 +6,7 @@ each after its length; standard error is the server's. It ends when its input do
 outlives the server.
 
 The loop never waits for a pipe. A job is sent when the one before has ended, as much of it at a
-time as the pipe takes; later jobs are not even pickled before.
+time as the pipe takes; until then, later jobs are not even pickled.
 
 Nothing is imported from the working directory, where anybody may have left a module: the helper
 imports from where the server did.

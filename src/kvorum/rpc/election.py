@@ -1,7 +1,7 @@
 """The Election service: the client at the head of the queue under a name is the leader.
 
-A leader's key and the revision of its creation are its proof: it may proclaim values and resign
-only while that key still exists.
+A leader's key and the revision of its creation are its proof: what it proclaims counts only while
+that key still exists.
 """
 
 from kvorum.api import errors

@@ -33,7 +33,7 @@ from kvorum.rpc.streams import Answers
 from kvorum.rpc.table import NUMBERS, RPCS, Handlers, Learner
 
 REQUESTS_PER_LOOK: Final = 64
-"""How many plain requests are served between two looks at the clock."""
+"""How many plain requests are served between two reads of the clock."""
 
 READS_WAITING_MAX: Final = 10_000
 TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024

@@ -60,7 +60,7 @@ class Permission(Enum):
     ALARMS = "admin to change"
     """An identity to list alarms, the role `root` to raise and to clear them."""
     ADMIN_OR_OWN = "admin or own"
-    """The role `root`; users need none to ask about themselves or their own roles."""
+    """The role `root`, except for users who ask about themselves or their own roles."""
     ADMIN = "admin"
     """The role `root`."""
 

@@ -11,7 +11,7 @@ from kvorum.rpc.interface import Output as CallOutput
 
 
 class ServerEdge(CallOutput, HttpOutput, Connections, Protocol):
-    """The part of `kvorum.edge.interface.Edge` that a server uses; the loop polls the rest."""
+    """The part of `kvorum.edge.interface.Edge` that a server uses; it never polls."""
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """As `Edge.has_room`."""

@@ -350,7 +350,7 @@ class Server:
                 member.tick(now)
 
     def _leave(self, now: float) -> None:
-        """End soon, because this member was removed; one that never served is refused its start."""
+        """End soon, because this member was removed; raises StartRefused if it never served."""
         reason = (
             f"the member has been permanently removed from the cluster: {self.member.id:x} is no "
             "part of it any more, and its data directory is of no use to another member"

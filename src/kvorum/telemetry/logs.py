@@ -64,7 +64,7 @@ def as_json(line: Line) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text without characters that a terminal would obey; JSON stays JSON."""
+    """Return a text with the characters escaped that a terminal would obey; JSON stays JSON."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
