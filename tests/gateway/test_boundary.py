@@ -1,4 +1,4 @@
-"""An endpoint that raises what nobody foresaw ends one request; what touches data goes on."""
+"""An unforeseen error of an endpoint ends one request; an error over data is passed on."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""The plain HTTP endpoints, compared with a real etcd's answer by answer where it has them."""
+"""The plain HTTP endpoints, compared answer by answer with a real etcd where it has them."""
 
 import gzip
 import http.client
@@ -239,7 +239,7 @@ def test_profiling_only_when_asked_for(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_unix_sockets(tmp_path: Path) -> None:
-    # As etcd: host and path together are the name of the file.
+    # As with etcd, host and path together are the name of the file.
     path = tmp_path / "client.sock"
     url = f"unix://{path}"
     flags = (f"--listen-client-urls={url}", "--advertise-client-urls=http://127.0.0.1:1")

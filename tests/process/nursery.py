@@ -1,7 +1,7 @@
 """Starts servers quickly: a process that has imported everything and forks one server per start.
 
 Each server is a process of its own with its own descriptors and threads, as `kvorum` makes it;
-only the second of imports is shared. Its log goes to a named pipe that the test reads.
+only the imports, which take a second, are shared. Its log goes to a named pipe that the test reads.
 """
 
 import json
@@ -125,7 +125,7 @@ def main() -> None:
                 log = os.open(pipe, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
                 os.dup2(log, 2)
                 os.close(log)
-                # As a service manager starts it: nothing to read, and no descriptor below 3 free.
+                # As a service manager starts it: empty input, and descriptors 0 to 2 in use.
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(2, 1)
                 os._exit(run(arguments))

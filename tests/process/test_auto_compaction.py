@@ -1,4 +1,4 @@
-"""Auto compaction: when it proposes what, over hours in no time; and once for real."""
+"""Auto compaction: when it proposes what, over simulated hours; and once for real."""
 
 from itertools import pairwise
 from pathlib import Path

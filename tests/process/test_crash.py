@@ -16,7 +16,7 @@ from tests.process.nursery import nursery
 
 ROUNDS = 50
 IN_FLIGHT = 12
-# Snapshots, cuts and commits happen often, so that the kill meets them.
+# Snapshots, new segments and commits happen often, so that a kill may hit one.
 FLAGS = ("--snapshot-count=40", "--backend-batch-interval=3ms", "--max-wals=2")
 
 Event = tuple[int, bytes]
@@ -58,7 +58,7 @@ def write_until(client: Client, name: str, acknowledged: int) -> dict[bytes, int
             number += 1
         key, call = waiting.pop(0)
         done[key] = call.result().header.revision
-    # What is still in flight may or may not happen.
+    # Puts that are still in flight may or may not be applied.
     return done
 
 
@@ -97,7 +97,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
 def test_a_clean_end_flushes_and_tells_watchers(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with nursery(tmp_path) as servers:
-        # Commits are so rare that only the end brings one.
+        # Commits are so rare that only the clean end makes one.
         server = servers.start(data, "--backend-batch-interval=1h")
         server.wait_ready()
         with connected(server.address) as client:

@@ -1,4 +1,4 @@
-"""Finding one's place in a cluster, asked of members that answer as a test wants."""
+"""How a member enters a cluster whose members answer as a test wants."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ OWN_URL = "http://127.0.0.1:1"
 
 
 class Answering(ThreadingHTTPServer):
-    """A member that knows another one, added and not started."""
+    """A member that knows another one, which was added and has not started."""
 
     daemon_threads = True
 
@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_details: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager

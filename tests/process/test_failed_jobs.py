@@ -1,8 +1,8 @@
-"""After a failed job of the log nothing after it is run, in whatever thread, here and in the sim.
+"""No job of the log runs after a failed one, on any thread, in a process and in the simulator.
 
 The simulator replaces the runner of jobs, so its findings about failing disks are valid only as
 long as both do the same. Each example is a row of jobs for the log, given to a real runner with
-real threads that fail, and to a machine of the simulator.
+real threads, and to a machine of the simulator.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Planned(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Leaves a file, or fails."""
+    """A job that leaves a file, or fails."""
 
     path: str
     fails: bool
@@ -95,7 +95,7 @@ def traces(files: Files, directory: str, plan: Sequence[Planned]) -> list[int]:
 
 
 def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch) -> list[int]:
-    """Run jobs as the server does, until one fails that may not."""
+    """Run jobs as a process does, until one fails whose failure is not tolerated."""
     patch.setenv("KVORUM_EDGE", edge_name)
     with TemporaryDirectory() as directory:
         files = RealFiles()
@@ -110,7 +110,7 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
         async def drive() -> None:
             loop.add_reader(edge.fileno(), woken.set)
             left = len(jobs)
-            # All that need no other thread at once, as a turn gives them.
+            # Jobs up to one that the loop itself runs are submitted together, as a turn does.
             batch: list[Job] = []
             for job, planned in zip(jobs, plan, strict=True):
                 batch.append(job)

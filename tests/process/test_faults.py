@@ -121,7 +121,7 @@ def test_a_slow_disk_and_slow_requests_are_warned_of(
         client.put(b"key", b"value")
     messages = [json.loads(line)["msg"] for line in server.lines]
     assert "slow fdatasync" in messages
-    # What came while the loop waited for the first sync is written beside it.
+    # Puts that came during the first sync are written off the loop, which can then warn of them.
     assert "slow request is still in flight" in messages
 
 
@@ -249,7 +249,7 @@ def test_what_a_start_removes_counts_as_room(
 
 
 def test_a_server_that_was_killed_on_a_small_disk_starts_again(tmp_path: Path) -> None:
-    """There is room for two segments and not for three; the second is the one made in advance."""
+    """There is room for two segments, not for three; the second is the one made in advance."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(

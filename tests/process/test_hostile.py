@@ -1,9 +1,8 @@
-"""Whatever comes in over HTTP, at every kind of listener: it is answered or closed, and no more.
+"""Hostile HTTP requests at every kind of listener: each is answered or closed, and no more.
 
 Real servers, one on the usual edge and one on the pure one, are sent requests made of pieces that
-have hurt parsers. None of them may end the server, and none may raise what nobody foresaw, which
-the log would tell.
-`make properties` tries others; KVORUM_EXAMPLES says how many.
+have broken parsers. None may end the server, and none may raise an unforeseen error, which would be
+in the log. `make properties` tries others; KVORUM_EXAMPLES says how many.
 """
 
 import os
@@ -37,7 +36,7 @@ LISTENERS = ("clients", "metrics", "members")
 
 
 class Place(NamedTuple):
-    """A server, where it listens, and what members say of themselves to be heard."""
+    """A server, its addresses, and the headers by which members identify themselves."""
 
     server: Kvorum
     addresses: dict[str, tuple[str, int]]
@@ -45,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A request, and whether it says what members say."""
+    """A request, and whether it has the headers of a member."""
 
     method: str
     target: str
@@ -83,7 +82,7 @@ def place(
 
 
 def exchange(address: tuple[str, int], data: bytes) -> bytes:
-    """Send bytes, and nothing more; return the head of what comes back, empty if nothing does."""
+    """Send these bytes and nothing more; return the head of the answer, empty if there is none."""
     with socket.create_connection(address, timeout=WAIT_SECONDS) as connection:
         received = b""
         with suppress(ConnectionError):
@@ -190,7 +189,7 @@ def call(server: Kvorum, name: str, request: Any, response: Any) -> Any:
 
 
 def check_serves(server: Kvorum, url: str) -> None:
-    """It lists a member at that address, and takes a put."""
+    """Check that a server lists a member at this address, and takes a put."""
     listed = call(server, "Cluster/MemberList", pb.MemberListRequest(), pb.MemberListResponse)
     assert [url] in [list(each.peerURLs) for each in listed.members]
     for number in range(3):

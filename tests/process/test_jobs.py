@@ -1,4 +1,4 @@
-"""Jobs: in order at each place, whoever runs them; failures and a helper that dies are told."""
+"""Jobs: in order at each place, whatever runs them; failures and a dead helper are reported."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ RECORD = 8
 
 
 class Look(NamedTuple):
-    """Reads the log's file: what is there when its turn has come."""
+    """Reads how many records are in the log's file when it is run."""
 
     path: str
 
@@ -43,7 +43,7 @@ class Look(NamedTuple):
 def run_jobs(
     edge_name: str, path: Path, shape: list[tuple[bool, bool]], patch: pytest.MonkeyPatch
 ) -> None:
-    """Give jobs to a runner, some at once, and check each one's moment."""
+    """Give jobs to a runner, some at once, and check when each is run."""
     patch.setenv("KVORUM_EDGE", edge_name)
     edge = open_edge([])
     files = RealFiles()
@@ -170,7 +170,7 @@ def test_a_helper_that_dies_is_replaced() -> None:
         token, (_, error) = await outcomes.get()
         assert token == "dying"
         assert isinstance(error, JobLostError)
-        # What it was not given is not lost with it.
+        # Work that it had not been given is not lost with it.
         token, (result, error) = await outcomes.get()
         assert (token, error) == ("behind", None)
         assert isinstance(result, tuple)
@@ -187,7 +187,7 @@ def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Pa
         helper.run("busy", Compute("wait", given=str(fifo).encode()))
         for number in range(3):
             helper.run(number, Compute("work", given=bytes(8 << 20)))
-        # Only now the first one may end: whoever waited for it before would wait for ever.
+        # Only now the first job can end: if `run` had waited for it, it would have hung.
         await asyncio.to_thread(fifo.write_bytes, b"go on")
         assert await outcomes.get() == ("busy", (b"go on", None))
         for number in range(3):

@@ -1,7 +1,7 @@
 """Many connections, watchers, leases and keys at once, on one server that runs for all of it.
 
-The load comes from h2load, which holds thousands of streams open for little; a real client looks
-at what the server makes of it.
+The load comes from h2load, which holds thousands of streams open cheaply; a real client checks how
+the server copes.
 """
 
 import re
@@ -123,7 +123,7 @@ def test_a_hundred_thousand_watchers(server: Kvorum, channel: Any, tmp_path: Pat
         stream = watch(iter([creates[0].SerializeToString()]), timeout=200)
         assert next(stream).created
         while metric(server, "etcd_debugging_mvcc_watcher_total") <= STREAMS * WATCHERS_PER_STREAM:
-            # Each put goes through the server, so that this loop waits for it.
+            # Each put passes through the server, so this loop waits for it.
             put(channel, b"not watched", b"")
         revision = put(channel, b"watched/0", b"seen").header.revision
         event = next(stream)
@@ -145,7 +145,7 @@ def test_fifty_thousand_leases(server: Kvorum, channel: Any, tmp_path: Path) -> 
 
 
 def test_a_value_of_a_mebibyte_and_a_half(channel: Any) -> None:
-    # What goes into the log may have 1.5 MiB, and a key and a header belong to it.
+    # An entry of the log may have 1.5 MiB, including the key and a header.
     largest = bytes(1_572_864 - 64)
     put(channel, b"large", largest)
     ask = channel.unary_unary("/etcdserverpb.KV/Range", None, RangeResponse.FromString)
@@ -173,5 +173,5 @@ def test_a_long_range_is_streamed_without_being_held(server: Kvorum, channel: An
         seen += len(RangeStreamResponse.FromString(chunk).range_response.kvs)
         most = max(most, anonymous_bytes(server))
     assert seen == KEYS
-    # The range is 50 MiB; what waits for the client is a few pieces of it.
+    # The range is 50 MiB; only a few pieces of it wait for the client.
     assert most - before < KEYS * len(VALUE) // 3, f"{before} -> {most}"

@@ -1,4 +1,4 @@
-"""Starting and being found: the ready line, systemd, versions, help, limits, restarts."""
+"""Starting: the ready line, systemd, versions, help, limits, restarts."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_version_and_help() -> None:
         [str(binary("etcd")), "--help"], capture_output=True, text=True, check=False
     )
     assert shown.returncode == theirs.returncode == 0
-    # Usage on stderr, flags on stdout, as etcd has it.
+    # Usage on stderr, flags on stdout, as etcd prints them.
     assert shown.stderr.startswith("Usage:") and theirs.stderr.startswith("Usage:")
     assert "--data-dir" in shown.stdout and "--data-dir" in theirs.stdout
 

@@ -1,4 +1,4 @@
-"""TLS as users meet it: the flags, etcdctl with certificates, and a real etcd beside it."""
+"""TLS as users see it: the flags, etcdctl with certificates, compared with a real etcd."""
 
 import json
 import re
@@ -50,7 +50,7 @@ REFUSED_SECONDS = 8
 
 
 def etcdctl(url: str, *arguments: str, seconds: int = 30) -> tuple[int, str]:
-    """Return etcdctl's exit status and everything it says."""
+    """Return etcdctl's exit status and its output."""
     done = subprocess.run(
         [
             str(binary("etcdctl")),
@@ -86,7 +86,7 @@ def security_flags(place: Place, *more: str) -> list[str]:
 
 @contextmanager
 def both(place: Place, tmp_path: Path, *more: str) -> Iterator[dict[str, str]]:
-    """Run this server and a real etcd with the same flags; gives their ports."""
+    """Run this server and a real etcd with the same flags; yields their ports."""
     flags = security_flags(place, *more)
     with (
         running_kvorum(tmp_path / "kvorum", *flags, scheme="https") as ours,
@@ -118,10 +118,10 @@ def test_etcdctl_with_certificates(place: Place, tmp_path: Path) -> None:
 
 
 def gist(output: str) -> str:
-    """Return what etcdctl says of a failure.
+    """Return what etcdctl says about a failure, without what may differ.
 
-    Which alert it was differs between versions of Go, and the error for a connection that the
-    server has closed depends on which side was faster.
+    The alert differs between versions of Go, and the error for a connection that the server has
+    closed depends on which side was faster.
     """
     for line in output.splitlines():
         if line.startswith("{"):
@@ -157,9 +157,9 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
         }
     for case in cases:
         status, text = said["kvorum", case]
-        # A real etcd closes with bytes unread, which may cost the client its last words.
+        # A real etcd closes with bytes unread, so the client may lose its last words.
         unheard = text.replace("remote error: tls: *", "connection closed")
-        # And where it stood then, newer clients may leave out.
+        # And newer clients may leave out where that happened.
         bare = re.sub(r'connection error: desc = ".*(connection closed)"', r"\1", unheard)
         assert said["etcd", case] in ((status, text), (status, unheard), (status, bare)), case
     assert said["kvorum", "well"] == (0, "")
@@ -308,12 +308,12 @@ def test_a_certificate_that_cannot_serve_again_is_replaced(tmp_path: Path) -> No
     assert self_signed(tmp_path, [], 2) and cert_file.read_bytes() == first
     key_file.write_text("broken")
     assert self_signed(tmp_path, ["x"], 2) and cert_file.read_bytes() != first
-    # One that has expired.
+    # A certificate that has expired.
     self_signed(tmp_path / "late", ["x"], 0)
     late = (tmp_path / "late" / "cert.pem").read_bytes()
     self_signed(tmp_path / "late", ["x"], 1)
     assert (tmp_path / "late" / "cert.pem").read_bytes() != late
-    # One of the curve that etcd uses.
+    # A key on the curve that etcd uses.
     slow = ec.generate_private_key(ec.SECP521R1()).private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -1,4 +1,4 @@
-"""Which members are let in by which certificates: as a real etcd lets them in."""
+"""Which certificates let a member in: the same as with a real etcd."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ from tests.ports import held_port
 
 
 class Place:
-    """An authority, a member's certificate, and those of others that want to come in."""
+    """An authority, a member's certificate, and those of others that dial it."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = authority = Authority(directory)
@@ -70,7 +70,7 @@ def peer_flags(port: int) -> tuple[str, list[str]]:
 
 
 def is_served(url: str, settings: DialSettings) -> bool:
-    """Return whether a member that dials so gets an answer."""
+    """Return whether a member that dials with these settings gets an answer."""
     dialing = Dialing(settings, WAIT_SECONDS)
     try:
         event = dialing.next(dialing.dialer.request(url, "GET", "/version", [], b""))
@@ -134,7 +134,7 @@ def test_certificates_that_members_make(tmp_path: Path) -> None:
         assert is_served(url, DialSettings(ca_file=str(made)))
 
 
-# What the flags become.
+# What the flags mean.
 
 
 def secured(given: dict[str, object]) -> Security:

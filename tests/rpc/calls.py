@@ -372,7 +372,7 @@ def alarm_sequences(draw: st.DrawFn) -> list[Call]:
 
 @st.composite
 def sequences(draw: st.DrawFn, calls: st.SearchStrategy[Call]) -> list[Call]:
-    """Make some leases and some history, and then anything."""
+    """Make some leases and some history, and then any calls."""
     found = draw(st.lists(grants, max_size=2))
     found += draw(st.lists(writes, min_size=2, max_size=6))
     return found + draw(st.lists(calls, min_size=5, max_size=20))

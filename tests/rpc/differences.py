@@ -136,7 +136,7 @@ def may_both_be_right(name: str, request: Any, ours: Answer, theirs: Answer) -> 
 
 
 def _checked_operations(request: TxnRequest) -> int:
-    """Count what may be refused by the state: leases, keys that must exist, revisions."""
+    """Count operations that the state may refuse: leases, keys that must exist, revisions."""
     count = 0
     for branch in (request.success, request.failure):
         for operation in branch:

@@ -127,7 +127,7 @@ class Harness:
     # Time and turns.
 
     def _clock(self) -> float:
-        """Tell the time: it stands still in a turn, unless looks at the clock are counted."""
+        """Return the time: it stands still in a turn, unless reads of the clock are counted."""
         self._looks += 1
         turns = self._looks // self.looks_max if self.looks_max else 0
         return self.now + turns * TURN_SECONDS
@@ -142,7 +142,7 @@ class Harness:
         events: Sequence[Event] = (),
         dialed: Sequence[DialEvent] = (),
     ) -> bool:
-        """Hand in what arrived, and take one turn with its jobs; tell whether there is more."""
+        """Hand in what arrived, take a turn with its jobs; return whether there is more to do."""
         server = self.server
         if server.phase is Phase.ENDED:
             return False

@@ -1,7 +1,7 @@
-"""Two servers that are asked the same: ours, and a real etcd.
+"""Two servers that get the same calls: ours, and a real etcd.
 
-They start empty and get the same calls, so their revisions agree. What must differ is masked:
-terms, sizes, raft's indexes, ids a server chooses, seconds that have passed.
+Both start empty, so their revisions agree. What must differ is masked: terms, sizes, raft's
+indexes, ids a server chooses, seconds that have passed.
 """
 
 from copy import deepcopy
@@ -101,7 +101,7 @@ def masked(name: str, message: Any) -> Any:
         found.alarms.sort(key=lambda alarm: (alarm.alarm, alarm.memberID))
     elif name == "Lease/LeaseTimeToLive":
         if found.TTL > 0:
-            # In ours no time passes unless told to; in etcd a second or two may have passed.
+            # In ours time passes only when a test lets it; in etcd a second or two may have passed.
             assert found.grantedTTL - 30 <= found.TTL <= found.grantedTTL
             found.TTL = found.grantedTTL
         found.keys[:] = sorted(found.keys)

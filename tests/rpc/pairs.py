@@ -14,7 +14,7 @@ SEQUENCES = int(os.environ.get("KVORUM_SEQUENCES", "100"))
 
 
 class Pairs:
-    """Lends a pair; whoever returns it has left both servers in the same, empty state."""
+    """Lends a pair; a test that does not fail leaves both servers in the same, empty state."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
         self._factory = factory

@@ -1,4 +1,4 @@
-"""Bytes that are no request: an error or an answer each, and the member goes on."""
+"""Bytes that are not a request: each gets an error or an answer, and the member goes on."""
 
 import random
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ STRINGS = 10_000
 BATCH = 500
 UNARY = [rpc.path for rpc in RPCS if not rpc.is_stream]
 STREAMS = [rpc.path for rpc in RPCS if rpc.is_stream]
-# They may wait for something that never comes, and their clients give up: for a lock, or
-# because raft ignores a change of the membership while another one is under way.
+# These may wait for ever, until their clients give up: for a lock, or because raft ignores a
+# change of the membership while another one is under way.
 WAITING = {
     "/v3lockpb.Lock/Lock",
     "/v3electionpb.Election/Campaign",
@@ -49,7 +49,7 @@ EXAMPLES: dict[str, list[bytes]] = {
 
 
 def strings(path: str) -> Iterator[bytes]:
-    """Make random strings, and messages that were damaged."""
+    """Make random strings, and damaged messages."""
     source = random.Random(path)
     examples = EXAMPLES.get(path, [b"\x0a\x01a\x12\x01b\x18\x05\x20\x01"])
     for number in range(STRINGS):

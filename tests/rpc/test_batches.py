@@ -1,4 +1,4 @@
-"""Batches of the edge that take longer than a turn has: cut anywhere, they are answered alike."""
+"""Batches of the edge that take longer than a turn: wherever they are cut, answers are the same."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def nested(depth: int, width: int) -> pb.TxnRequest:
 
 
 def batch() -> tuple[list[Request], list[Event]]:
-    """Return what changes nothing but when leases end, so that the order is no matter."""
+    """Return a batch that changes only deadlines of leases, so that its order is irrelevant."""
     ranges = [
         pb.RangeRequest(key=b"k", range_end=b"l", serializable=True, sort_order="DESCEND", limit=7),
         pb.RangeRequest(key=b"k", range_end=b"l", serializable=True, keys_only=True),
@@ -81,7 +81,7 @@ def batch() -> tuple[list[Request], list[Event]]:
 
 
 def served(looks_max: int) -> tuple[Harness, int]:
-    """Serve the batch with so many looks at the clock a turn; return how many turns it took."""
+    """Serve the batch with so many reads of the clock a turn; return how many turns it took."""
     harness = filled()
     harness.looks_max = looks_max
     requests, events = batch()
@@ -116,7 +116,7 @@ def test_where_a_batch_is_cut_changes_no_answer(at_once: Harness, looks_max: int
 
 
 def controls(harness: Harness, call: int) -> list[Any]:
-    """Return what answers a stream's requests: when events come between is no matter of order."""
+    """Return the answers to a stream's requests, without events: when those come is not fixed."""
     if not call % 2:
         return harness.edge.sent[call]
     found = [pb.WatchResponse.FromString(each) for each in harness.edge.sent[call]]
@@ -139,7 +139,7 @@ def test_reads_and_long_transactions_that_wait_take_room() -> None:
     calls, size = harness.services.room
     point = pb.RangeRequest(key=b"k01", serializable=True).SerializeToString()
     long = nested(1, 12).SerializeToString()
-    # Time enough to take them, and not to answer them.
+    # Enough time to take the requests, but not to answer them.
     harness.looks_max = 4
     reads = harness.begin_all("/etcdserverpb.KV/Range", [point] * 190)
     waiting = [call for call in reads if call not in harness.edge.replies]

@@ -1,4 +1,4 @@
-"""What nobody foresaw ends one call; what touches data stops the member, whoever asked for it."""
+"""An unforeseen error ends one call; one that touches data stops the member, in any call."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
 
 
 class SlipError(Exception):
-    """What a parser raises that nobody knew of."""
+    """An error that no caller of a parser expects."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def harness() -> Harness:
 
 
 def plant(harness: Harness, path: str, serve: Callable[[int, Caller, bytes], Any]) -> None:
-    """Let a unary call be served by something else."""
+    """Replace the function that serves a unary call."""
     harness.services._unary[NUMBERS[path]] = serve
 
 

@@ -1,4 +1,4 @@
-"""Whatever a call proposes, in each of its steps and after it was given up, is its caller's."""
+"""Everything that a call proposes, in any step or after it was given up, carries its caller."""
 
 from collections.abc import Callable
 from math import inf
@@ -34,7 +34,7 @@ def put_op(key: bytes, value: bytes = b"") -> pb.RequestOp:
 
 
 def give_up(harness: Harness, path: str, request: LockRequest | CampaignRequest) -> None:
-    """Wait in a queue, and go before it is one's turn."""
+    """Wait in a queue, and leave before the call's turn comes."""
     call = harness.begin(path, request)
     harness.settle()
     assert call not in harness.edge.replies

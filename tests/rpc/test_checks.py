@@ -22,7 +22,7 @@ from kvorum.rpc import checks
 from tests.rpc.oracle import Oracle
 
 OPERATIONS_MAX = 128
-# What etcd says of a request that passed the checks, by the state it finds.
+# Errors that depend on the state: etcd gives them to requests that passed the checks.
 BY_STATE = {
     errors.KEY_NOT_FOUND,
     errors.LEASE_NOT_FOUND,
@@ -64,7 +64,7 @@ def transactions(of: st.SearchStrategy[RequestOp], few: int) -> st.SearchStrateg
     return st.builds(TxnRequest, compare=compares, success=branch, failure=branch)
 
 
-# Changes only, of good keys: so that collisions are met, not masked by emptier mistakes.
+# Only changes, of valid keys, so that collisions are found, and not hidden by simpler mistakes.
 changes = st.one_of(
     st.builds(RequestOp, request_put=st.builds(PutRequest, key=some_keys)),
     st.builds(
@@ -94,7 +94,7 @@ def nested(of: st.SearchStrategy[RequestOp]) -> st.SearchStrategy[TxnRequest]:
 
 @st.composite
 def changing_branches(draw: st.DrawFn, depth: int) -> list[RequestOp]:
-    """Make a few changes, about every second one in a transaction of its own."""
+    """Make a few changes, about half of them in transactions of their own."""
     branch = []
     for _ in range(draw(st.integers(0, 3))):
         if depth and draw(st.booleans()):
@@ -198,7 +198,7 @@ def test_streamed_ranges(streamed: requests.Range, status: Status | None) -> Non
 
 
 class Naive:
-    """Collisions as the rule says them, over explicit sets of keys."""
+    """Finds collisions by the rule's own words, with explicit sets of keys."""
 
     UNIVERSE = (b"a", b"a\0", b"b", b"b\0", b"c", b"d")
 

@@ -1,4 +1,4 @@
-"""Contenders for a lock and a leadership, the same story told to our program and to etcd."""
+"""Contenders for a lock and a leadership: the same calls to our program and to etcd."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Oracle]]:
 
 
 class Story:
-    """Calls to one server, and what was seen of them."""
+    """Calls to one server, and their answers."""
 
     def __init__(self, server: Oracle) -> None:
         self._server = server
@@ -98,7 +98,7 @@ def locks(story: Story) -> None:
     story.await_queue(b"l", b"1", b"2", b"3", b"4")
     second.cancel()
     story.await_queue(b"l", b"1", b"3", b"4")
-    # The lease of one that waits ends: it notices when its turn comes.
+    # The lease of a waiting call ends, which it notices when its turn comes.
     story.ask("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=4))
     story.ask("Lock/Unlock", UnlockRequest(key=held.key))
     key = story.end(third).key
@@ -122,7 +122,7 @@ def elections(story: Story) -> None:
     story.ask("Election/Leader", LeaderRequest(name=b"e"))
     story.ask("Election/Proclaim", ProclaimRequest(leader=first.leader, value=b"late"))
     story.ask("Election/Resign", ResignRequest(leader=first.leader))
-    # Whose lease ends leads no more.
+    # A leader whose lease ends is leader no more.
     story.ask("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=3))
     story.ask("Election/Leader", LeaderRequest(name=b"e"))
 

@@ -1,6 +1,6 @@
-"""Serving leaves nothing to a collector: the cyclic one is off while a member serves.
+"""Serving leaves nothing to the cyclic garbage collector, which is off while a member serves.
 
-And a compiled generator that is collected gives back nothing of what it holds.
+And a compiled generator that is collected releases nothing of what it holds.
 """
 
 import gc

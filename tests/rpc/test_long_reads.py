@@ -35,10 +35,10 @@ def test_no_long_answer_is_made_without_room() -> None:
     harness.settle()
     assert set(calls) <= set(asked)
     assert not set(calls) & set(harness.edge.replies)
-    # Nobody else waits for them.
+    # Short reads do not wait for them.
     short = pb.RangeRequest(key=b"k00001", serializable=True)
     assert len(harness.ask("KV/Range", short).kvs) == 1
-    # And the last may come first.
+    # And the last one is answered first, if its client has room.
     open_calls.add(calls[-1])
     answer = pb.RangeResponse.FromString(taken(harness, calls[-1]))
     assert len(answer.kvs) == 3000
@@ -63,7 +63,7 @@ def test_only_a_few_run_at_once() -> None:
         done = [call for call in calls if call in harness.edge.replies]
         if done:
             break
-    # The first ones are through before the others have begun.
+    # The first ones end before the others begin.
     assert len(done) <= RUNNING_MAX
     assert set(done) <= set(calls[:RUNNING_MAX])
     harness.looks_max = 0

@@ -183,7 +183,7 @@ def test_members_come_and_go(cluster: Fronts) -> None:
     bad = pb.MemberAddRequest(peerURLs=["nonsense"])
     assert cluster.call(leader, "Cluster/MemberAdd", bad) == errors.MEMBER_BAD_URLS
     request = pb.MemberAddRequest(peerURLs=["http://m9:2380"])
-    # Nobody is connected to anybody yet, as far as the members know.
+    # No member knows of a connection yet.
     assert cluster.call(leader, "Cluster/MemberAdd", request) == errors.UNHEALTHY
     for machine in cluster:
         leader.running.connected(machine.running.id, cluster.now)
@@ -220,7 +220,7 @@ def test_a_learner_is_promoted_through_a_follower(cluster: Fronts) -> None:
     learner = joined(cluster, added)
     unknown = pb.MemberPromoteRequest(ID=5)
     assert cluster.call(follower, "Cluster/MemberPromote", unknown) == errors.MEMBER_NOT_FOUND
-    # Who leads is asked, and nobody answers.
+    # The leader is asked, and its answer is lost.
     cluster.cut = {(leader.name, follower.name)}
     call = cluster.begin(follower, "Cluster/MemberPromote", promote)
     replies = follower.edge.replies
@@ -245,7 +245,7 @@ def test_a_change_that_endangers_the_quorum_is_refused(cluster: Fronts) -> None:
     assert cluster.call(leader, "Cluster/MemberRemove", remove) == errors.UNHEALTHY
     add = pb.MemberAddRequest(peerURLs=["http://m9:2380"])
     assert cluster.call(leader, "Cluster/MemberAdd", add) == errors.UNHEALTHY
-    # The one that is down may go; it is no part of what works.
+    # The member that is down may be removed: it is not part of the working quorum.
     gone = pb.MemberRemoveRequest(ID=down.running.id)
     assert len(cluster.call(leader, "Cluster/MemberRemove", gone).members) == 2
 

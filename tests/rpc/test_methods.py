@@ -1,4 +1,4 @@
-"""Every method is there, answers, and answers with what its contract says."""
+"""Every method exists, and answers as its contract says."""
 
 from hashlib import sha256
 from typing import Any
@@ -16,7 +16,7 @@ from kvorum.mvcc.hashes import HashDatabase, HashRows
 from kvorum.rpc.table import NUMBERS, RPCS, Kind
 from tests.rpc.harness import Harness, by_name
 
-# They need what is not there yet: users and roles.
+# Not served: there are no users and no roles.
 ABSENT = {"/etcdserverpb.Auth/UserAdd", "/etcdserverpb.Auth/RoleAdd"}
 KINDS = {
     (False, False): Kind.UNARY,

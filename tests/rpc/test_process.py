@@ -1,4 +1,4 @@
-"""Our program, over the network: answers as a real etcd's, streams, and clients that give up."""
+"""Our program over the network: the answers of a real etcd, streams, and clients that give up."""
 
 import queue
 import subprocess
@@ -33,7 +33,7 @@ def running_server(directory: Path) -> Iterator[Oracle]:
         server = Oracle(kvorum.address)
         status: Any = None
         while status is None or not status.storageVersion:
-            # The cluster agrees on a version soon after its start.
+            # The cluster decides on a version soon after its start.
             status = server.ask("Maintenance/Status", pb.StatusRequest())
         yield server
         server.close()
@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two servers of which only the same is asked; `server` is another one."""
+    """Two servers that get the same calls only; `server` is another one."""
     with (
         running_server(tmp_path_factory.mktemp("pair")) as ours,
         running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,

@@ -143,7 +143,7 @@ def test_leadership_passes_on(harness: Harness) -> None:
     assert harness.ask("Election/Leader", LeaderRequest(name=b"e")).kv.value == b"two"
     proclaim = ProclaimRequest(leader=leader, value=b"late")
     assert harness.ask("Election/Proclaim", proclaim) == errors.ELECTION_NOT_LEADER
-    # It is too late, and no error.
+    # To resign too late is no error.
     assert not isinstance(harness.ask("Election/Resign", ResignRequest(leader=leader)), Status)
 
 
@@ -237,7 +237,7 @@ def test_at_most_one_holds_the_lock(steps: list[tuple[str, int]]) -> None:
             and b"l/%d" % lease in keys(harness, b"l")
         ]
         assert len(held) <= 1
-    # Whoever waits is let in when those before it are gone.
+    # A call that waits gets the lock when those before it are gone.
     for lease, call in sorted(calls.items(), key=lambda each: each[1]):
         result = harness.answer(call)
         if isinstance(result, bytes):

@@ -1,4 +1,4 @@
-"""A database that is full: what is refused, what frees it, and the alarm in between."""
+"""A full database: what is refused, what frees space, and the alarm in between."""
 
 import pytest
 

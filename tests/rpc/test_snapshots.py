@@ -1,4 +1,4 @@
-"""Snapshot calls: whoever takes nothing is ended, and those who wait are few."""
+"""Snapshot calls: clients that take nothing are ended, and only few may wait."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 def begin(harness: Harness, *, takes: bool) -> Stream:
     stream = harness.open("Maintenance/Snapshot")
     if not takes:
-        # What is sent stays where it is.
+        # The client takes nothing of what is sent.
         harness.edge.pending[stream.call] = 0
     stream.send(pb.SnapshotRequest())
     return stream
@@ -40,7 +40,7 @@ def images(harness: Harness) -> list[Path]:
 
 
 def leap(harness: Harness, seconds: float) -> None:
-    """Let time pass at once."""
+    """Let time pass in one step."""
     harness.now += seconds
     harness.pass_time(0.1)
 

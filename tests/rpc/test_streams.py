@@ -61,7 +61,7 @@ def test_a_kept_lease_lives(harness: Harness) -> None:
 def test_the_end_of_the_requests_waits_for_the_answers(harness: Harness) -> None:
     grant(harness, 7, 5)
     stream = harness.open("Lease/LeaseKeepAlive")
-    # What is not known at once takes a while; what comes behind it waits.
+    # An unknown lease takes a while to answer; requests after it wait.
     events: list[Event] = [
         (EventKind.MESSAGE, stream.call, pb.LeaseKeepAliveRequest(ID=lease).SerializeToString())
         for lease in (99, 7)
@@ -170,7 +170,7 @@ def test_streamed_ranges_that_are_refused(
 
 
 def test_a_streamed_range_keeps_its_revision(filled: Harness) -> None:
-    """What is written while the client takes nothing is not seen."""
+    """Changes made while the client takes nothing are not seen."""
     request = pb.RangeRequest(key=b"k", range_end=b"l", keys_only=True)
     before = filled.ask("KV/Range", request)
     stream = filled.open("KV/RangeStream")
@@ -224,7 +224,7 @@ def test_a_watch_whose_client_takes_nothing(harness: Harness) -> None:
     create(fast)
     harness.edge.pending[slow.call] = 0
     fill(harness, 200, 1000)
-    # About what may be on its way at once, and no more.
+    # Little more than a stream may have unsent.
     assert len(harness.edge.sent[slow.call]) < 80
     assert revisions(fast) == list(range(2, 202))
     harness.edge.pending[slow.call] = 0

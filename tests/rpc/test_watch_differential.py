@@ -26,7 +26,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
 
 
 class Comparison:
-    """One stream to each server, and what happens meanwhile."""
+    """One stream to each server, and calls in between."""
 
     def __init__(self, pair: Pair) -> None:
         assert isinstance(pair.ours, Harness)
@@ -59,13 +59,13 @@ class Comparison:
         known = set(self._ours.seen.responses)
         self._ours.send(request)
         if step.kind == "progress":
-            # etcd 3.5.1 answers when it should not, and with revisions it has not told of.
+            # etcd 3.5.1 answers too often, and with revisions whose events it has not sent.
             for response in self._ours.seen.progress[progress:]:
                 assert response.header.revision == revision
             return
         start = request.create_request.start_revision
         if step.kind == "create" and start < 0 and not is_target():
-            # To etcd 3.5.1 it would be a watcher like any other.
+            # For etcd 3.5.1 this would be a watcher like any other.
             refusal = self._ours.seen.responses[-1].pop()
             assert (refusal.created, refusal.canceled) == (True, True)
             assert refusal.cancel_reason == errors.COMPACTED.text
@@ -74,14 +74,14 @@ class Comparison:
         if start == 0 or start > revision:
             self._live |= set(self._ours.seen.responses) - known
         else:
-            # A compaction that comes before the watcher has caught up would end it.
+            # A compaction before the watcher has caught up would end it.
             self._catch_up()
             self._pair.oracle.wait_for_watchers()
 
     def _catch_up(self) -> None:
         """Wait until etcd has sent as much as we have, so that both go on from there."""
         wanted = _comparable_counts(self._ours.seen, self._compactions)
-        # After one disagreement nothing else is waited for: each wait takes its whole time then.
+        # Fails at the first disagreement: every further wait would last until its timeout.
         assert self._theirs.wait(
             lambda seen: _comparable_counts(seen, self._compactions) == wanted
         ), f"ours {wanted}, theirs {_comparable_counts(self._theirs.seen, self._compactions)}"
@@ -94,7 +94,7 @@ class Comparison:
             if watch_id in self._live:
                 assert list(map(_masked, found)) == list(map(_masked, expected)), watch_id
             else:
-                # How history is grouped is a server's own business.
+                # Servers may group history as they like.
                 assert _controls(found) == _controls(expected), watch_id
                 assert self._events(found) == self._events(expected), watch_id
                 _check_groups(found)

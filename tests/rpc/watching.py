@@ -68,7 +68,7 @@ steps: st.SearchStrategy[Call | Watching] = st.one_of(
 
 @st.composite
 def sequences(draw: st.DrawFn) -> list[Call | Watching]:
-    """Make some history, some watchers, and then anything."""
+    """Make some history, some watchers, and then any steps."""
     found: list[Call | Watching] = []
     found += draw(st.lists(grants, max_size=1))
     found += draw(st.lists(writes, min_size=2, max_size=6))

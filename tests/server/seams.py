@@ -1,5 +1,5 @@
-"""What a server is made over where there is no network: an edge that keeps what it is told,
-peers of a member that is alone, peers whose messages a loop hands over, and jobs that run at once.
+"""What a server without a network is made with: an edge that records, the peers of a member that is
+alone, peers in the same thread, and jobs that run at once.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -21,9 +21,9 @@ from kvorum.settings.checks import make_config
 from kvorum.snap import ReceivedDatabase
 
 SETTINGS = server_settings(make_config({}))
-"""What a server is told where no flags are given."""
+"""The options of a server without flags."""
 LINK = -1
-"""The call by which messages of other members come in over a loop."""
+"""The number of the call with which messages of `LoopPeers` arrive."""
 
 
 class RecordingEdge:
@@ -33,17 +33,17 @@ class RecordingEdge:
         self.replies: dict[int, bytes | Status] = {}
         self.sent: dict[int, list[bytes]] = {}
         self.sends: list[tuple[int, bytes]] = []
-        """What was sent on all streams, in order."""
+        """Messages on all streams, in order."""
         self.finished: dict[int, Status] = {}
         self.ended: list[int] = []
         """Calls in the order in which they ended."""
         self.responses: dict[int, tuple[int, bytes | None]] = {}
-        """Status and body by which requests of HTTP were answered."""
+        """Status and body of the answers to HTTP requests."""
         self.waiting: set[int] = set()
         self.pending: dict[int, int] = {}
         self.is_draining = False
         self.confirms = True
-        """Whether clients confirm that they have heard of the end."""
+        """Whether clients confirm that they know of the end."""
         self.closes = True
         """Whether clients close their connections after that."""
 
@@ -119,7 +119,7 @@ class RecordingLogger:
 
 
 class NoPeers:
-    """Of a member that nobody asks; whatever it says to others is lost."""
+    """The peers of a member that is alone; its messages are lost."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -153,26 +153,26 @@ class NoPeers:
 
 
 class Network(Protocol):
-    """Carries what members say over a loop."""
+    """Carries messages between members that run in one thread."""
 
     def send(self, sender: Member, message: Message) -> object:
         """Put a message on its way; it arrives as (`EventKind.MESSAGE`, `LINK`, message)."""
 
     def send_snapshot(self, sender: Member, transfer: SnapshotTransfer) -> None:
-        """Carry a snapshot, and tell `Member.snapshot_sent` what became of it."""
+        """Carry a snapshot, and report the outcome to `Member.snapshot_sent`."""
 
     def ask(self, asking: Member, question: Question) -> None:
         """Carry a question, and its answer to `Member.take_answer`."""
 
 
 class LoopPeers(NoPeers):
-    """Of a member among others that run in the same thread."""
+    """The peers of a member among others that run in the same thread."""
 
     def __init__(self, member: Member, network: Network) -> None:
         super().__init__(member)
         self.network = network
         self.said = 0
-        """How much was given to the network."""
+        """How many messages, snapshots and questions were given to the network."""
 
     @property
     def open(self) -> Container[int]:
@@ -197,7 +197,7 @@ class LoopPeers(NoPeers):
 
 
 def store_image(member: Member, message: Message, image: bytes) -> None:
-    """Make the file durable that goes before a snapshot."""
+    """Store the database file that belongs to a snapshot message."""
     assert message.snapshot is not None
     index = message.snapshot.index
     received = ReceivedDatabase(member.seams.files, member.snap_directory, index)
@@ -206,7 +206,7 @@ def store_image(member: Member, message: Message, image: bytes) -> None:
 
 
 def run_job(job: Job, files: Files, environments: Environments) -> Ended:
-    """Run a job here and now; return its end."""
+    """Run a job now; return its end."""
     try:
         return job, job.run(files, environments), None
     except Exception as error:

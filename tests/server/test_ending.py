@@ -32,7 +32,7 @@ REQUEST_SECONDS_MAX = 7.0
 
 
 def started(size: int, **options: Any) -> tuple[Fronts, Machine]:
-    """Return servers that are published, and the one that leads."""
+    """Return published servers, and the one that leads."""
     cluster = Fronts(size, **options)
     leader = cluster.leader()
     cluster.wait(lambda: all(machine.server.is_published for machine in cluster))
@@ -68,7 +68,7 @@ def test_calls_in_flight_are_finished_before_streams_end() -> None:
     cluster.pass_time(0.5)
     assert phase(machine.server) is Phase.DRAINING
     assert put not in machine.replies and cluster.finished(machine, watch) is None
-    # Who has not heard of the end yet is served.
+    # A client that does not know of the end yet is served.
     assert cluster.begin(machine, "KV/Range", STALE) in machine.replies
     machine.held.clear()
     cluster.settle()
@@ -117,7 +117,7 @@ def test_a_second_drain_changes_nothing() -> None:
 
 
 def waiting_forever(cluster: Fronts, machine: Machine) -> int:
-    """Wait for a lock that nobody gives back."""
+    """Wait for a lock that is never released."""
     for lease in (7, 8):
         cluster.call(machine, "Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=1000))
     cluster.call(machine, "Lock/Lock", LockRequest(name=b"l", lease=7))
@@ -149,7 +149,7 @@ def test_a_client_that_gives_up_is_not_waited_for() -> None:
 
 
 def asked(count: int) -> list[Request]:
-    """Return calls of which each takes a look at the clock."""
+    """Return calls each of which reads the clock."""
     number = NUMBERS["/etcdserverpb.Maintenance/Status"]
     return [(call, number, b"", None) for call in range(1000, 1000 + count)]
 
@@ -199,13 +199,13 @@ def test_the_leadership_is_handed_over() -> None:
     new = cluster.leader()
     assert new is not leader
     assert new.running.term == term + 1
-    # Nobody waited for an election.
+    # No election timeout was waited for.
     assert cluster.now - began < ELECTION_SECONDS
     assert not isinstance(cluster.call(new, "KV/Put", PUT), errors.Status)
 
 
 def test_a_leader_leads_until_its_calls_are_answered() -> None:
-    """They would be refused, or lost sight of, where another leads."""
+    """If another member led, they would be refused, or never answered."""
     cluster, leader = started(3)
     cluster.isolate(leader)
     put = cluster.begin(leader, "KV/Put", PUT)
@@ -280,7 +280,7 @@ def test_a_call_that_was_cut_off_is_not_answered_later() -> None:
     machine.held.add(Place.LOG)
     machine.edge.confirms = False
     drain(machine)
-    # It would be given up only after the end of the drain.
+    # So late that its own deadline is after the end of the drain.
     cluster.pass_time(0.5)
     put = cluster.begin(machine, "KV/Put", PUT)
     cluster.pass_time(REQUEST_SECONDS_MAX)
@@ -329,7 +329,7 @@ def test_a_disk_that_does_not_answer_is_not_waited_for_forever() -> None:
 
 
 def test_the_files_are_closed_by_jobs_that_end_where_they_are_taken() -> None:
-    """The end of one is the beginning of the next, and no turn of the member is between them."""
+    """A job that ends may start the next one, and the member takes no turn in between."""
     ticks: list[bool] = []
     harness = Harness(on_tick=ticks.append)
     harness.ask("KV/Put", PUT)
@@ -391,7 +391,7 @@ def test_a_member_that_was_removed_does_not_start_again() -> None:
         machine.turn()
 
 
-# Whatever happens meanwhile.
+# With anything happening meanwhile.
 
 
 @given(
@@ -423,7 +423,7 @@ def test_a_clean_end_loses_nothing_and_takes_no_longer_than_it_may(
     leader.held.clear()
     cluster.wait(lambda: leader.member is None)
     assert leader.edge.ended[-1] == watch
-    # Calls are answered, if they came before the end of the drain; the others are not begun.
+    # Calls from before the drain are answered; later ones may not be.
     assert all(call in leader.replies for call in puts[:calls])
     assert cluster.now - began < held + REQUEST_SECONDS_MAX + 3 * DRAIN_SECONDS_MAX
     assert leader.files.open_descriptors() == 0

@@ -1,4 +1,4 @@
-"""A turn of a server: what comes first, what is left for the next, and what is taken meanwhile."""
+"""A turn of a server: what comes first, what is left for the next, and how much is taken."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ LISTENER = 5
 
 
 class NotedPeers(NoPeers):
-    """Notes when it is given something, and when it may speak."""
+    """Notes when it is given something, and when it may send."""
 
     def __init__(self, member: Member, noted: list[str]) -> None:
         super().__init__(member)
@@ -60,7 +60,7 @@ class NotedPeers(NoPeers):
 
 
 class Noting:
-    """A server of which is noted what it does in which order."""
+    """A server that notes what it does, in order."""
 
     def __init__(self) -> None:
         self.noted: list[str] = []
@@ -132,7 +132,7 @@ def test_others_hear_of_it_before_a_job_of_the_disk_is_begun(
 ) -> None:
     replying(noting, monkeypatch)
     noted = noting.turn([(1, PUT, VALUE, None), (2, RANGE, STALE, None)], [])
-    # Nobody's answer waits for the disk that has nothing to do with it, either.
+    # Nor does an answer wait for a write that it does not depend on.
     assert noted == ["peers", "clients"]
     assert set(noting.harness.edge.replies) == {2}
     noting.noted.clear()
@@ -141,7 +141,7 @@ def test_others_hear_of_it_before_a_job_of_the_disk_is_begun(
 
 
 def test_what_a_turn_has_no_time_for_stays_in_order(noting: Noting) -> None:
-    """With one look at the clock a turn, each does one thing of those and one of these."""
+    """With one read of the clock a turn, each serves one message of a member and one call."""
     harness = noting.harness
     calls = [status(call) for call in range(1, 4)]
     harness.looks_max = 1
@@ -176,7 +176,7 @@ Cut = tuple[list[int], int]
 
 
 def served(requests: list[bytes], cut: Cut) -> dict[int, bytes | Status]:
-    """Let puts arrive in batches, with so many looks at the clock a turn; return the answers."""
+    """Let puts arrive in batches, with so many reads of the clock a turn; return the answers."""
     sizes, looks_max = cut
     harness = Harness()
     harness.looks_max = looks_max
@@ -251,7 +251,7 @@ def test_ticks_that_were_missed_are_counted_and_not_made_up_for(noting: Noting) 
     harness, figures = noting.harness, noting.server.figures
     harness.now += HEARTBEAT_SECONDS
     assert noting.turn([], []).count("tick") == 1
-    # One that is less late than a heartbeat is none that was missed: the next is in time again.
+    # A tick that is late by less than a heartbeat is not missed: the next one is in time again.
     harness.now += 1.5 * HEARTBEAT_SECONDS
     assert noting.turn([], []).count("tick") == 1
     assert figures.heartbeats_late == 0
@@ -305,7 +305,7 @@ def test_whoever_waits_for_a_key_goes_on_at_once() -> None:
     waiting = harness.begin("/v3lockpb.Lock/Lock", LockRequest(name=b"l", lease=8))
     harness.pass_time(1.0)
     assert waiting not in harness.edge.replies
-    # No time passes.
+    # Answered without any time passing.
     harness.begin("/v3lockpb.Lock/Unlock", UnlockRequest(key=held.key))
     assert waiting in harness.edge.replies
 
@@ -323,7 +323,7 @@ def test_a_call_that_takes_long_is_told_once() -> None:
     for lease in (7, 8):
         cluster.call(machine, "Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=1000))
     cluster.call(machine, "Lock/Lock", LockRequest(name=b"l", lease=7))
-    # One that waits for others by its nature is not.
+    # A call that waits for others by its nature is not reported.
     cluster.begin(machine, "Lock/Lock", LockRequest(name=b"l", lease=8))
     machine.held.add(Place.LOG)
     call = cluster.begin(machine, "KV/Put", pb.PutRequest(key=b"k"))

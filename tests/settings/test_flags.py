@@ -1,4 +1,4 @@
-"""Every flag by every way to give it, and a real etcd's opinion of the same command lines."""
+"""Every flag, given in every way, and how a real etcd takes the same command lines."""
 
 import re
 import subprocess
@@ -240,7 +240,7 @@ def test_durations_survive_being_written(nanoseconds: int) -> None:
 
 
 def etcd_says(*arguments: str) -> tuple[int, str]:
-    """What a real etcd makes of a command line that it refuses in any case: code and first line.
+    """Return the exit code and first line of a real etcd for a command line that it refuses.
 
     A command line that it can parse is refused later for its heartbeat, with code 1.
     """
@@ -272,7 +272,7 @@ def assert_agreement(*arguments: str) -> None:
     theirs, ours = etcd_says(*arguments), we_say(*arguments)
     assert theirs[0] == ours[0], (arguments, theirs)
     if theirs[0] == 2 and (is_target() or "after host" not in ours[1]):
-        # Go looked for a port behind the last colon once, and finds it behind the first one now.
+        # An older Go looks for a port after the last colon, a newer one after the first.
         assert theirs[1] == ours[1], arguments
 
 
@@ -371,7 +371,7 @@ def test_refusals_in_etcds_words(arguments: list[str]) -> None:
     )
     quoted = str(refused.value).replace('"', '\\"')
     if not is_target():
-        # 3.5 does not tell of sockets.
+        # 3.5 does not mention sockets.
         quoted = re.sub(r"in the format (\S+), .* (?=\(unexpected)", r"\1 ", quoted)
     assert f'"error":"{quoted}"' in done.stderr
 

@@ -37,7 +37,7 @@ def written(path: Path) -> list[str]:
 
 
 def test_a_line_of_json_has_the_keys_of_etcds(tmp_path: Path) -> None:
-    # A real etcd's lines, from a run with its log in a file.
+    # The lines of a real etcd, which logs into a file.
     theirs = tmp_path / "etcd.log"
     with running_etcd(tmp_path / "data", f"--log-outputs={theirs},stderr"):
         pass
@@ -58,7 +58,7 @@ def test_a_line_of_json_has_the_keys_of_etcds(tmp_path: Path) -> None:
 def test_the_library_that_calls_compiled_code_is_not_named_as_the_caller(tmp_path: Path) -> None:
     path = tmp_path / "log"
     logger = open_logger("zap", [str(path)], "info", "json")
-    # As with compiled code, no frame of ours is between the library and the logger.
+    # As with compiled code, there is no frame of ours between the library and the logger.
     with ExitStack() as stack:
         for each in (logger.named("raft"), logger):
             stack.callback(each.info, "a message")

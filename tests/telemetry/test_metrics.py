@@ -171,13 +171,13 @@ def test_values_are_etcds_after_the_same_calls(pages: Pages, name: str) -> None:
 
 def test_calls_are_counted_as_etcd_counts_them(pages: Pages) -> None:
     def grpc_lines(page: str) -> dict[str, float]:
-        # Services that etcd prepares and labels are equal; methods of 3.7 no older etcd has.
+        # All labels of these services are equal; an older etcd lacks some methods of 3.7.
         wanted = re.compile(r'grpc_server_\w+\{.*grpc_service="etcdserverpb\.(KV|Lease|Watch)"')
         return {name: value for name, value in values(page).items() if wanted.match(name)}
 
     ours, theirs = grpc_lines(pages.ours), grpc_lines(pages.theirs)
     if not is_target():
-        # A refusal counted as no message.
+        # Before 3.7 a refusal does not count as a message.
         refused = 'grpc_server_msg_sent_total{grpc_method="LeaseRevoke"'
         ours, theirs = (
             {name: value for name, value in each.items() if not name.startswith(refused)}
@@ -250,7 +250,7 @@ def test_a_page_is_written_a_few_times_a_second() -> None:
     page = Page(write, lambda: now)
     first = [page.text() for _ in range(PAGES_PER_PERIOD)]
     assert first == [b"%d" % number for number in range(1, PAGES_PER_PERIOD + 1)]
-    # Whoever asks more often is shown the last one, compressed or not.
+    # More frequent requests get the last page written, compressed or not.
     assert {page.text() for _ in range(100)} == {first[-1]}
     assert {gzip.decompress(page.compressed()) for _ in range(100)} == {first[-1]}
     assert written == PAGES_PER_PERIOD

@@ -1,9 +1,9 @@
 """The compiled core: the hot modules as one extension, built by mypyc from these very sources.
 
-The sources stay what they are, and serve wherever the extension is missing, was built from other
-sources, or is not wanted: KVORUM_COMPILED decides, `0` runs the sources, `1` makes a missing or
-stale extension an error, unset takes the extension where it fits. The extension lies in a
-directory named by the hash of what it was built from, so that a stale one is never found.
+The sources run wherever the extension is missing, was built from other sources, or is not wanted.
+KVORUM_COMPILED decides: `0` runs the sources, `1` makes a missing or stale extension an error, and
+unset, the extension runs if it fits the sources. It is in a directory named by the hash of what it
+was built from, so that a stale one is never found.
 """
 
 import ctypes
@@ -93,8 +93,8 @@ MODULES = (
     "kvorum.wal.framing",
     "kvorum.wal.log",
 )
-"""What is compiled. Nothing outside may replace functions of these modules or derive from their
-classes, and what their annotations say is checked when they run: a cast must be true."""
+"""The compiled modules. Nothing outside may replace their functions or derive from their classes,
+and their annotations are checked when they run: a cast must be true."""
 
 LIBRARY = "core__mypyc"
 PACKAGE = Path(__file__).parents[1]
@@ -103,8 +103,8 @@ PACKAGE = Path(__file__).parents[1]
 def source_hash(package: Path) -> str:
     """Hash every source of the rooms that have compiled modules.
 
-    A compiled module holds constants of the modules it imports, so that more than the listed
-    ones count.
+    A compiled module contains constants of the modules it imports, so more than the listed ones
+    matter.
     """
     digest = hashlib.sha256()
     for room in sorted({"compiled"} | {name.split(".")[1] for name in MODULES}):
@@ -116,15 +116,15 @@ def source_hash(package: Path) -> str:
 
 @cache
 def library(package: Path) -> Path:
-    """Return where the extension is that fits these sources, built or not."""
+    """Return the path of the extension for these sources, whether it is built or not."""
     return package / "compiled" / source_hash(package) / (LIBRARY + EXTENSION_SUFFIXES[0])
 
 
 @cache
 def core_name() -> str:
-    """Return which core runs here, `compiled` or `python`; KVORUM_COMPILED forces one.
+    """Return which core runs, `compiled` or `python`; KVORUM_COMPILED forces one.
 
-    Raises ImportError where the compiled core is wanted, but there is none for these sources.
+    Raises ImportError if the compiled core is forced, but there is none for these sources.
     """
     wanted = os.environ.get("KVORUM_COMPILED", "")
     if wanted not in ("", "0", "1"):
@@ -161,7 +161,7 @@ class _Core(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, origin=self._library.__file__)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Run the module's initial function, which the extension hands out in a capsule."""
+        """Call the module's init function, which the extension hands out in a capsule."""
         name = "init_" + spec.name.replace(".", "___")
         pointer = _capsule_pointer(getattr(self._library, name), f"{LIBRARY}.{name}".encode())
         module: ModuleType = ctypes.PYFUNCTYPE(ctypes.py_object)(pointer)()
@@ -180,6 +180,6 @@ def _capsule_pointer(capsule: object, name: bytes) -> int:
 
 
 def install() -> None:
-    """Serve the listed modules from the extension from now on, if that is what is to run."""
+    """Load the listed modules from the extension from now on, if the compiled core is to run."""
     if core_name() == "compiled":
         sys.meta_path.insert(0, _Core(library(PACKAGE)))

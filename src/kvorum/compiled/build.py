@@ -1,4 +1,4 @@
-"""Builds the compiled core: mypyc writes C, the compiler that Python was built with the rest.
+"""Builds the compiled core: mypyc writes C, the compiler that built Python compiles it.
 
 Run it as `python -m kvorum.compiled.build`. It needs mypy and a C compiler, and does nothing if
 the extension for these sources is there.
@@ -20,7 +20,7 @@ COMPILERS = 2
 
 
 def generate(package: Path, directory: Path) -> list[Path]:
-    """Translate the listed modules into C files of this directory."""
+    """Translate the listed modules into C files in this directory."""
     from mypyc.build import include_dir, mypyc_build
     from mypyc.common import RUNTIME_C_FILES
     from mypyc.options import CompilerOptions
@@ -33,7 +33,7 @@ def generate(package: Path, directory: Path) -> list[Path]:
         group_name=LIBRARY.removesuffix("__mypyc"),
         include_runtime_files=False,
     )
-    # The configuration of the checkout is for its tests too; this one stands by itself.
+    # Not the checkout's configuration, which also covers tests.
     configuration = directory / "mypy.ini"
     configuration.write_text(
         f"[mypy]\nmypy_path = {root}\nexplicit_package_bases = True\n"
@@ -48,7 +48,7 @@ def generate(package: Path, directory: Path) -> list[Path]:
 
 
 def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
-    """Compile and link these C files; raise CalledProcessError if the compiler does."""
+    """Compile and link these C files; raises CalledProcessError if that fails."""
     from mypyc.build import get_cflags, include_dir
 
     variables = sysconfig.get_config_vars()
@@ -80,7 +80,7 @@ def build(package: Path, output: Path) -> Path:
         for other in target.parent.parent.glob(f"*/{LIBRARY}.*"):
             shutil.rmtree(other.parent)
         target.parent.mkdir(parents=True)
-        # Under another name first: a process that starts meanwhile sees all of it or nothing.
+        # Under another name first: a process that starts meanwhile sees a whole file or none.
         shutil.copy(made, target.with_suffix(".new"))
         target.with_suffix(".new").rename(target)
     return target

@@ -22,12 +22,12 @@ NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
 
 FIRST_KEY = b"\0"
 ALL_KEYS = b"\0"
-"""As the end of a range: every key from its first one on."""
+"""As the end of a range: every key from the start on."""
 
 _PROBE = Caller(Front.HTTP)
 
 Check = Generator[Wait | None, Any, str]
-"""Returns why it failed, or nothing."""
+"""A check's steps; they return why it failed, or nothing."""
 
 
 class CheckCount(NamedTuple):
@@ -153,7 +153,7 @@ class Health:
         yield
 
     def _read_one(self) -> None:
-        """Read a key from the local state; a state that cannot be read stops the member."""
+        """Read a key from the local state; if the state cannot be read, that stops the member."""
         self._member.store.range(RangeOptions(FIRST_KEY, ALL_KEYS, limit=1, keys_only=True))
 
     def _run(self, call: int, steps: Steps) -> None:

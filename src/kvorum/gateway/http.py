@@ -1,8 +1,8 @@
 """Plain HTTP requests: which endpoint serves a path, CORS, the host whitelist, refusals.
 
 An endpoint answers at once, or keeps the call open and answers later; it is told when the client
-is gone. What clients see, headers and texts, is what etcd sends. What an endpoint raises unforeseen
-ends that request with 500 (see `kvorum.member.boundary`).
+is gone. Headers and texts are etcd's. An unforeseen error of an endpoint ends that request with 500
+(see `kvorum.member.boundary`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ JSON = ("content-type", "application/json")
 METHODS = "POST, GET, OPTIONS, PUT, DELETE"
 HEADERS = "accept, content-type, authorization"
 READ_HEADERS = ("host", "origin", "accept-encoding")
-"""Headers that endpoints look at; the edge passes no others."""
+"""Headers that endpoints use; the edge passes no others on."""
 
 
 class Output(Protocol):
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
     serve: Callable[[HttpRequest], None]
     methods: tuple[str, ...] = ("GET",)
     on_metrics: bool = False
-    """Whether the metrics listeners have it too."""
+    """Whether the metrics listeners serve it, too."""
 
 
 class HttpFront:
@@ -73,7 +73,7 @@ class HttpFront:
         self._metrics_listeners: set[int] = set()
         self._extra: dict[int, Headers] = {}
         self.open: dict[int, Callable[[], None] | None] = {}
-        """Calls that wait for an answer or for the end of their body, and what cancels them."""
+        """Calls that wait for an answer or for the end of their body, and how to cancel them."""
 
     def add(self, path: str, endpoint: Endpoint) -> None:
         """Serve a path."""
@@ -102,7 +102,7 @@ class HttpFront:
         self.open[call] = cancel
 
     def bounded(self, call: int, steps: Steps) -> Steps:
-        """Return steps that answer a call, with 500 if they raise what nobody foresaw."""
+        """Return steps that answer a call, with 500 if they raise an unforeseen error."""
         try:
             return (yield from steps)
         except Exception as error:
@@ -152,7 +152,7 @@ class HttpFront:
             endpoint.serve(request)
 
     def _admit(self, request: HttpRequest) -> bool:
-        """Check the host and add CORS headers; answer what needs no endpoint."""
+        """Check the host and add CORS headers; answer requests that need no endpoint."""
         host = _host_name(request.headers.get("host", ""))
         if not ({"*", ""} & self._hosts or host in self._hosts):
             self.refuse(

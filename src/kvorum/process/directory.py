@@ -41,7 +41,7 @@ def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
     for path in (member, data):
         files.sync_directory(str(path))
     if config.wal_directory:
-        # The log itself is made beside its place and moved there when it is whole.
+        # Only the parent: the log's directory is made beside its place, and moved when complete.
         parent = Path(config.wal_directory).absolute().parent
         _make(parent, "wal", logger)
     removable = _removable(files, member, config.wal_directory or str(member / "wal"))
@@ -100,15 +100,15 @@ def _lock(files: Files, path: Path) -> None:
 
 
 def _removable(files: Files, member: Path, wal: str) -> list[str]:
-    """Return what is left of an earlier process that a start removes before it writes anything."""
+    """Return leftovers of an earlier process that a start removes before it writes anything."""
     snap, backend = f"{member}/snap", f"{member}/backend"
     names = {wal: wal_leftovers(files, wal)}
-    # A log in the making.
+    # A log whose creation was interrupted.
     if files.exists(f"{wal}.tmp"):
         names[f"{wal}.tmp"] = files.list(f"{wal}.tmp")
     if files.exists(snap):
         names[snap] = snap_leftovers(files, snap)
-    # If CURRENT cannot be read, the start says so when it comes to it.
+    # If CURRENT cannot be read, opening the database will say so.
     with suppress(BackendError):
         if files.exists(backend):
             current = read_current(files, backend)
@@ -117,7 +117,7 @@ def _removable(files: Files, member: Path, wal: str) -> list[str]:
 
 
 def _check_room(path: Path, removable: Sequence[str]) -> None:
-    """Refuse a disk that has no room for one segment of the log: it would stop at once."""
+    """Refuse a disk without room for one segment of the log: the member would stop at once."""
     system, device = os.statvfs(path), path.stat().st_dev
     room = system.f_bavail * system.f_frsize
     for each in map(os.stat, removable):

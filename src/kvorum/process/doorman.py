@@ -1,7 +1,7 @@
-"""Lets members in whose certificate is for the address they come from, as etcd's listener does.
+"""Lets a member in if its certificate is for the address it comes from, as etcd's listener does.
 
 An IP address in the certificate decides at once. Names are looked up, the address' name first,
-then the addresses of each name; what the member sends meanwhile is kept here, and its body is not
+then the addresses of each name; meanwhile events of the request are kept here, and its body is not
 read on. A certificate without names is for every address, one that cannot be read is for none.
 """
 
@@ -18,16 +18,16 @@ from kvorum.net.urls import split_host_port
 from kvorum.telemetry.logs import Logger
 
 VERDICT_SECONDS = 10.0
-"""How long an answer of the name service holds."""
+"""How long an answer of the name service is used."""
 VERDICTS_MAX = 1000
 TELL_SECONDS = 10.0
-"""How often it is told that the same address was refused."""
+"""How often a refusal of the same address is logged."""
 
 _SERVED = ""
 
 
 class Doorman:
-    """Stands between the edge and those who serve members. Used on the loop's thread only."""
+    """Stands between the edge and the server's peers. Used on the loop's thread only."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Doorman:
         self._wake = wake
         self._boundary = boundary
         self._kept: dict[int, list[Event]] = {}
-        """Events of calls whose members are being looked up."""
+        """Events of calls whose certificates' names are being looked up."""
         self._let_in: list[Event] = []
         self._verdicts: dict[tuple[Subject, str], tuple[float, str]] = {}
-        """Until when it holds that a certificate may come from an address, or why it may not."""
+        """For a certificate and an address: how long the verdict holds, and "" or the refusal."""
         self._lookups: dict[tuple[Subject, str], asyncio.Task[None]] = {}
         self._told: dict[str, float] = {}
 
     def admit(self, events: list[Event]) -> list[Event]:
-        """Take what the edge has, and return what may be served now."""
+        """Take events of the edge; return those that may be served now."""
         kept, opened = self._kept, EventKind.HTTP_OPENED
         admitted, self._let_in = self._let_in, []
         for event in events:
@@ -73,7 +73,7 @@ class Doorman:
         return admitted
 
     def stop(self) -> None:
-        """Look nothing up any more."""
+        """Cancel all lookups."""
         for task in self._lookups.values():
             task.cancel()
 
@@ -110,7 +110,7 @@ class Doorman:
         self._edge.respond(call, 401, headers, f"{reason}\n".encode())
 
     def _reason(self, subject: Subject, address: str) -> str | None:
-        """Return "", or why a member may not come in; None if that has to be looked up."""
+        """Return why a member is refused, "" if it is not; None if that has to be looked up."""
         if not subject.ip_addresses and not subject.dns_names:
             return _SERVED
         if address in subject.ip_addresses:
@@ -159,12 +159,12 @@ class Doorman:
     def _is_of(self, call: int, key: tuple[Subject, str]) -> bool:
         certificate = self._edge.peer_certificate(call)
         if certificate is None:
-            # Its connection is gone, as is about to be told.
+            # Its connection is gone; the event that says so is on its way.
             return False
         return (subject_of(certificate), _host(self._edge.peer(call))) == key
 
     async def _is_named(self, address: str, names: tuple[str, ...], failures: list[str]) -> bool:
-        """Return whether an address goes by one of these names."""
+        """Return whether an address has one of these names."""
         try:
             found, _ = await self._loop.getnameinfo((address, 0), socket.NI_NAMEREQD)
             found = found.lower().rstrip(".")

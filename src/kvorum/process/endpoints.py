@@ -29,13 +29,13 @@ PROFILE_LINES = 60
 
 PAGE_SECONDS = 1.0
 PAGES_PER_PERIOD = 5
-"""So often metrics are written anew in so much time: whoever looks now and then sees what is."""
+"""How often in this time metrics are written anew; an occasional reader sees current ones."""
 
 
 class Page:
-    """What is costly to write and asked for by anybody: written anew only so many times a second.
+    """A page that is costly to write and that anybody may ask for: written only so often a second.
 
-    Whoever asks more often is shown what was written last, which is not older than that.
+    Further requests get the last one written, which is at most a second old.
     """
 
     def __init__(self, write: Callable[[], bytes], clock: Callable[[], float]) -> None:
@@ -66,7 +66,7 @@ class Page:
 
 
 class Endpoints:
-    """Answers from what the process knows of itself."""
+    """Answers from what the process knows about itself."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Endpoints:
         self._front.respond(request.call, 200, [TEXT], "\n".join([*lines, ""]).encode())
 
     def _begin_profile(self, request: HttpRequest) -> None:
-        """Answer after a while with what the loop spent its time on."""
+        """Profile the loop; answer when the time asked for is over."""
         try:
             seconds = float(request.query.get("seconds", [PROFILE_SECONDS_DEFAULT])[0])
         except ValueError:

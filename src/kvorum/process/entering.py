@@ -1,8 +1,8 @@
-"""How a member comes into its cluster: found one, join one, or go on where its log ends.
+"""How a member enters its cluster: it founds one, joins one, or goes on where its log ends.
 
-A directory with a log decides everything; the flags about the initial cluster are for the first
-start only. Before it, the other members are asked: which ids a joining member and its cluster
-have, and whether a founding one is known from an earlier life.
+If the directory has a log, that decides everything; the flags about the initial cluster are for the
+first start only. Before that start, other members are asked: which ids a joining member and its
+cluster have, and whether a founding member is known from an earlier run.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ clock = time.monotonic
 
 
 def resolve(url: str) -> str:
-    """Return a URL with its host as an address, for comparison; as it is where that fails."""
+    """Return a URL with its host as an address, for comparison; unchanged if that fails."""
     scheme, _, host_port = url.partition("://")
     host, port = split_host_port(host_port)
     if host == "localhost":
@@ -46,7 +46,7 @@ def resolve(url: str) -> str:
 async def enter(
     config: Config, directory: str, files: RealFiles, credentials: Credentials, logger: Logger
 ) -> tuple[MemberConfig, Sequence[Peer]]:
-    """Return what the member is told, and whom it knows of before its log tells it.
+    """Return the member's options, and the members it knows before its log names them.
 
     Raises BootstrapError if flags and cluster do not fit together.
     """
@@ -80,7 +80,7 @@ async def enter(
 async def ask_others(
     steps: Generator[Asking, Answer | None, Value], config: Config, credentials: Credentials
 ) -> Value:
-    """Ask what the steps yield, one after the other; return what they return."""
+    """Send the requests that steps yield, one after the other; return the steps' result."""
     arrived = asyncio.Event()
     dialer = HttpDialer(
         asyncio.get_running_loop(),

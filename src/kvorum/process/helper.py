@@ -2,11 +2,11 @@
 
 It is started by exec when the first job needs it, opens the database as a reader, and runs one
 job after the other. Jobs and results travel through its standard input and output as pickles,
-each behind its length; standard error is the server's. It ends when its input does, so it never
+each after its length; standard error is the server's. It ends when its input does, so it never
 outlives the server.
 
-The loop never waits for a pipe. A job is given over when the one before has ended, and as much of
-it at a time as the pipe takes; what waits behind it is not even pickled.
+The loop never waits for a pipe. A job is sent when the one before has ended, as much of it at a
+time as the pipe takes; until then, later jobs are not even pickled.
 
 Nothing is imported from the working directory, where anybody may have left a module: the helper
 imports from where the server did.
@@ -32,17 +32,17 @@ from kvorum.files.real import RealFiles
 from kvorum.member.jobs import JobLostError
 
 if TYPE_CHECKING:
-    # The helper itself has no loop, and starts a third faster without it.
+    # The helper has no event loop, and starts a third faster without this import.
     import asyncio
 
 LENGTH = Struct("<Q")
 READ_BYTES = 1 << 20
 PACKAGES = Path(__file__).parents[2]
 START = "import sys; sys.path.append(sys.argv[1]); from kvorum.process.helper import main; main()"
-"""Behind everything else the helper finds this package where it is, installed or not."""
+"""Appends the place of this package, so that the helper finds it, installed or not."""
 
 Outcome = tuple[object, Exception | None]
-"""A result, or the error in its place."""
+"""A result and None, or None and an error."""
 
 
 class Helper:
@@ -66,27 +66,27 @@ class Helper:
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
-        # Who gets which outcome, first come first served. The process has the first one's work, if
-        # it is busy, or what is not sent of it yet is here.
+        # Tokens and their work, in order. If the process is busy, it is with the first one's; what
+        # is not sent of that yet is in `_unsent`.
         self._waiting: deque[tuple[object, object]] = deque()
         self._is_busy = False
         self._unsent = memoryview(b"")
         self._is_writing = False
 
     def run(self, token: object, work: object) -> None:
-        """Run work in the helper; its outcome is reported with the token, and never at once."""
+        """Run work in the helper; its outcome is reported with the token, after this returned."""
         self._waiting.append((token, work))
         self._go_on()
 
     def prepare(self) -> None:
-        """Start the process: work will come, and need not wait for that."""
+        """Start the process early, so that work need not wait for it."""
         if self._process is None:
-            with suppress(OSError):  # whoever has work for it will be told
+            with suppress(OSError):  # `run` will report it
                 self._start()
 
     def _start(self) -> None:
-        # Without `-P` the working directory would come first of all that is imported from. Isolated
-        # as a whole (`-I`) it would not find what is installed for one user, or by PYTHONPATH.
+        # Without `-P` modules of the working directory would be found first. Wholly isolated (`-I`)
+        # it would not find what is installed for one user, or by PYTHONPATH.
         isolation = "-I" if sys.flags.isolated else "-P"
         command = [sys.executable, isolation, "-c", START, str(PACKAGES)]
         process = subprocess.Popen(  # noqa: S603
@@ -100,7 +100,7 @@ class Helper:
         self._loop.add_reader(process.stdout.fileno(), self._read)
 
     def _go_on(self) -> None:
-        """Give the process the next work, if it has none."""
+        """Give the process the next work, if it is idle."""
         if self._is_busy or not self._waiting:
             return
         self._is_busy = True
@@ -125,7 +125,7 @@ class Helper:
         except BlockingIOError:
             pass
         except OSError:
-            # It has ended, and its output tells so: whoever gave the work has returned by then.
+            # The process has ended. The end of its output will report that, after `run` returned.
             self._unsent = memoryview(b"")
         if bool(self._unsent) != self._is_writing:
             self._is_writing = not self._is_writing
@@ -155,7 +155,7 @@ class Helper:
         self._ended(outcome)
 
     def _died(self) -> None:
-        """Report the loss of what the process had; another takes what waits behind it."""
+        """Report the loss of the process' work; a new process takes what waits."""
         code = self._end()
         if self._is_busy:
             text = f"the helper process ended with {code} before it answered"
@@ -187,7 +187,7 @@ class Helper:
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Run jobs until there are no more: the helper's end."""
+    """Run jobs until there are no more: the helper's end of the pipes."""
     files, environments = RealFiles(), LmdbEnvironments(native_rows())
     while len(head := source.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
@@ -204,7 +204,7 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that the server can make anew; not every one can be, from its pickle."""
+    """Return an error that can be unpickled; not every one can."""
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 (our own)
             return error
@@ -214,9 +214,9 @@ def _portable(error: Exception) -> Exception:
 
 
 def main() -> None:
-    """Be the helper."""
+    """Run the helper process."""
     # Ctrl-C reaches the whole group; the server decides when its helper ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A server that was killed takes no answer: the signal ends this process without a traceback.
+    # If the server was killed, nobody reads answers: SIGPIPE ends this process, without traceback.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,12 +1,12 @@
 """Where jobs run: the log's writer, the flusher's thread, the helper process, a small pool.
 
-Jobs of one place run one after the other, in the order they were given. The log has two hands,
-the edge's native writer for appends and a thread for everything else; one waits for the other.
-A single client's append is written by the loop itself when nothing is on its way and the disk is
-quick: that saves two wake-ups of threads. What has ended is reported on the loop.
+Jobs of one place run one after the other, in the order they were given. The log has two writers,
+the edge's native one for appends and a thread for everything else; one waits for the other.
+A single client's append is written by the loop itself when nothing is being written and the disk is
+quick: that saves two wake-ups of threads. The end of a job is reported on the loop.
 
-After a job of the log has failed that nobody can bear, no other of them is started, by whichever
-hand: what the failed one left on the disk is unknown, and only the next start may judge it.
+After a job of the log has failed, unless its failure is tolerated, neither writer starts another:
+what the failed one left on the disk is unknown, and only the next start may judge it.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
 
 INLINE_SYNC_SECONDS_MAX = 0.002
-"""Well within a turn. Two wake-ups of threads, which this saves, count as time of the disk when
-the native writer measures it, so a tighter limit would never be met again once it was missed."""
+"""Well within a turn. The native writer's measurements include the two wake-ups of threads that
+this saves, so a tighter limit, once exceeded, would never be met again."""
 SLOW_SYNC_SECONDS = 1.0
 POOL_THREADS = 2
 
@@ -36,7 +36,7 @@ Ended = tuple[Job, object, Exception | None]
 
 
 class JobRunner:
-    """Runs jobs; `take_ended` gives back those that have ended, in order of each place."""
+    """Runs jobs; `take_ended` returns those that have ended, in order for each place."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class JobRunner:
         self.figures = JobFigures()
 
     def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
-        """Take jobs. An append of so many bytes may be written here and now, if that is quick."""
+        """Take jobs. An append of at most so many bytes may be written here, if that is quick."""
         for job in jobs:
             self.under_way += 1
             if type(job.work) in self.figures.durations and job.place is not Place.LOG:
@@ -86,7 +86,7 @@ class JobRunner:
                 self._helper.run(job, job.work)
             else:
                 if isinstance(job.work, BeginDatabase):
-                    # What arrives is for the helper: it starts meanwhile.
+                    # A database that arrives is work for the helper, which starts meanwhile.
                     self._helper.prepare()
                 self._start(self._pool, job)
         if self._log_jobs:
@@ -104,11 +104,11 @@ class JobRunner:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is something to take already."""
+        """Whether `take_ended` has something to return."""
         return bool(self._ended)
 
     def stop(self) -> None:
-        """Wait for what runs, and end every thread and the helper."""
+        """Wait for the threads' jobs, and end every thread and the helper."""
         for thread in (self._log_thread, self._flusher, self._pool):
             thread.shutdown()
         self._helper.stop()
@@ -116,7 +116,7 @@ class JobRunner:
     # The log.
 
     def _advance_log(self, inline_bytes_max: int) -> None:
-        """Start what may: appends after appends, anything else alone, nothing after a failure."""
+        """Start what may run: appends together, other jobs alone, nothing after a failure."""
         waiting = self._log_jobs
         while waiting and not (self._log_thread_is_busy or self._log_has_failed):
             job = waiting[0]
@@ -162,7 +162,7 @@ class JobRunner:
         expected, job, started = self._appending.popleft()
         assert number == expected, f"write {number} ended before write {expected}"
         now = time.monotonic()
-        # A write begins when it was given or when the one before it ended.
+        # A write begins when it was submitted, or when the one before ended.
         self._observe_sync(now - max(started, self._last_written))
         self._last_written = now
         failure = OSError(error, os.strerror(error), "write-ahead log") if error else None
@@ -174,7 +174,7 @@ class JobRunner:
         self._ended.append((job, result, error))
 
     def _observe_sync(self, seconds: float) -> None:
-        # Half of the newest and half of what was: one slow sync is remembered for a few more.
+        # The mean of the newest and the past: one slow sync is remembered for a few more.
         self._recent_sync_seconds = (self._recent_sync_seconds + seconds) / 2
         self.figures.durations[AppendLog].observe(seconds)
         if seconds > SLOW_SYNC_SECONDS:

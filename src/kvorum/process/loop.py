@@ -1,7 +1,7 @@
-"""The loop that runs a server: the edge, the jobs and the clock take turns with it.
+"""The loop that runs a server: it connects the server with the edge, the jobs and the clock.
 
 One thread runs Python while the server serves. It sleeps until the edge's wake-up descriptor is
-readable, another member has answered, a job has ended, or the moment comes at which the server
+readable, another member has answered, a job has ended, or the time has come at which the server
 wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
 """
 
@@ -30,11 +30,11 @@ class ServerLoop:
         self.jobs: JobRunner
         self.dialer: Dialer
         self.doorman: Doorman | None = None
-        """Who checks where members come from, if somebody has to."""
+        """Checks where members come from, if their certificates must match."""
         self.published: asyncio.Future[None] = loop.create_future()
         """Done when the cluster knows this member, and clients may be let in."""
         self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when the server has ended; with the error that ended it."""
+        """Done when the server has ended, with the error that ended it, if any."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._is_scheduled = False
@@ -56,14 +56,14 @@ class ServerLoop:
             self._loop.call_soon(self._turn)
 
     def _rung(self) -> None:
-        """Take a turn here and now, which saves the loop a round; the edge has something."""
+        """Take a turn now, because the edge has something; that saves the loop a round."""
         if not self._is_scheduled:
             self._turn()
 
     def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
-        """Take an error of a callback that is not a turn's; it ends the server as any other.
+        """Take an error raised by a callback outside a turn; it ends the server like any other.
 
-        But one of a connection to another member ends that connection alone.
+        But an error of a connection to another member ends that connection alone.
         """
         error = context.get("exception")
         message = str(context.get("message"))
@@ -107,7 +107,7 @@ class ServerLoop:
                 server.resume_turn(now, ended)
             self._end_turn(server)
         except Exception as error:
-            # Nothing goes on after an error that nobody foresaw.
+            # Nothing goes on after an unforeseen error.
             self._fail(error)
 
     def _end_turn(self, server: Server) -> None:
@@ -118,7 +118,7 @@ class ServerLoop:
             self._loop.remove_reader(self._edge.fileno())
             self.ended.set_result(None)
         elif server.phase is Phase.CLOSING:
-            # Nobody polls the edge any more, so it is not asked to wake anybody.
+            # The edge is not polled any more, so it is not asked to wake the loop.
             self._sleep_until(server.wake_at(clock()))
         elif server.is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
             self.wake()
@@ -126,7 +126,7 @@ class ServerLoop:
             self._sleep_until(server.wake_at(clock()))
 
     def _sleep_until(self, moment: float) -> None:
-        """Be woken by then, if nothing happens before."""
+        """Take a turn at this moment, if none is taken before."""
         if self._timer is not None:
             if moment >= self._timer_at:
                 return
@@ -140,7 +140,7 @@ class ServerLoop:
 
 
 def collect_young(is_idle: bool) -> None:
-    """Collect what is young while clients are idle, and look at what survives no more."""
+    """Collect young objects while clients are idle; those that survive are not examined again."""
     if is_idle:
         gc.collect(0)
         gc.freeze()

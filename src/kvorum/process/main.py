@@ -1,8 +1,8 @@
 """The `kvorum` command: from arguments to an exit code.
 
 Exit codes are etcd's: 2 for a command line that cannot be parsed, 1 for a configuration or a
-start that is refused, and death by the same signal after a clean end; as the first process of a
-container, 0. A member that stops by itself ends the process with 1, a defect with 2.
+start that is refused, and after a clean end death by the signal that asked for it, or 0 as the
+first process of a container. A member that stops by itself makes it 1, a defect 2.
 """
 
 import asyncio
@@ -65,10 +65,10 @@ def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, L
 
 
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
-    # Full collections would look at every key again and again, and at what is imported before;
-    # the loop runs young ones.
+    # Full collections would examine every key and every imported module again and again; the loop
+    # collects young objects.
     gc.disable()
-    # Imported late: a mistyped flag is answered at once.
+    # Imported late, so that a mistyped flag is answered quickly.
     import uvloop
 
     from kvorum.backend import BackendError
@@ -79,7 +79,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
     refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
     logger.info("Running: ", args=["kvorum", *arguments])
-    # A look at what a hanging process does, as Go gives it.
+    # Shows what a hanging process does, as Go programs do.
     faulthandler.register(signal.SIGQUIT, chain=True)
     process = Process(config, logger)
     try:
@@ -103,7 +103,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
 
 def _die_of(number: int | None) -> int:
-    """End as whoever sent the signal expects: killed by it."""
+    """End as the sender of the signal expects: killed by it."""
     if number is None or os.getpid() == 1:
         return 0
     signal.signal(number, signal.SIG_DFL)

@@ -7,7 +7,7 @@ from kvorum.telemetry.logs import Logger
 
 
 def notify_ready(logger: Logger) -> None:
-    """Send READY=1 to where NOTIFY_SOCKET says; without one, nobody waits."""
+    """Send READY=1 to the socket named by NOTIFY_SOCKET, if it is set."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -2,7 +2,7 @@
 
 The order of a start: limits, the data directory, the addresses, the place in the cluster, recovery,
 the peer port, the loop; clients are let in when the member has told the cluster where it is.
-Whatever fails before that ends the process with the reason; nothing is half open.
+A failure before that ends the process with the reason; nothing stays half open.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ from kvorum.telemetry.peer_metrics import PeerMetrics
 
 DESCRIPTORS_RESERVED = 150
 DIAL_SECONDS = 1.0
-"""Time to connect to another member, beside one election timeout."""
+"""Time to connect to another member, in addition to one election timeout."""
 PROGRESS_SECONDS = 5.0
 SECOND = 1_000_000_000
 
@@ -73,7 +73,7 @@ class UnsyncedFiles(RealFiles):
     """Files that are never synced, for `--unsafe-no-fsync`."""
 
     def start_sync(self, descriptor: int) -> None:
-        """Leave it to the system."""
+        """Leave it to the system when to begin."""
 
     def fdatasync(self, descriptor: int) -> None:
         """Leave it to the system when the content becomes durable."""
@@ -95,7 +95,7 @@ def raise_limits() -> int:
 
 
 def probe(url: Url) -> None:
-    """Fail early, and with the reason, where another process listens already."""
+    """Fail early, and with the reason, if another process listens there already."""
     if url.scheme.startswith("unix"):
         return
     host, port = split_host_port(url.address)
@@ -113,14 +113,14 @@ def probe(url: Url) -> None:
 
 
 class Progress:
-    """Tells of long work during a start, now and then."""
+    """Logs the progress of a long start, now and then."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self._told = time.monotonic()
 
     def __call__(self, what: str, count: int) -> None:
-        """Note how far something has come."""
+        """Take how far something has come."""
         now = time.monotonic()
         if now - self._told >= PROGRESS_SECONDS:
             self._told = now
@@ -128,7 +128,7 @@ class Progress:
 
 
 class Process:
-    """Everything that a running process holds, made in order and given back in reverse."""
+    """Everything that a running process holds, acquired in order and released in reverse."""
 
     def __init__(self, config: Config, logger: Logger) -> None:
         self._config = config
@@ -213,10 +213,10 @@ class Process:
         return member
 
     def _check(self, member: Member) -> None:
-        """Refuse what flags and data together do not allow."""
+        """Refuse to start if flags and data do not fit together."""
         config = self._config
         if not config.force_new_cluster:
-            # A forced cluster has no other members: whoever takes over a copy may call it his.
+            # A forced cluster has no other members, so a copy may be started under another name.
             check_own_directory(
                 member.cluster.members,
                 member.id,
@@ -251,7 +251,7 @@ class Process:
         known: Sequence[Peer],
         arguments: Sequence[str],
     ) -> None:
-        """Put the server together, and what shows it to operators."""
+        """Make the server, and what shows it to operators."""
         config, logger = self._config, self._logger
         settings = PeeringSettings(
             peer_urls=tuple(map(str, config.advertise_peer_urls)),
@@ -330,7 +330,7 @@ class Process:
         )
         security = config.client_security
         for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
-            # Without HTTP/2 there is no gRPC: who may look at metrics may not therefore write keys.
+            # Without HTTP/2 there is no gRPC: a reader of metrics must not be able to write keys.
             number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.METRICS)
             runner.server.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
@@ -358,7 +358,7 @@ class Process:
         return (*config.listen_client_urls, *config.listen_metrics_urls, *config.listen_peer_urls)
 
     def _credentials(self) -> Credentials:
-        """Return what is shown to the members that are dialed."""
+        """Return the certificates to be shown to members that are dialed."""
 
         def warn(text: str) -> None:
             self._logger.warning("changed TLS files for members cannot be used", error=text)

@@ -1,6 +1,6 @@
 """The Auth service of a cluster in which authentication is disabled and nobody is registered.
 
-There are no users and no roles, so questions find none, and authentication cannot be enabled.
+There are no users and no roles, so lookups find none, and authentication cannot be enabled.
 Adding users and roles is not served.
 """
 
@@ -29,11 +29,11 @@ from kvorum.member.outbox import Result
 
 PASSWORD_BYTES_MAX = 72
 AUTH_REVISION = 1
-"""Of a cluster in which no user and no role was ever changed."""
+"""The revision of a cluster in which no user and no role was ever changed."""
 
 
 class Auth:
-    """Answers at once: nothing that is asked here can change."""
+    """Answers at once: no answer here ever changes."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -42,20 +42,20 @@ class Auth:
         return self._member.header.field(self._member.store.revision)
 
     def status(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Tell that authentication is disabled."""
+        """Answer that authentication is disabled."""
         AuthStatusRequest.FromString(payload)
         answer = AuthStatusResponse(enabled=False, authRevision=AUTH_REVISION)
         return self._header() + answer.SerializeToString()
 
     def user_change_password(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no user; a password that cannot be hashed is refused before."""
+        """Find no user; a password that cannot be hashed is refused first."""
         request = AuthUserChangePasswordRequest.FromString(payload)
         if len(request.password.encode()) > PASSWORD_BYTES_MAX:
             return errors.PASSWORD_TOO_LONG
         return errors.USER_NOT_FOUND
 
     def role_grant_permission(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no role; a permission that is none is refused before."""
+        """Find no role; an invalid permission is refused first."""
         request = AuthRoleGrantPermissionRequest.FromString(payload)
         if not request.HasField("perm"):
             return errors.PERMISSION_NOT_GIVEN
@@ -65,7 +65,7 @@ class Auth:
         return errors.ROLE_NOT_FOUND
 
     def disable(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Leave it disabled."""
+        """Leave authentication disabled."""
         AuthDisableRequest.FromString(payload)
         return self._header()
 

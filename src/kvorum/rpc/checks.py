@@ -1,8 +1,8 @@
-"""What is refused by its words alone, before anything is proposed or read.
+"""Requests that are refused by their content alone, before anything is proposed or read.
 
-Every function returns the status that refuses the request, or None; requests are those
-of `kvorum.api.requests`. The order of the checks is part of the contract: a client that makes
-two mistakes is told of the same one by every server.
+Every function returns the status that refuses the request, or None; requests are those of
+`kvorum.api.requests`. The order of the checks is part of the contract: of two mistakes in a
+request, every server reports the same one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -60,12 +60,12 @@ def check_delete_range(request: DeleteRange) -> Status | None:
 
 
 def check_txn(txn: Txn, operations_max: int) -> Status | None:
-    """Check a transaction with all that is nested in it, both branches of each."""
+    """Check a transaction and those nested in it, both branches of each."""
     return run_to_end(check_txn_slices(txn, operations_max))
 
 
 def check_txn_slices(txn: Txn, operations_max: int) -> Slices[Status | None]:
-    """Check a transaction, in slices: there may be a hundred thousand operations in it."""
+    """Check a transaction in slices: it may have a hundred thousand operations."""
     if (status := (yield from _check_operations(txn, operations_max))) is not None:
         return status
     for operations in (txn.success, txn.failure):
@@ -103,7 +103,7 @@ def _check_operations(txn: Txn, operations_max: int) -> Slices[Status | None]:
 
 
 class _Deletions:
-    """Ranges of keys, merged where they overlap, so that one look-up answers for all."""
+    """Ranges of keys, merged where they overlap, so that one lookup covers all of them."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -134,7 +134,7 @@ class _Deletions:
                 yield
 
     def holds_any(self, keys: set[bytes]) -> Slices[bool]:
-        """Tell whether any of these keys is deleted."""
+        """Return whether any of these keys is deleted."""
         if self._starts:
             for number, key in enumerate(keys, 1):
                 if key in self:
@@ -154,7 +154,7 @@ def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Delet
     A branch's own deletions count for all that is nested in it. Those of a nested transaction
     count for what follows it and for the branch's own puts, but not for what precedes it. The
     two branches of one transaction never both run, so they do not collide. A range_end of a
-    single zero byte is taken by its letters here: such a deletion is empty.
+    single zero byte is taken literally here: such a deletion is empty.
     """
     deletions = _Deletions()
     for request in operations:

@@ -1,8 +1,7 @@
-"""The Cluster service: who is a member, and changes of that, which are proposed like writes.
+"""The Cluster service: the members, and changes of the membership, proposed like writes.
 
 A change passes the strict checks of this member first, then the log, where every member judges
-it by the same state. Only the client's patience limits it. Answers have no revision in their
-header.
+it by the same state. It has no deadline but the client's. Answers have no revision in their header.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ class ClusterCalls:
         self._edge = edge
 
     def list(self, call: int, caller: Caller, payload: bytes) -> None:
-        """List the members this one knows, or after a question to the leader all there are."""
+        """List the members this one knows; if linearizable, after it has caught up."""
         request = MemberListRequest.FromString(payload)
         self._member.read(call, caller, _listed, None, linearizable=request.linearizable)
 
@@ -147,7 +146,7 @@ def _answer(
     added: documents.Member | None = None,
     members: Sequence[documents.Member] | None = None,
 ) -> bytes:
-    """Encode the members, behind the one that was added; every answer has them alike.
+    """Encode the members, after the one that was added; all answers have the same fields.
 
     The leader's list, if it is given, may be newer than this member's.
     """

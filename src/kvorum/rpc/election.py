@@ -1,7 +1,7 @@
-"""The Election service: a leader is whoever is at the head of the queue under a name.
+"""The Election service: the client at the head of the queue under a name is the leader.
 
-A leader's key and the revision of its creation are its proof: what it says afterwards counts
-only while that key still exists.
+A leader's key and the revision of its creation are its proof: what it proclaims counts only while
+that key still exists.
 """
 
 from kvorum.api import errors
@@ -53,12 +53,12 @@ class Elections:
         self._member.start(call, caller, answered(_proclaim(self._member, request)))
 
     def leader(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Tell who leads."""
+        """Answer who leads."""
         request = LeaderRequest.FromString(payload)
         self._member.start(call, caller, answered(_leader(request)))
 
     def resign(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Give leadership up."""
+        """Give up the leadership."""
         request = ResignRequest.FromString(payload)
         self._member.start(call, caller, answered(_resign(self._member, request)))
 
@@ -109,7 +109,7 @@ def _leader(request: LeaderRequest) -> Part[bytes]:
 
 
 def _resumed(member: Member, request: ProclaimRequest | ResignRequest) -> Part[LeaderKey]:
-    """Return the leader a request speaks for; without a lease it gets one, used or not."""
+    """Return the leader named in a request; without a lease it gets one, needed or not."""
     if not request.HasField("leader"):
         raise StatusError(errors.LEADER_FIELD_MISSING)
     leader = request.leader
@@ -138,13 +138,13 @@ def _resignation(leader: LeaderKey) -> TxnRequest:
 
 
 def _leave(member: Member, caller: Caller, leader: LeaderKey) -> None:
-    """Give up a place in the queue, without waiting for it."""
+    """Give up a place in the queue, without waiting until that is applied."""
     request = _resignation(leader)
     member.propose(None, caller, TXN, request.SerializeToString(), txn_of(request))
 
 
 class Observers:
-    """Serves Observe: the leader of a name, all that it says, and every leader after it."""
+    """Serves Observe: the leader of a name, all its values, and every leader after it."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -170,14 +170,14 @@ def _observe(member: Member, name: bytes) -> Part[bytes]:
 
 
 def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
-    """Send the puts of a key after a revision; return the revision reached, 0 if it is gone.
+    """Send the puts of a key after a revision; return the revision reached, 0 if the key is gone.
 
-    It counts as gone, too, where a compaction may have taken the deletion.
+    It counts as gone, too, if a compaction may have removed its deletion.
     """
     start = (revision + 1) << 32
     row_start = key_field(key)
     while True:
-        # Looked at anew: a snapshot may have taken its place while the client was slow.
+        # Read anew: a snapshot may have replaced the store while the client was slow.
         store = member.store
         if start >> 32 < store.compacted_revision:
             return 0

@@ -14,18 +14,18 @@ from kvorum.member.waits import Send, Steps, Until
 
 
 class Health:
-    """Answers at once: what is asked does not depend on the member."""
+    """Answers at once: the answers do not depend on the member."""
 
     def check(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Tell the state of a service."""
+        """Answer with the state of a service."""
         return errors.UNKNOWN_HEALTH_SERVICE if _name(payload) else HEALTH_SERVING
 
     def list(self, _call: int, _caller: Caller, _payload: bytes) -> Result:
-        """Tell the state of every service: of one, with an empty name."""
+        """Answer with the state of every service: of the one with the empty name."""
         return health_list_response("", HEALTH_SERVING)
 
     def watch(self, payload: bytes) -> Steps:
-        """Send the state of a service, and stay: it does not change while the server runs."""
+        """Send the state of a service, and keep the stream open: the state does not change."""
         return _watch(HEALTH_SERVICE_UNKNOWN if _name(payload) else HEALTH_SERVING)
 
 

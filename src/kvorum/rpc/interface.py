@@ -1,8 +1,8 @@
 """What the services have in common: how they answer, and what they need of the edge.
 
 A unary call is a function of its number, its caller and its payload. It returns the answer, or None
-if the member answers later; a payload that is no message raises DecodeError. A stream is an object
-that is told what happens to it. Headers are put in front of an encoded response as they are:
+if the member answers later; a payload that cannot be decoded raises DecodeError. A stream is an
+object that is told what happens to it. Headers are put in front of an encoded response as they are:
 a message's bytes are its fields' bytes, one after the other.
 """
 
@@ -18,7 +18,7 @@ from kvorum.member.callers import Caller
 from kvorum.member.outbox import Result
 
 STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
-"""A stream with so many bytes on their way is held back; the edge says when it has fewer."""
+"""A stream with so many bytes not yet sent is held back; the edge says when it has fewer."""
 
 OK = Status(Code.OK, "")
 """What the procedure of a stream returns at its end; None if the stream outlives it."""
@@ -81,7 +81,7 @@ class Streams(Protocol):
         """Begin a stream."""
 
     def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
-        """Take a message; a status ends the stream. Raises DecodeError if it is no message."""
+        """Take a message; a status ends the stream. Raises DecodeError if it cannot be decoded."""
 
     def half_closed(self, call: int) -> Status | None:
         """Note that the client sends nothing more; a status ends the stream."""

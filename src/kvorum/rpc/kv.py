@@ -1,4 +1,4 @@
-"""The KV service: reads go to the store when they may, changes are proposed.
+"""The KV service: reads go to the store as soon as they may, changes are proposed.
 
 A request in its canonical shape is proposed in the bytes it came in; any other is encoded anew,
 because what is in the log has to mean the same to every member.
@@ -67,7 +67,7 @@ class KeyValues:
         self._member = member
         self._operations_max = operations_max
         self.waiting_bytes = 0
-        """Of transactions that are being read and checked."""
+        """Bytes of transactions that are being read and checked."""
 
     def range(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Read a range."""
@@ -120,7 +120,7 @@ class KeyValues:
         return None
 
     def _long_txn(self, call: int, caller: Caller, payload: bytes) -> Steps:
-        """Read and check a transaction in slices, and then run it as any other."""
+        """Read and check a transaction in slices, and then run it like any other."""
         size = len(payload)
         try:
             txn = yield from parse_txn_slices(payload)
@@ -184,7 +184,7 @@ def _range_stream(member: Member, request: Range) -> Steps:
     refusal: Status | None = None if request.serializable else (yield ReadIndex())
     if refusal is not None:
         return refusal
-    # An order is no matter here; keys come in theirs.
+    # No order but that of the keys passes the checks, and they come in it anyway.
     options = range_options(request)._replace(sort_order=0, sort_target=0)
     try:
         current = member.store.revision
@@ -225,7 +225,7 @@ def _ranged(member: Member, _caller: Caller, options: RangeOptions) -> Slices[Ra
 
 
 def _next_size(size: int, piece_bytes: int, request_bytes_max: int) -> int:
-    """Return how many keys the next piece has, by how large the last one was."""
+    """Return how many keys the next piece has, judging by the size of the last one."""
     if piece_bytes < request_bytes_max // 2:
         return size * 2
     return max(1, size // 2) if piece_bytes > request_bytes_max * 2 else size

@@ -1,7 +1,7 @@
-"""The Lease service: grants and revokes are proposed, renewals and questions go to the leader.
+"""The Lease service: grants and revokes are proposed, renewals and queries go to the leader.
 
-Only the leader counts time, so only its answer counts. A member that does not lead asks the one
-that does, again and again as long as a request may take.
+Only the leader knows how much time a lease has left. A member that does not lead asks the leader,
+again and again for as long as a request may take.
 """
 
 from collections import deque
@@ -69,7 +69,7 @@ class Leases:
         return None
 
     def time_to_live(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Tell what is left of a lease."""
+        """Answer how much time a lease has left."""
         request = LeaseTimeToLiveRequest.FromString(payload)
         member = self._member
         is_current = member.is_leader and member.applied >= member.committed
@@ -101,7 +101,7 @@ def _listed(member: Member, _caller: Caller, _request: object) -> Slices:
 
 
 Told = tuple[bytes, list[bytes]]
-"""What is left of a lease, encoded, and its keys if they were asked for."""
+"""The encoded answer about a lease, and the lease's keys if they were asked for."""
 
 
 def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
@@ -117,7 +117,7 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
 
 
 def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
-    """Put the keys behind what is told of a lease; there may be very many."""
+    """Append the keys to the answer about a lease; there may be very many."""
     head, keys = told
     parts = [head]
     for start in range(0, len(keys), KEYS_PER_SLICE):
@@ -165,15 +165,15 @@ def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveRespon
 class KeepAlives:
     """All keep-alive streams: every request gets one answer, in the order of the requests.
 
-    An answer that takes more than a look at the lease is a procedure's business; what arrives
-    meanwhile waits for it.
+    A renewal that cannot be answered at once is left to a procedure; requests that arrive meanwhile
+    wait for it.
     """
 
     def __init__(self, member: Member, edge: Output) -> None:
         self._member = member
         self._edge = edge
-        # What waits for a stream's procedure, None without one. A lease of None stands for the
-        # end of the requests.
+        # The requests that wait for a stream's procedure, None if it has no procedure. A lease of
+        # None stands for the end of the requests.
         self._waiting: dict[int, deque[int | None] | None] = {}
         self._outgoing: list[tuple[int, bytes]] = []
 
@@ -189,7 +189,7 @@ class KeepAlives:
             waiting.append(lease)
             return errors.REQUEST_TOO_MANY_REQUESTS if len(waiting) > WAITING_MAX else None
         member = self._member
-        # The header is older than the renewal.
+        # Made first: its revision must not be newer than the renewal.
         header = member.header.field(member.store.revision)
         renewed = try_renew(member, lease)
         if renewed is None:
@@ -224,13 +224,13 @@ class KeepAlives:
         self._member.release(call)
 
     def deliver(self) -> None:
-        """Give the edge the answers that were made at once."""
+        """Give the edge the answers that needed no procedure."""
         if self._outgoing:
             outgoing, self._outgoing = self._outgoing, []
             self._edge.send(outgoing)
 
     def _serve(self, call: int, waiting: deque[int | None]) -> Steps:
-        """Answer what waits; then leave the stream to `received` again."""
+        """Answer the requests that wait; then leave the stream to `received` again."""
         member = self._member
         while waiting:
             lease = waiting.popleft()

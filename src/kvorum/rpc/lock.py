@@ -1,7 +1,7 @@
-"""The Lock service: a lock is held by whoever is at the head of the queue under its name.
+"""The Lock service: the client at the head of the queue under a lock's name holds it.
 
-A waiting call does not keep its lease alive, and goes on waiting after it ran out; only then,
-at the head, it notices that its own key is gone.
+A waiting call does not keep its lease alive, and goes on waiting after the lease has expired: only
+at the head of the queue it notices that its own key is gone.
 """
 
 from kvorum.api import errors

@@ -1,7 +1,7 @@
 """The Maintenance service: what operators ask of one member.
 
 All but Alarm and Downgrade concern this member alone, and need no other. Hashes are computed
-beside the loop, over what is on the disk and what still waits for it.
+off the loop, over what is on the disk and what still waits for it.
 """
 
 from kvorum.api import errors
@@ -53,7 +53,7 @@ class Maintenance:
         self._edge = edge
 
     def status(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Tell how this member is."""
+        """Report the state of this member."""
         StatusRequest.FromString(payload)
         member = self._member
         cluster, backend = member.cluster, member.backend
@@ -89,7 +89,7 @@ class Maintenance:
         return None
 
     def defragment(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Write the database of this member anew, without what it has freed."""
+        """Write the database of this member anew, without its free pages."""
         DefragmentRequest.FromString(payload)
         self._member.start(call, caller, _defragment(self._member))
 
@@ -167,7 +167,7 @@ def _downgrade(member: Member, request: DowngradeRequest) -> Steps:
 
 
 def _target_of(text: str) -> Version | None:
-    """Return the target of a downgrade, as `major.minor` or with a patch that does not count."""
+    """Parse the target of a downgrade: `major.minor`, or with a patch version that is ignored."""
     for candidate in (text, text + ".0"):
         try:
             return parse_version(candidate).level
@@ -196,14 +196,14 @@ def _defragment(member: Member) -> Steps:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
     job: CopyDatabase | CatchUp | None = backend.defragment()
-    # A snapshot that is installed meanwhile brings a database without anything to free.
+    # If a snapshot is installed meanwhile, this ends: its database has no free pages.
     while job is not None:
         try:
             yield from done(Place.HELPER, job)
         except StatusError as error:
             if member.backend is not backend:
                 return b""
-            # The database is as it was; only the copy is of no use.
+            # The database is unchanged; only the copy is useless.
             yield RunJob(Place.HELPER, backend.abandon_defragmentation())
             member.procedures.signal(Signal.DEFRAGMENTED)
             return errors.defragmentation_failed(error.status.text)
@@ -211,7 +211,7 @@ def _defragment(member: Member) -> Steps:
             return b""
         job = backend.copied()
     while member.backend is backend and backend.is_defragmenting:
-        # The next flush, which is due at once, ends it.
+        # The next flush, which is due at once, ends the defragmentation.
         yield Signalled(Signal.DEFRAGMENTED)
     return b""
 

@@ -1,16 +1,16 @@
 """The way of a batch through the services: from the edge to the member, and back.
 
-`serve` and `take_event` take what the edge received, `deliver` gives it what there is to say;
-between the two the member has its turn. A refusal is answered at once, whatever needs the log or
-the cluster when the member says so. Plain puts and reads, which are most of what arrives, go the
-short way: no message object, no call but those that do the work.
+`serve` and `take_event` take what the edge received, `deliver` gives it the answers; between the
+two the member has its turn. A refusal is sent at once, an answer that needs the log or the cluster
+when the member has it. Plain puts and reads, which are most of the calls, take a shorter way: no
+message object, and no function calls but those that do the work.
 
-Every call is checked alike before its service sees it: a learner serves little, a client may
+Every call passes the same checks before its service sees it: a learner serves little, a client may
 require that this member knows a leader, and tokens mean nothing while authentication is off.
 
-What parsing and checking a call raises unforeseen ends that call with INTERNAL (see
-`kvorum.member.boundary`). To hand a proposal over is therefore the last thing that a service does
-for a call: what is raised behind that stops the member, because the proposal cannot be taken back.
+An unforeseen error in parsing or checking a call ends that call with INTERNAL (see
+`kvorum.member.boundary`). A service therefore proposes last: an error after that stops the member,
+because the proposal cannot be taken back.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,11 @@ from kvorum.rpc.streams import Answers
 from kvorum.rpc.table import NUMBERS, RPCS, Handlers, Learner
 
 REQUESTS_PER_LOOK: Final = 64
-"""How many plain requests are served between two looks at the clock."""
+"""How many plain requests are served between two reads of the clock."""
 
 READS_WAITING_MAX: Final = 10_000
 TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
-"""Reads, and bytes of long transactions, that may wait for their turn here; more wait outside."""
+"""Reads, and bytes of long transactions, that may wait here; more wait at the edge."""
 
 LEADERLESS_CHECKS_MAX: Final = 3
 """A stream that required a leader ends after so many election timeouts without one."""
@@ -62,7 +62,7 @@ class Services:
         self._edge = edge
         handlers = Handlers(member, edge, operations_max)
         self._key_values, self._keep_alives = handlers.kv, handlers.keep_alives
-        # By the number of the method.
+        # Both by the number of the method.
         self._unary: dict[int, Unary] = {}
         self._streams: dict[int, Streams] = {}
         for number, rpc in enumerate(RPCS):
@@ -72,9 +72,9 @@ class Services:
                 self._streams[number] = rpc.streams(handlers, member)
         self._answers = [each for each in self._streams.values() if isinstance(each, Answers)]
         self.caller = Caller(Front.GRPC, origin=origin)
-        """Who makes the calls: nobody, as long as nobody authenticates."""
+        """The caller of all calls: nobody is named, as there is no authentication."""
         self._open: dict[int, Streams] = {}
-        # Streams whose client required a leader, and how often there was none lately.
+        # Streams whose client required a leader, and how many checks in a row found none.
         self._requiring: dict[int, None] = {}
         self._leaderless = 0
         self._leader_check_at = 0.0
@@ -84,7 +84,7 @@ class Services:
     def serve(self, requests: Sequence[Request], deadline: float) -> int:
         """Take requests in their order, until the deadline; return how many.
 
-        What can be answered at once is, the rest is the member's.
+        What can be answered at once is; the rest is handed to the member.
         """
         served = 0
         while served < len(requests):
@@ -95,7 +95,7 @@ class Services:
         return served
 
     def take_event(self, kind: int, call: int, detail: Any) -> None:
-        """Take what happened to a stream, or to a call that waits; `end_batch` follows."""
+        """Take an event of a stream, or of a waiting call; `end_batch` must follow."""
         try:
             if kind == EventKind.OPENED:
                 self._opened(call, *detail)
@@ -107,14 +107,14 @@ class Services:
             self._event_failed(kind, call, detail, error)
 
     def end_batch(self) -> None:
-        """Answer what events of a batch asked for and could be answered at once."""
+        """Send the answers to a batch's events that could be given at once."""
         self._keep_alives.deliver()
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many calls, and how many bytes of them, should be taken of the edge at most.
+        """How many calls, and how many bytes of them, should be taken from the edge at most.
 
-        None if either is not above 0.
+        If either is 0 or less, none should be.
         """
         return (
             READS_WAITING_MAX - self._member.reads_waiting,
@@ -122,7 +122,7 @@ class Services:
         )
 
     def _serve_requests(self, requests: Sequence[Request], deadline: float) -> int:
-        """Serve requests, and look at the clock after each that is not plain; return how many."""
+        """Serve requests, checking the clock after each that is not plain; return how many."""
         member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
         caller, is_learner = self.caller, member.is_learner
@@ -139,7 +139,7 @@ class Services:
                         continue
                 if method == _PUT:
                     put = parse_put(payload)
-                    # A put that keeps value or lease has checks of its own.
+                    # A put that keeps the value or the lease has checks of its own.
                     if put is not None and not (put.ignore_value or put.ignore_lease):
                         status = check_quota(put_cost + len(put.key) + len(put.value))
                         if status is None:
@@ -149,7 +149,7 @@ class Services:
                         continue
                 elif method == _RANGE:
                     request = parse_range(payload)
-                    # Without an order there is none that could be wrong.
+                    # Without a sort order there is nothing to check in it.
                     if request is not None and not (request.sort_order or request.sort_target):
                         is_linearizable = not request.serializable
                         read(call, caller, range_response, request, linearizable=is_linearizable)
@@ -168,7 +168,7 @@ class Services:
         return served
 
     def _request_failed(self, call: int, method: int, payload: bytes, error: Exception) -> Status:
-        """End a call whose service raised what nobody foresaw."""
+        """End a call whose service raised an unforeseen error."""
         proposals = self._member.proposals
         if proposals.ids and proposals.pending[proposals.ids[-1]][0] == call:
             raise error
@@ -180,7 +180,7 @@ class Services:
     def _refusal(
         self, metadata: Metadata | None, is_learner: bool, method: int, payload: bytes = b""
     ) -> Status | None:
-        """Tell why a call is refused whatever it asks for; None if it is not."""
+        """Return why a call is refused whatever it asks for; None if it is not."""
         if is_learner and not _is_for_learners(method, payload):
             return errors.NOT_SUPPORTED_FOR_LEARNER
         if metadata is None:
@@ -223,9 +223,9 @@ class Services:
             self._finish(call, status)
 
     def _event_failed(self, kind: int, call: int, detail: object, error: Exception) -> None:
-        """End a stream whose service raised what nobody foresaw."""
+        """End a stream whose service raised an unforeseen error."""
         if kind == EventKind.ENDED:
-            # Nothing came with it: it was the forgetting that failed.
+            # Nothing was parsed: forgetting the stream failed.
             raise error
         sent = detail if isinstance(detail, bytes) else str(detail)
         what = f"a stream of {self.caller.describe(call)}"
@@ -236,7 +236,7 @@ class Services:
         self._edge.finish(call, errors.INTERNAL)
 
     def _finish(self, call: int, status: Status) -> None:
-        # What was answered before comes before the end.
+        # Earlier answers are sent before the end.
         self._keep_alives.deliver()
         self._forget(call)
         self._edge.finish(call, status)
@@ -245,10 +245,10 @@ class Services:
         self._requiring.pop(call, None)
         self._open.pop(call).ended(call)
 
-    # What there is to say.
+    # What goes out.
 
     def deliver(self, now: float) -> None:
-        """Give the edge what the member has to say; called after each of its turns."""
+        """Give the edge the member's answers; called after each of its turns."""
         out, edge = self._member.out, self._edge
         sends = out.take_sends()
         if sends:
@@ -266,7 +266,7 @@ class Services:
             self._check_leader(now)
 
     def _end_streams(self, replies: list[Reply]) -> list[Reply]:
-        """End the streams whose procedures are done; return what is for unary calls."""
+        """End the streams whose procedures are done; return the replies to unary calls."""
         streams = self._open
         ends = [reply for reply in replies if reply[0] in streams]
         if not ends:
@@ -280,7 +280,7 @@ class Services:
     def _check_leader(self, now: float) -> None:
         """End the streams that required a leader, if there has been none for a while.
 
-        And those whose clients have taken nothing for so long that others should not wait for them.
+        Also end those whose clients have taken nothing for so long that others must not wait.
         """
         member = self._member
         self._leader_check_at = now + member.config.election_seconds
@@ -293,13 +293,13 @@ class Services:
                 self._finish(call, errors.TIMEOUT)
 
     def stop(self) -> None:
-        """End every stream, because the server stops; unary calls are the member's."""
+        """End every stream, because the server stops; unary calls are left to the member."""
         for call in list(self._open):
             self._finish(call, errors.STOPPED)
 
 
 def _is_for_learners(method: int, payload: bytes) -> bool:
-    """Tell whether a learner serves a call, or cannot tell because it is no message."""
+    """Return whether a learner serves a call; true if that is unknown, as it cannot be decoded."""
     learner = RPCS[method].learner
     if learner is not Learner.SERVES_STALE:
         return learner is Learner.SERVES

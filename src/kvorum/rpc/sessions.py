@@ -1,8 +1,8 @@
 """What Lock and Election are made of: a lease, transactions, reads, and waiting in a queue.
 
 These are the steps a client library would take over the network, taken inside the member: each
-is a part of a procedure, to be used with `yield from`. What goes wrong is raised as StatusError;
-`answered` turns it into the end of the call. Whoever queues puts a key of its own under a
+is a part of a procedure, to be used with `yield from`. Failures are raised as StatusError;
+`answered` ends the call with them. Each client in a queue has a key of its own under the queue's
 prefix; the key with the lowest create revision is at the head.
 """
 
@@ -34,10 +34,10 @@ from kvorum.member.waits import KeyDeleted, Propose, Read, Steps
 from kvorum.rpc import checks
 
 SESSION_TTL_SECONDS = 60
-"""A lease that is made for a caller without one runs so long, and nobody renews it."""
+"""The TTL of a lease made for a caller without one; nobody renews it."""
 OPERATIONS_MAX = 128
 
-# These end a call by the caller's own will, and keep their code.
+# By these the caller itself ended the call; they keep their code.
 _CONTEXT = {errors.CONTEXT_CANCELED, errors.CONTEXT_DEADLINE_EXCEEDED}
 
 
@@ -93,7 +93,7 @@ def delete(key: bytes) -> RequestOp:
 
 
 def lease_for(member: Member, lease: int) -> Part[int]:
-    """Return the lease given, or a new one in place of 0."""
+    """Return the given lease, or a new one in place of 0."""
     if lease:
         return lease
     refuse(member.check_quota(LEASE_GRANT_BYTES))
@@ -119,7 +119,7 @@ def read(request: RangeRequest) -> Part[RangeResponse]:
 
 
 def wait_for_older(name: bytes, own_revision: int) -> Part[None]:
-    """Wait until no key of the queue is older than one's own."""
+    """Wait until no key of the queue is older than the one created at `own_revision`."""
     key, range_end = prefix_of(name)
     newest_of_older = RangeRequest(
         key=key,
@@ -146,7 +146,7 @@ def cleaned_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
 
 
 def good(answer: Result) -> bytes:
-    """Return an answer that is no refusal; raises StatusError."""
+    """Return an answer; raises StatusError if it is a refusal."""
     if isinstance(answer, Status):
         raise StatusError(answer)
     return answer

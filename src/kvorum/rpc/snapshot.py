@@ -1,9 +1,9 @@
-"""The Snapshot call: the database of this member as a file of etcd's, while it goes on serving.
+"""The Snapshot call: the database of this member in etcd's format, sent while it keeps serving.
 
-The helper writes the newest commit to a temporary file, which then travels in blobs and is
-removed whatever becomes of the call; what a crash leaves, the next start removes. The last blob
-is the SHA-256 of all others. The loop only passes pieces on: they are read and hashed in the
-pool, and no piece is read before the client took what came before it.
+The helper writes the newest commit to a temporary file, which is then sent in blobs, and removed
+however the call ends; what a crash leaves, the next start removes. The last blob is the SHA-256 of
+all others. The loop only passes pieces on: they are read and hashed in the pool, and no piece is
+read before the client has taken the one before.
 """
 
 from hashlib import sha256
@@ -21,13 +21,13 @@ from kvorum.rpc.interface import OK
 
 BLOB_BYTES = 32 * 1024
 PIECE_BYTES = 4 * BLOB_BYTES
-"""What is read at once: so much the loop sends before it looks at anything else."""
+"""How much is read at once, and sent before the loop does anything else."""
 IMAGES_MAX = 2
-"""So many images exist at a time, for each takes as much of the disk as the database."""
+"""How many images may exist at a time: each takes as much of the disk as the database."""
 WAITING_MAX = 16
-"""So many calls wait for their turn; more are refused."""
+"""How many calls may wait for their turn; more are refused."""
 PROGRESS_SECONDS = 5.0
-"""How often the log tells how far a snapshot is."""
+"""How often the progress of a snapshot is logged."""
 
 
 class Snapshots:
@@ -99,6 +99,6 @@ def _snapshot(member: Member, path: str) -> Steps:
         member.logger.error(f"cannot send a database snapshot: {error.status.text}")
         return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error.status.text}")
     finally:
-        # By the helper, for it may still be writing the file of a client that is gone.
-        # What is left, the next start removes.
+        # Removed by the helper, which may still be writing it for a client that is gone. If that
+        # fails, the next start removes it.
         member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), on_failure=ignore))

@@ -1,8 +1,8 @@
 """Streams with one request: a procedure that sends its answers.
 
 The request is the stream's only message. The procedure is held while the client does not take
-what was sent; its end, told by the member like a reply, ends the stream. Who keeps something back
-from others, as a snapshot does its place on the disk, may be held only so long.
+what was sent; when it ends, which the member reports like a reply, the stream ends. A stream that
+holds what others need, as a snapshot holds room on the disk, may be held only so long.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from kvorum.member.member import Member
 from kvorum.member.waits import Steps
 
 TAKING_SECONDS_MAX = 60.0
-"""Time for a client to take what it was sent, where others wait for what it keeps back."""
+"""Time for a client to take what it was sent, where its stream holds what others need."""
 
 Begin = Callable[[bytes], Steps | Status]
 """Checks a payload and returns the procedure that serves it; may raise DecodeError."""
@@ -36,7 +36,7 @@ class Answers:
         self._begun[call] = False
 
     def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
-        """Begin to answer; what comes behind the request is ignored."""
+        """Begin to answer; messages after the request are ignored."""
         if self._begun[call]:
             return None
         self._begun[call] = True

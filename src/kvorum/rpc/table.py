@@ -1,9 +1,9 @@
-"""The table of calls: one row for each RPC, and all that is known of it before it is called.
+"""The table of calls: one row for each RPC, with all that is known of it before it is called.
 
-The edge is opened with it, the services serve by it, metrics and the warnings of slow calls take
-their labels and exceptions from it, and the matrix in docs/compatibility.md is held to it. Whoever
-adds an RPC, of any kind, adds a row here and the function that the row names. Paths over plain
-HTTP are options of the descriptors and stand nowhere else.
+The edge is opened with it, the services look handlers up in it, metrics take their labels from it
+and warnings of slow calls their exceptions, and a test compares docs/compatibility.md with it. To
+add an RPC of any kind, add a row here and the function that the row names. Paths over plain HTTP
+are options of the descriptors, and nowhere else.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from kvorum.rpc.streams import TAKING_SECONDS_MAX, Answers, Begin
 
 
 class Kind(Enum):
-    """Who sends how many messages; the values are those of a metric's label."""
+    """How many messages each side sends; the values are those of a metric's label."""
 
     UNARY = "unary"
     SERVER_STREAM = "server_stream"
@@ -50,17 +50,17 @@ class Permission(Enum):
 
     NONE = "none"
     IDENTITY = "identity"
-    """To be somebody, whoever it is."""
+    """To be an authenticated user, any of them."""
     KEYS = "keys"
     """Rights on the keys that the request names."""
     LEASE_KEYS = "lease keys"
-    """An identity, and rights on the keys of the leases it is about."""
+    """An identity, and rights on the keys of the leases that the request is about."""
     STEPS = "steps"
-    """What the requests need that it is made of."""
+    """What each of the requests that the call is made of needs."""
     ALARMS = "admin to change"
     """An identity to list alarms, the role `root` to raise and to clear them."""
     ADMIN_OR_OWN = "admin or own"
-    """The role `root`; whoever asks about itself or a role of its own needs none."""
+    """The role `root`, except for users who ask about themselves or their own roles."""
     ADMIN = "admin"
     """The role `root`."""
 
@@ -92,13 +92,13 @@ class Rpc(NamedTuple):
     permission: Permission
     learner: Learner
     waits_for_others: bool = False
-    """A unary call that does so by its nature: that it takes long says nothing of the server."""
+    """Whether a unary call waits by its nature, so that a long one says nothing of the server."""
     unary: Callable[[Handlers], Unary] | None = None
     streams: Callable[[Handlers, Member], Streams] | None = None
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is more than a request and an answer."""
+        """Whether there may be more than one request and one answer."""
         return self.kind is not Kind.UNARY
 
     @property
@@ -168,7 +168,7 @@ RPCS: Final[tuple[Rpc, ...]] = (
     _unary(_KV + "DeleteRange", lambda of: of.kv.delete_range, _P.KEYS),
     _unary(_KV + "Txn", lambda of: of.kv.txn, _P.KEYS),
     _unary(_KV + "Compact", lambda of: of.kv.compact, _P.ADMIN),
-    # It keeps a revision from being compacted.
+    # Limited, because it keeps a revision from being compacted.
     _server_stream(
         _KV + "RangeStream",
         lambda of: of.range_streams.begin,
@@ -196,7 +196,7 @@ RPCS: Final[tuple[Rpc, ...]] = (
     _unary(_MAINTENANCE + "Defragment", lambda of: of.maintenance.defragment, _P.ADMIN),
     _unary(_MAINTENANCE + "Hash", lambda of: of.maintenance.hash, _P.ADMIN),
     _unary(_MAINTENANCE + "HashKV", lambda of: of.maintenance.hash_kv, _P.ADMIN),
-    # It keeps a file on the disk.
+    # Limited, because it keeps a file on the disk.
     _server_stream(
         _MAINTENANCE + "Snapshot",
         lambda of: of.snapshots.begin,
@@ -237,12 +237,12 @@ RPCS: Final[tuple[Rpc, ...]] = (
     _unary(_HEALTH + "List", lambda of: of.health.list, _P.NONE),
     _server_stream(_HEALTH + "Watch", lambda of: of.health.watch, _P.NONE),
 )
-"""Every RPC that is served; its number, at the edge and everywhere else, is its place here."""
+"""Every RPC that is served; its number, at the edge and everywhere else, is its index here."""
 
 NUMBERS: Final = {rpc.path: number for number, rpc in enumerate(RPCS)}
 
 METHODS: Final = tuple((rpc.path, rpc.is_stream) for rpc in RPCS)
-"""What the edge is opened with."""
+"""The methods that the edge is opened with."""
 
 METADATA_KEYS: Final = ("hasleader", "client-api-version")
-"""What the edge hands on of a call's metadata."""
+"""The keys of a call's metadata that the edge passes on."""

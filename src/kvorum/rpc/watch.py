@@ -1,7 +1,7 @@
 """The Watch service: the messages of a stream, passed to the hub and back.
 
-What a stream sends goes out in the hub's order. A stream whose client does not take what was
-sent is paused; its watchers fall behind and keep nothing but where to go on.
+Messages of a stream are sent in the hub's order. A stream whose client does not take what was
+sent is paused; its watchers fall behind, and keep only the revision to go on from.
 """
 
 from kvorum.api.pb.etcdserverpb import WatchRequest
@@ -22,7 +22,7 @@ class Watches:
         self._streams[call] = self._member.hub.open_stream(call)
 
     def received(self, call: int, _caller: Caller, payload: bytes) -> None:
-        """Serve one request of a stream; an unset union gets no answer."""
+        """Serve one request of a stream; one whose union is unset gets no answer."""
         message = WatchRequest.FromString(payload)
         stream = self._streams[call]
         kind = message.WhichOneof("request_union")

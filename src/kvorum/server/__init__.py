@@ -1,1 +1,1 @@
-"""The process: flags, start-up, the loop that runs a node."""
+"""The server as a plain object: one member with its services, peers and HTTP endpoints."""

@@ -1,9 +1,9 @@
 """The clean end of a server: finish calls, hand the leadership over, flush, close the files.
 
-Clients are asked for no more calls, and those that come are served until every client has
-confirmed that it has heard, and the last call is answered; a client that does not confirm is
-waited for as long as an election timeout, a second at least. Then the leadership is handed over,
-streams end, what is applied is brought to the disk, and the files are closed.
+Clients are asked to begin no more calls; calls that still come are served until every client has
+confirmed that, and the last call is answered. A client that does not confirm is waited for as long
+as an election timeout, a second at least. Then the leadership is handed over, streams end, what is
+applied is flushed to the disk, and the files are closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvorum.server.server import Server
 
 DRAIN_SECONDS_MAX: Final = 1.0
-"""How long clients are waited for to hear of the end, and then to take their last answers."""
+"""How long clients have to learn of the end, and then to take their last answers."""
 CLOSE_SECONDS_MAX: Final = 10.0
 CLOSE_LOOK_SECONDS: Final = 0.01
 
@@ -55,10 +55,10 @@ class Ending:
         self._handed_over_term = 0
         self._until = self._quiet_by = self._drained_by = 0.0
         self.look_at = 0.0
-        """When to look again, while the files are being closed."""
+        """When to check again, while the files are being closed."""
 
     def begin(self, now: float) -> None:
-        """Begin to end, unless that has begun."""
+        """Begin the end, unless it has begun."""
         if self._server.phase is Phase.SERVING:
             config = self._server.member.config
             self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
@@ -66,7 +66,7 @@ class Ending:
             self._edge.drain()
 
     def advance(self, now: float) -> None:
-        """Go on, as far as that is possible now."""
+        """Take the steps that are possible now."""
         if self._server.phase is Phase.DRAINING:
             self._drain(now)
         elif self._server.phase is Phase.FLUSHING:
@@ -77,8 +77,8 @@ class Ending:
     def _drain(self, now: float) -> None:
         server = self._server
         in_flight = len(server.calls.unary) + len(server.front.open) + server.waiting
-        # A client that has not heard of the end yet may still call, and is served only while this
-        # member follows or leads: so both come first, if they are a matter of a moment.
+        # A client that does not know of the end yet may still call, and a leader that hands over
+        # takes no proposals: so the handover waits a moment for clients and their calls.
         if (in_flight or not self._edge.is_quiet()) and now < self._quiet_by:
             return
         if not self._hand_over() or (in_flight and now < self._until):
@@ -96,7 +96,7 @@ class Ending:
     def _hand_over(self) -> bool:
         """Let another member lead before this one ends; return whether that is settled.
 
-        A leader on its way out takes no proposals. It may be elected anew while calls are finished.
+        A leader that hands over takes no proposals. It may be elected again while calls finish.
         """
         member = self._server.member
         if member.is_handing_over:
@@ -113,7 +113,7 @@ class Ending:
         server = self._server
         member = server.member
         is_flushing = member.backend.is_flushing or member.out.jobs or server.jobs_under_way
-        # Clients take their last answers meanwhile; one that does not is not waited for long.
+        # Clients take their last answers meanwhile; a slow one is not waited for long.
         is_draining = not self._edge.is_drained() and now < self._drained_by
         if (is_flushing or is_draining) and now < self._until:
             return
@@ -122,7 +122,7 @@ class Ending:
         member.close()
 
     def _close(self, now: float) -> None:
-        """Wait for the last jobs; the end of one may be the beginning of the next."""
+        """Wait for the last jobs; one that ends may start another."""
         server = self._server
         if (server.member.out.jobs or server.jobs_under_way) and now < self._until:
             self.look_at = now + CLOSE_LOOK_SECONDS

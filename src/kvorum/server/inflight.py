@@ -1,7 +1,7 @@
-"""The calls in flight: known from their arrival to their end, which passes through here.
+"""The calls in flight, from their arrival to their end; both pass through here.
 
-This is the edge as the services see it. A clean end waits until nothing is in flight, and whoever
-looks for slow calls finds them here; the counts of the metrics are kept on the way.
+This is the edge as the services see it. A clean end waits until nothing is in flight, and slow
+calls are found here; calls are counted for the metrics on their way.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ class CallsInFlight:
         self.unary: dict[int, int] = {}
         """The method of every unary call in flight."""
         self.streams: dict[int, int] = {}
-        """The method of every stream that is open."""
-        # Calls in flight at the last ticks, and those that were slow at the last one.
+        """The method of every open stream."""
+        # The calls in flight at each of the last ticks, and those that were slow at the last one.
         self._marks: deque[list[int]] = deque()
         self._slow: set[int] = set()
 
@@ -47,7 +47,7 @@ class CallsInFlight:
             seconds.begin(request[0] for request in requests)
 
     def note(self, events: Iterable[Event]) -> None:
-        """Note what happened to streams, and clients that went away."""
+        """Note events of streams, and clients that went away."""
         streams, counts = self.streams, self.counts
         for kind, call, detail in events:
             if kind == EventKind.MESSAGE:
@@ -103,7 +103,7 @@ class CallsInFlight:
         self._edge.finish(call, status, trailers)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes of a stream are on their way."""
+        """As `Edge.pending_bytes`."""
         return self._edge.pending_bytes(call)
 
     def mark_waiting(self, call: int) -> None:
@@ -111,9 +111,9 @@ class CallsInFlight:
         self._edge.mark_waiting(call)
 
     def slow(self, ticks: int) -> list[tuple[int, int]]:
-        """Return unary calls and methods in flight since so many ticks; called once a tick.
+        """Return unary calls, with their methods, that have run for so many ticks.
 
-        Each call is returned once. Nothing is noted per call for this.
+        Must be called once a tick. Each call is returned once. Nothing is noted per call for this.
         """
         self._marks.append(list(self.unary))
         if len(self._marks) <= ticks:

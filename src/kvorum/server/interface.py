@@ -11,7 +11,7 @@ from kvorum.rpc.interface import Output as CallOutput
 
 
 class ServerEdge(CallOutput, HttpOutput, Connections, Protocol):
-    """The part of `kvorum.edge.interface.Edge` that a server speaks to; it polls nothing."""
+    """The part of `kvorum.edge.interface.Edge` that a server uses; it never polls."""
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """As `Edge.has_room`."""
@@ -27,31 +27,31 @@ class ServerEdge(CallOutput, HttpOutput, Connections, Protocol):
 
 
 class Peers(Protocol):
-    """Carries what the member says to others, and what they say to it."""
+    """Carries messages from the member to others, and from them to the member."""
 
     @property
     def open(self) -> Container[int]:
-        """The calls of the peer port that are under way."""
+        """The calls of the peer port that have not ended."""
 
     def open_request(
         self, call: int, method: str, target: str, headers: Headers, now: float
     ) -> None:
-        """Take a request of another member."""
+        """Take a request from another member."""
 
     def handle(self, kind: int, call: int, detail: object, now: float) -> None:
-        """Take an event of a request that is under way."""
+        """Take an event of a request that has not ended."""
 
     def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
-        """Take what the dialer reports of requests to other members."""
+        """Take what the dialer reports about requests to other members."""
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when there is more, if nothing happens before."""
+        """Do what is due; return when something will be due next."""
 
     def deliver(self, now: float) -> None:
-        """Send what the member has to say; called after each of its turns."""
+        """Send the member's messages; called after each of its turns."""
 
     def stop(self) -> None:
-        """End every stream and request; what the member says from now on is lost."""
+        """End every stream and request; what the member sends afterwards is lost."""
 
 
 class Logger(Protocol):

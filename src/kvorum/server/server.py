@@ -1,13 +1,13 @@
 """The server as a plain object: a member, its services, its peers, its HTTP front, its life.
 
-It is given what arrived and the time, takes a turn, and says which jobs are to be run and when it
-wants to be woken; what it has to say goes to the edge and the dialer that it was made with. It
+It is given the time and what arrived, takes a turn, and says which jobs are to be run and when it
+wants to be woken; its answers and messages go to the edge and the dialer that it was made with. It
 has no clock but the member's, which only decides where long work is interrupted.
 
-A turn takes what arrived, lets the member work for `turn_seconds`, and gives out what it has to
-say. What other members say and the ticks come first, so that long work never silences a leader.
-Clients are served for as long as the member is; what a turn has no time for stays in its order
-for the next ones, and nothing more is taken meanwhile.
+A turn takes what arrived, lets the member work for `turn_seconds`, and sends the answers. Messages
+of other members and the ticks come first, so that long work never silences a leader. Clients are
+served for as long as the member works; what a turn has no time for waits for the next ones in its
+order, and nothing more is taken from the edge meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,15 +37,15 @@ BYTES_PER_TURN: Final = 4 * 1024 * 1024
 NOTHING: Final = (0, 0)
 
 INLINE_CALLS_MAX: Final = 4
-"""With more requests at once, the log is written beside the loop, which gathers the next batch."""
+"""With more requests at once, the log is written off the loop, which gathers the next batch."""
 INLINE_BYTES_MAX_ALONE: Final = 64 * 1024
 INLINE_BYTES_MAX: Final = 4 * 1024
-"""So much the loop writes itself, which saves two wake-ups; less where other members wait."""
+"""How much the loop writes itself, which saves two wake-ups; less where other members wait."""
 
 REMOVED_SECONDS: Final = 1.0
-"""How long a removed member stays, so that others still hear from it that it is removed."""
+"""How long a removed member goes on, so that others still hear from it that it is removed."""
 ADVANCE_SECONDS_MAX: Final = 5.0
-"""How long a start waits for other members to be reached, to be ready for an election at once."""
+"""How long after a start reaching other members still skips most of the election timeout."""
 
 Ended = tuple[Job, object, Exception | None]
 """A job that has ended, its result, and its error if it failed."""
@@ -63,7 +63,7 @@ class Server:
         settings: ServerSettings,
         on_tick: Callable[[bool], None] | None = None,
     ) -> None:
-        """Make a server of a member that was opened; `on_tick` hears whether clients were idle."""
+        """Make a server of an opened member; `on_tick` is told whether clients were idle."""
         self.member = member
         self.peers = peers
         self.calls = CallsInFlight(edge, CallCounts(len(METHODS)))
@@ -76,16 +76,16 @@ class Server:
         """How far it is on its way to its end; `ending` leads it there."""
         self.ending = Ending(self, edge, logger)
         self.peer_listeners: set[int] = set()
-        """Numbers of the listeners at which other members ask."""
+        """Numbers of the listeners for other members."""
         self.turn_seconds = TURN_SECONDS
         self.is_busy = True
-        """Whether there is more to do at once, whatever arrives."""
+        """Whether there is more to do at once, even if nothing arrives."""
         self.is_published = False
         """Whether the cluster knows this member, so that clients may be let in."""
         self.is_alone = False
         """Whether no other member votes."""
         self.inline_bytes_max = 0
-        """An append to the log of so many bytes may be written where the turn is taken."""
+        """How large an append to the log may be to be written on the loop."""
         self.jobs_under_way = 0
         # What arrived and is not served yet, in its order.
         self._requests: Sequence[Request] = ()
@@ -95,7 +95,7 @@ class Server:
         self._on_tick = on_tick
         self._clock = member.clock
         self._leader = 0
-        # The entry that is being applied in several turns, and since when.
+        # The entry that takes several turns to apply, and since when.
         self._long_entry: Entry | None = None
         self._long_since = 0.0
         self._slow_apply_seconds = settings.slow_apply_seconds
@@ -110,13 +110,13 @@ class Server:
         if member.cluster.is_removed(member.id):
             member.removed()
 
-    # What it wants of whoever runs it.
+    # What it wants of the loop that runs it.
 
     @property
     def room(self) -> tuple[int, int]:
         """How many calls, and how many bytes of them, may be handed to the next turn.
 
-        Nothing, if either is not above 0.
+        If either is 0 or less, none may be.
         """
         if self._requests or self._events or self.phase in (Phase.CLOSING, Phase.ENDED):
             return NOTHING
@@ -142,7 +142,7 @@ class Server:
         return jobs
 
     def wake_at(self, now: float) -> float:
-        """Return when a turn has something to do although nothing arrives until then."""
+        """Return when a turn has something to do even if nothing arrives before."""
         if self.phase is Phase.CLOSING:
             return self.ending.look_at
         return min(self._next_tick, self._peers_at, self.member.wake_at(now))
@@ -161,9 +161,10 @@ class Server:
         dialed: Sequence[DialEvent],
         ended: Sequence[Ended],
     ) -> None:
-        """Take what arrived, do what there is to do, and say what there is to say.
+        """Take what arrived, do what there is to do, and send the answers.
 
-        Requests and events are what `room` left room for. Raises what stopped the member.
+        Requests and events are at most as many as `room` allowed. Raises the error that stopped the
+        member.
         """
         member, peers = self.member, self.peers
         if self.phase is Phase.CLOSING:
@@ -181,7 +182,7 @@ class Server:
             self.calls.note(events)
             self._events += events
         if self.phase is Phase.FLUSHING:
-            # Whoever still asks has not heard of the end in time, or is another member.
+            # These come from clients that did not learn of the end in time, or from other members.
             self.forget_waiting()
         if self._events:
             self._serve_peers(now, deadline)
@@ -197,19 +198,19 @@ class Server:
             if self._events and not self._requests:
                 self._serve_events(deadline)
             if self._requests or self._events:
-                # They had all the time there was; the member has its own.
+                # Clients used up their time; the member has its own.
                 deadline = self._clock() + self.turn_seconds
         is_busy = member.turn(now, deadline)
         if member.out.jobs:
-            # Others write what they are sent while this member writes it, too, and no client
-            # waits for a disk that has nothing to do with its answer.
+            # Other members then write entries at the same time as this one, and no client waits
+            # for a write that its answer does not depend on.
             peers.deliver(now)
             self._answer(now)
             self.inline_bytes_max = INLINE_BYTES_MAX_ALONE if self.is_alone else INLINE_BYTES_MAX
             if len(requests) > INLINE_CALLS_MAX:
                 self.inline_bytes_max = 0
         else:
-            # Clients first: others wake up at what they are sent, and take the processor.
+            # Clients first: messages wake other members, which may take the processor.
             self._answer(now)
             peers.deliver(now)
         self._end_turn(now, is_busy)
@@ -241,7 +242,7 @@ class Server:
             self.ending.advance(now)
 
     def _answer(self, now: float) -> None:
-        """Give clients their answers, unless they were told that there are no more."""
+        """Send clients their answers, unless serving has ended."""
         if self.phase in (Phase.SERVING, Phase.DRAINING):
             self.services.deliver(now)
 
@@ -255,7 +256,7 @@ class Server:
                 member.failed(job, error)
 
     def _serve_peers(self, now: float, deadline: float) -> None:
-        """Serve what other members sent, until the deadline; the rest stays in its order."""
+        """Serve events of other members, until the deadline; the rest stays in its order."""
         peers, listeners, clock = self.peers, self.peer_listeners, self._clock
         rest: list[Event] = []
         for position, event in enumerate(self._events):
@@ -281,7 +282,7 @@ class Server:
             if call in self.peers.open or (
                 kind == EventKind.HTTP_OPENED and detail[0] in self.peer_listeners
             ):
-                # What `_serve_peers` had no time for: it comes first in the next turn.
+                # `_serve_peers` had no time for it: it comes first in the next turn.
                 break
             served += 1
             if kind == EventKind.HTTP_OPENED or call in front.open:
@@ -299,7 +300,7 @@ class Server:
         late = now - self._next_tick
         if late > self._tick_seconds:
             self.figures.heartbeats_late += 1
-            # Ticks that were missed are not made up for: the peers' clocks did not stand still.
+            # Missed ticks are not made up for: the clocks of other members went on.
             self._next_tick = now
         self._next_tick += self._tick_seconds
         member = self.member
@@ -325,7 +326,7 @@ class Server:
         self._is_idle = True
 
     def _log_leader(self) -> None:
-        """Log who leads; several changes between two ticks are one."""
+        """Log who leads; several changes between two ticks count as one."""
         member, before = self.member, self._leader
         self._leader = member.leader
         self.figures.leader_changes += bool(member.leader)
@@ -336,9 +337,9 @@ class Server:
             self._logger.info("elected leader", leader=f"{member.leader:x}", **fields)
 
     def _advance_ticks(self, now: float) -> None:
-        """Let most of the first election timeout pass as soon as other members are reached.
+        """Skip most of the first election timeout as soon as other members are reached.
 
-        Without them no election can be won; one that leads already is heard within two ticks.
+        Without them no election can be won; a leader, if there is one, is heard within two ticks.
         """
         member = self.member
         if member.leader or self.is_alone or now > self._advance_until:
@@ -349,7 +350,7 @@ class Server:
                 member.tick(now)
 
     def _leave(self, now: float) -> None:
-        """End after a while: this member was removed. One that never served is refused."""
+        """End soon, because this member was removed; raises StartRefused if it never served."""
         reason = (
             f"the member has been permanently removed from the cluster: {self.member.id:x} is no "
             "part of it any more, and its data directory is of no use to another member"
@@ -363,7 +364,7 @@ class Server:
             self.drain(now)
 
     def _watch_long_entry(self, now: float) -> None:
-        """Warn of entries that took long to apply; only those go on over several turns."""
+        """Warn of entries that took long to apply; such entries take several turns."""
         entry, took = self._long_entry, now - self._long_since
         if entry is not None and took > self._slow_apply_seconds:
             self.figures.slow_applies += 1

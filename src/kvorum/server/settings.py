@@ -1,4 +1,4 @@
-"""What a server is told beside what its member is, and how it follows from the flags."""
+"""The options of a server that are not its member's, and how they follow from the flags."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from kvorum.settings.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """The options of a server."""
+    """The options."""
 
     operations_max: int
-    """Operations of one transaction."""
+    """How many operations a transaction may have."""
     slow_apply_seconds: float
     slow_request_seconds: float
     advance_ticks: bool
-    """Whether most of the first election timeout passes as soon as others are reached."""
+    """Whether most of the first election timeout is skipped once other members are reached."""
     cors: tuple[str, ...]
     host_whitelist: tuple[str, ...]
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """Return what the flags say."""
+    """Derive the options from the flags."""
     return ServerSettings(
         operations_max=config.txn_operations_max,
         slow_apply_seconds=config.slow_apply_seconds,

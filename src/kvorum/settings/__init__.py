@@ -1,1 +1,1 @@
-"""What the server is told: flags, the environment, and one checked `Config`."""
+"""The settings of the server: flags, the environment, and one checked `Config`."""

@@ -1,4 +1,4 @@
-"""From the flags that were given to a `Config` whose flags fit together.
+"""Makes a checked `Config` from the flags that were given.
 
 Checks come in etcd's order with etcd's words where etcd has the check.
 """
@@ -79,7 +79,7 @@ def _reachable(listened: tuple[Url, ...]) -> tuple[Url, ...]:
 
 
 def default_host() -> str | None:
-    """Return the address that packets to the default route carry; None without one."""
+    """Return the source address of packets to the default route; None without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Connecting a datagram socket sends nothing; it only looks up the route.
@@ -105,7 +105,7 @@ def _check(config: Config, given: Mapping[str, object]) -> None:
     if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
         raise ConfigError("feature gate LeaseCheckpointPersist needs LeaseCheckpoint")
     _check_security(config)
-    # Raises if it cannot be read.
+    # Raises if it cannot be parsed.
     _ = config.compaction_retention
 
 

@@ -1,7 +1,7 @@
-"""What the server is told: a field for each flag that does something, with the flag's row.
+"""The configuration: a field for each flag that has an effect, with the flag's row.
 
-Values are in the units of the names, and as they were given or left out; what follows from several
-flags are properties. `checks.make_config` is the way to one whose flags fit together.
+Values are in the units of the fields' names, as given or by default; what follows from several
+flags is a property. `checks.make_config` makes one whose flags fit together.
 """
 
 from collections.abc import Mapping
@@ -40,13 +40,13 @@ from kvorum.settings.rows import (
 from kvorum.settings.values import SECOND
 
 GRPC_OVERHEAD_BYTES = 512 * 1024
-"""What a gRPC message may have above the largest request."""
+"""How much larger than the largest request a gRPC message may be."""
 _CLIENT_URL = "http://localhost:2379"
 _PEER_URL = "http://localhost:2380"
 
 
 class ConfigError(Exception):
-    """Flags that cannot be followed; the process ends with exit code 1."""
+    """Flags that cannot be used; the process ends with exit code 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +430,7 @@ class Config:
         "unsafe-no-fsync", BOOL, "false", UNSAFE, "Never sync; a power cut loses data."
     )
 
-    # What follows from several flags, or has another shape.
+    # What follows from several flags, or is needed in another form.
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -449,7 +449,7 @@ class Config:
 
     @property
     def peer_local_address(self) -> str:
-        """The address that other members are dialed from; empty: whichever fits."""
+        """The address from which other members are dialed; empty: the system's choice."""
         if self.gates["SetMemberLocalAddr"]:
             for url in self.advertise_peer_urls:
                 with suppress(ValueError):

@@ -1,8 +1,8 @@
 """Flags from the environment: `KVORUM_<FLAG>` and `ETCD_<FLAG>`.
 
 As with etcd, an empty variable counts as unset, and an option given both on the command line and
-in the environment is an error: one of the two would be silently ignored otherwise. The same holds
-for two variables of one option that disagree.
+in the environment is an error: one of the two would be silently ignored otherwise. So is an option
+whose two variables disagree.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ OTHERS = frozenset(
     {"KVORUM_EDGE", "KVORUM_COMPILED", "KVORUM_VERSION"}
     | {"ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY", "ETCD_CLIENT_DEBUG", "ETCD_VERSION"}
 )
-"""Variables with a prefix of ours that are no flags; containers set `ETCD_VERSION`."""
+"""Variables with these prefixes that are not flags; containers set `ETCD_VERSION`."""
 
 
 class EnvironmentRefusedError(Exception):
@@ -37,7 +37,7 @@ def variables_of(name: str) -> list[str]:
 def from_environment(
     environment: Mapping[str, str], given: Mapping[str, object]
 ) -> tuple[dict[str, object], list[Warned]]:
-    """Return the values the environment gives beside the given flags, and what to warn of."""
+    """Return the values that the environment adds to the given flags, and what to warn of."""
     found: dict[str, object] = {}
     known: set[str] = set()
     for flag in FLAGS:

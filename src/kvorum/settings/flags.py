@@ -1,8 +1,8 @@
 """Every flag of the server, and Go's way of reading a command line.
 
-A flag that does something has its row at the field of `Config` that it fills. Those that fill none
-are here, so that every flag of etcd is known. `parse_arguments` knows nothing of the environment or
-of what values mean together; see `environment` and `checks`.
+A flag that has an effect has its row at the field of `Config` that it fills. Those that fill none
+are here, so that every flag of etcd is known. `parse_arguments` knows neither the environment nor
+whether values fit together; see `environment` and `checks`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,8 +121,8 @@ MISSING: tuple[Flag, ...] = (
         "config-file", STRING, "", MEMBER, "File to take all of this from.", "configuration files"
     ),
 )
-"""Flags whose feature this server does not have: the default is accepted, another value refused by
-naming the feature."""
+"""Flags whose feature this server does not have: the default is accepted, any other value is
+refused, and the refusal names the feature."""
 
 UNUSED: tuple[Flag, ...] = (
     # LMDB's list of free pages has one shape.
@@ -133,7 +133,7 @@ UNUSED: tuple[Flag, ...] = (
         MEMBER,
         "Accepted for etcd's sake; this server's database has no such list.",
     ),
-    # There is no gateway that could be left out.
+    # There is no gateway that could be switched off.
     Flag("enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."),
     # There is no v2 store.
     Flag(
@@ -143,7 +143,7 @@ UNUSED: tuple[Flag, ...] = (
         CLUSTERING,
         "Accepted for etcd's sake; there never was a v2 store here. Deprecated.",
     ),
-    # The duty that agrees on a version looks at a downgrade too, at a pace of its own.
+    # The duty that decides on the cluster's version checks downgrades, too, at its own interval.
     Flag(
         "downgrade-check-time",
         SECONDS,
@@ -151,7 +151,7 @@ UNUSED: tuple[Flag, ...] = (
         TUNING,
         "Time between two looks at a downgrade under way.",
     ),
-    # The command answers it before there is a configuration.
+    # Answered before there is a configuration.
     Flag("version", BOOL, "false", MEMBER, "Show the version and exit."),
 )
 """Flags that are accepted with any value and fill no field, each with its reason."""
@@ -164,7 +164,7 @@ IGNORED = frozenset(
     | {"max-result-buffer", "max-retry-attempts", "peer-heartbeat-interval", "retry-interval"}
     | {"peer-election-timeout", "snapshot", "v", "vv", "test.coverprofile", "test.outputdir"}
 )
-"""Flags of long ago: accepted like booleans, without effect."""
+"""Flags of very old versions: accepted like booleans, without effect."""
 
 REMOVED = {
     "discovery": "the v2 discovery was removed from etcd 3.7",
@@ -172,13 +172,13 @@ REMOVED = {
     "enable-v2": "the v2 API was removed from etcd 3.6",
     "proxy": "the v2 proxy was removed from etcd 3.6",
 }
-"""Flags of older versions that scripts still use, and what became of them."""
+"""Flags of older versions that scripts still use, and why they are gone."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[str]]:
-    """Return the values of the flags that were given, and the arguments that are no flags.
+    """Return the values of the flags that were given, and the arguments that are not flags.
 
-    As with Go, everything after the first such argument is one too.
+    As with Go, nothing after the first such argument is a flag.
     """
     given: dict[str, object] = {}
     place = 0
@@ -212,7 +212,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[s
 
 
 def find(name: str) -> Flag:
-    """Return a flag by its name; raise FlagError if there is none."""
+    """Return a flag by its name; raises FlagError if there is none."""
     flag = BY_NAME.get(name)
     if flag is not None:
         return flag
@@ -227,7 +227,7 @@ def find(name: str) -> Flag:
 
 
 def parse_value(flag: Flag, text: str) -> object:
-    """Return a flag's value from its text; raise FlagError with etcd's words."""
+    """Parse a flag's value; raises FlagError with etcd's words."""
     try:
         value = flag.kind.parse(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Feature gates: what `--feature-gates=Name=true,Other=false` may name, and what it means.
 
-`AllAlpha` and `AllBeta` decide for every gate of their stage that is not named itself. Names and
-stages are etcd's.
+`AllAlpha` and `AllBeta` decide for every gate of their stage that the flag does not name. Names
+and stages are etcd's.
 """
 
 from typing import NamedTuple

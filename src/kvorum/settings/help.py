@@ -37,7 +37,7 @@ def version_text() -> str:
 
 
 def flags_text() -> str:
-    """Return every flag by section, with its default; those that do nothing yet come last."""
+    """Return every flag by section, with its default; those whose feature is missing come last."""
     lines: list[str] = []
     for section in dict.fromkeys(flag.section for flag in FLAGS if not flag.missing):
         lines += ["", f"{section}:"]

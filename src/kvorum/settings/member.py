@@ -1,4 +1,4 @@
-"""What the member is told of what the server is told."""
+"""The member's options, derived from the server's `Config`."""
 
 from kvorum.member.config import MemberConfig
 from kvorum.membership.bootstrap import parse_initial_cluster
@@ -9,7 +9,7 @@ from kvorum.settings.values import SECOND
 def member_config(config: Config, directory: str) -> MemberConfig:
     """Return the options of the member whose files are in a directory.
 
-    Raises BootstrapError if the initial cluster cannot be read.
+    Raises BootstrapError if the initial cluster cannot be parsed.
     """
     gates = config.gates
     is_by_age = config.compaction_mode == "periodic"

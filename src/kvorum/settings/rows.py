@@ -1,4 +1,4 @@
-"""What a flag is: one row, and the sorts of values that rows have.
+"""A flag is one row; here are the row and the kinds of values that rows have.
 
 A row stands at the field of `Config` that it fills (`flag`), or, for a flag that fills none, in
 `flags`. Nothing else knows a flag's name, its default or its text.
@@ -16,14 +16,14 @@ Parsed = TypeVar("Parsed", covariant=True)
 
 
 class Kind(NamedTuple, Generic[Parsed]):
-    """A sort of value: how its text is parsed, and how it is written in the help."""
+    """A kind of value: its name in the help, and how its text is parsed."""
 
     name: str
     parse: Callable[[str], Parsed]
 
 
 class Flag(NamedTuple):
-    """One flag. Texts are as on a command line."""
+    """One flag. Values are texts, as on a command line."""
 
     name: str
     kind: Kind[object]
@@ -33,7 +33,7 @@ class Flag(NamedTuple):
     missing: str = ""
     """The feature that a value other than the default would need."""
     zero: str = ""
-    """What 0 stands for; empty: 0."""
+    """The value that 0 stands for; empty: 0 itself."""
 
     def meaning(self, value: object) -> object:
         """Return what a parsed value stands for."""
@@ -41,15 +41,15 @@ class Flag(NamedTuple):
 
 
 METADATA: Final = "flag"
-"""Under this key the field of a data class has its row."""
+"""The key of the row in the metadata of a data class' field."""
 DEFAULT: Final = "default"
-"""As a row's `zero`: 0 stands for the row's default."""
+"""As `zero`: 0 stands for the row's default."""
 
 
 def flag(
     name: str, kind: Kind[Value], default: str, section: str, text: str, *, zero: str = ""
 ) -> Value:
-    """Return the field of a data class that a flag fills; for a type checker, its value."""
+    """Return the field of a data class that a flag fills; a type checker sees its value."""
     row = Flag(name, kind, default, section, text, zero=default if zero == DEFAULT else zero)
     value = kind.parse(default)
     if row.zero and not value:

@@ -1,4 +1,4 @@
-"""What an operator is warned of whose flags can be followed, but may not be meant."""
+"""Warnings about flags that can be used, but may be a mistake."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -12,7 +12,7 @@ REQUEST_BYTES_SUGGESTED_MAX = 10 * 1024 * 1024
 
 
 def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, dict[str, Any]]]:
-    """Return what to warn an operator of who used these flags, as messages and fields."""
+    """Return the warnings about these flags, as messages and fields."""
     found: list[tuple[str, dict[str, Any]]] = []
     found.extend(
         (f"--{name} is deprecated and will be decommissioned in v3.8.", {})

@@ -1,7 +1,6 @@
 """Counting RPCs by method and outcome, as they begin and end.
 
-Who keeps the calls in flight tells of them here; what metrics show is added up when it is asked
-for.
+`kvorum.server.inflight` reports calls here; totals are added up only when metrics are asked for.
 """
 
 import time
@@ -36,8 +35,8 @@ HANDLING_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 OTHER_VERSION = "other"
 VERSIONS_MAX = 100
 VERSION_CHARACTERS_MAX = 32
-"""Client versions that are told apart: a client could invent any number of them, of any length.
-All others count as one."""
+"""How many client versions are counted, and how long they may be: a client could invent any number
+of any length. All others count as one."""
 
 
 class CallCounts:
@@ -55,7 +54,7 @@ class CallCounts:
 
     def __init__(self, methods: int) -> None:
         self.ok = [0] * methods
-        """Calls that ended well; the hot path adds to it directly."""
+        """Calls that succeeded, by method; the hot path adds to it directly."""
         self.failed: Counter[tuple[int, Code]] = Counter()
         self.messages_received = [0] * methods
         self.messages_sent = [0] * methods
@@ -63,7 +62,7 @@ class CallCounts:
         self.versions: Counter[tuple[str, str]] = Counter()
         """Calls whose client gave its version, by their type and that version."""
         self.seconds: CallSeconds | None = None
-        """How long calls took, if somebody wants to know."""
+        """How long calls took, if that is measured."""
 
     def count_version(self, kind: str, metadata: Metadata) -> None:
         """Count a call, `unary` or `stream`, by its client's version."""

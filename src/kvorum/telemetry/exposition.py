@@ -13,11 +13,11 @@ from typing import NamedTuple
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 LABELS_KEPT = 4096
-"""Sets of labels that are written once: four times what a server has."""
+"""How many sets of labels are cached: four times as many as a server has."""
 
 
 class Sample(NamedTuple):
-    """One line of a metric: what follows the metric's name, the labels, the value."""
+    """One line of a metric: the suffix of the metric's name, the labels, the value."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -65,7 +65,7 @@ def exponential(start: float, count: int) -> tuple[float, ...]:
 
 
 def number_text(value: float) -> str:
-    """Write a number as Go does: `le="8.388608e+06"` is a name as much as a number."""
+    """Write a number as Go does: in `le="8.388608e+06"` it is part of a label."""
     if value == float("inf"):
         return "+Inf"
     if abs(value) < 1e6:
@@ -79,7 +79,7 @@ def number_text(value: float) -> str:
 
 
 def text(families: Iterable[Family]) -> bytes:
-    """Write metrics in Prometheus' text format, ordered by name; those without samples not."""
+    """Write metrics in Prometheus' text format, ordered by name; skip those without samples."""
     lines: list[str] = []
     for family in sorted(families):
         if not family.samples:
@@ -95,7 +95,7 @@ def text(families: Iterable[Family]) -> bytes:
 
 @lru_cache(LABELS_KEPT)
 def _braces(labels: tuple[tuple[str, str], ...]) -> str:
-    """Write labels; nearly all of a process' labels are the same every time."""
+    """Write labels; cached, because nearly all are the same every time."""
     pairs = ",".join(f'{name}="{_escape(label)}"' for name, label in labels)
     return f"{{{pairs}}}"
 

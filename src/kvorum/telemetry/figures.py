@@ -1,4 +1,4 @@
-"""What the server and its jobs count for whoever looks at metrics: plain numbers."""
+"""What the server and its jobs count for the metrics: plain numbers."""
 
 from kvorum.backend import CommitFlush
 from kvorum.backend.defragment import CopyDatabase
@@ -9,7 +9,7 @@ from kvorum.wal import AppendLog
 
 
 class ServerFigures:
-    """What a server noticed of its own pace and of its cluster."""
+    """What a server counted about its own pace and its cluster."""
 
     __slots__ = ("heartbeats_late", "leader_changes", "slow_applies")
 
@@ -20,7 +20,7 @@ class ServerFigures:
 
 
 class JobFigures:
-    """How long jobs took that metrics tell of, by the sort of their work, and what was written."""
+    """How long jobs took, by the kind of their work, and how much was written."""
 
     __slots__ = ("appended_bytes", "durations")
 

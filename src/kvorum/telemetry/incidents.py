@@ -1,7 +1,7 @@
-"""Tells of clients that the edge refused or held back: once per burst, however many they are.
+"""Logs clients that the edge refused or held back: once per burst, however many they are.
 
-A burst is told of when it begins, and again while it lasts and when it is over: what it is a flood
-of, how often it happened since the last line, and from where it came.
+A burst is logged when it begins, and again while it lasts and when it is over: what happened, how
+often since the last line, and from where.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from kvorum.telemetry.logs import Logger
 
 LOOK_SECONDS = 1.0
 BURST_SECONDS = 10.0
-"""What happens again within this time belongs to the same burst."""
+"""Incidents of one name within this time belong to the same burst."""
 FLOOD_TIMES = 100
-"""What happens so often between two lines is no accident, whatever it is."""
+"""So many incidents between two lines are warned of, even if each alone is harmless."""
 HOSTS_MAX = 8
-"""Places that a line names; the edge itself tells of one a second."""
+"""How many origins a line names; the edge itself reports one a second."""
 
 REJECTED = "rejected connection on client endpoint"
 REJECTED_PEER = "rejected connection on peer endpoint"
@@ -37,7 +37,7 @@ MESSAGES = {
 
 
 class _Burst:
-    """What happened under one name since it was last told of."""
+    """The incidents of one name since they were last logged."""
 
     __slots__ = ("hosts", "last", "times", "told_at")
 
@@ -56,7 +56,7 @@ class _Burst:
 
 
 class IncidentLog:
-    """Looks at the edge's incidents once a second."""
+    """Reads the edge's incidents once a second."""
 
     def __init__(self, edge: Edge, logger: Logger, peer_listeners: Container[int]) -> None:
         self._edge = edge
@@ -65,7 +65,7 @@ class IncidentLog:
         self._bursts: dict[str, _Burst] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look now and from now on, until the edge is closed."""
+        """Read them now, and then every second until the edge is closed."""
         try:
             taken = self._edge.incidents()
         except ValueError:
@@ -74,7 +74,7 @@ class IncidentLog:
         loop.call_later(LOOK_SECONDS, self.start, loop)
 
     def log(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
-        """Write a line for each name that was not told of for a while."""
+        """Write a line for each name that was not logged for a while."""
         for incident in map(Incident._make, taken):
             self._bursts.setdefault(incident.name, _Burst()).add(incident)
         for name, burst in self._bursts.items():

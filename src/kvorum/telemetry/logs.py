@@ -4,8 +4,8 @@ A line has a level, a time, its caller, a message and named fields. A message th
 than `SAMPLED_FIRST` times within a second is written every `SAMPLED_THEN`-th time only. Writing a
 line never raises: a log that cannot be written must not stop a member.
 
-Much of what is logged was sent by others. Whatever it is, it stays within its line and changes
-nothing of how the rest is shown: characters that a reader or a terminal would obey are escaped.
+Much of what is logged was sent by others. It stays within its line, and cannot change how the rest
+is shown: characters that a reader or a terminal would obey are escaped.
 """
 
 import json
@@ -28,7 +28,7 @@ STREAMS = {"default": 2, "stderr": 2, "stdout": 1}
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = str(Path(os.__file__).parent) + os.sep
 
-# Controls, line and paragraph separators, what turns the direction of text, and half characters.
+# Controls, line and paragraph separators, marks of text direction, and surrogates.
 _OBEYED = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
@@ -64,7 +64,7 @@ def as_json(line: Line) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text in which nothing is obeyed by whoever shows it; of JSON it stays JSON."""
+    """Return a text with the characters escaped that a terminal would obey; JSON stays JSON."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -100,7 +100,7 @@ class Sink(NamedTuple):
 
 
 class Logger:
-    """Writes lines at or above a level. `named` gives one for a part of the server."""
+    """Writes lines at or above a level. `named` returns a logger for a part of the server."""
 
     __slots__ = ("_counts", "_level", "_name", "_second", "_sinks")
 
@@ -146,7 +146,7 @@ class Logger:
         path = frame.f_code.co_filename
         caller = f"{path.removeprefix(_PACKAGE)}:{frame.f_lineno}"
         if path.startswith(_LIBRARY) and not path.startswith(_PACKAGE):
-            # Compiled code has no frame: this is whoever runs the loop, not who writes.
+            # Compiled code has no frame: the one found is the event loop's, not the caller's.
             caller = self._name or "kvorum"
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         line = Line(level, datetime.now(UTC), self._name, caller, message, named)
@@ -168,12 +168,12 @@ class Logger:
 
 
 def plain_logger() -> Logger:
-    """Return the logger for what happens before the flags are understood."""
+    """Return the logger that is used before the flags are parsed."""
     return Logger([Sink(2, _format_for("", 2))])
 
 
 def open_logger(logger: str, outputs: Sequence[str], level: str, form: str) -> Logger:
-    """Open the outputs that the flags name; raise ConfigError or FlagError in etcd's words."""
+    """Open the outputs that the flags name; raises ConfigError or FlagError in etcd's words."""
     if logger != "zap":
         raise ConfigError(f'unknown logger option "{logger}"')
     if level not in LEVELS:

@@ -1,6 +1,6 @@
-"""What `/metrics` shows: etcd's names over numbers that the rooms keep anyway.
+"""What `/metrics` shows: etcd's names for numbers that the rooms keep anyway.
 
-Nothing here is touched while requests are served. When someone asks, every family is made from
+Nothing here runs while requests are served. When metrics are asked for, every family is made from
 plain counters of the member, the edge and the jobs. A number that is not kept is not shown,
 rather than shown as 0; the exceptions are legacy names that are 0 in every etcd.
 """
@@ -281,7 +281,7 @@ def _grpc(sources: Sources) -> Iterator[Family]:
     counts = sources.counts
     labels = [rpc.labels for rpc in RPCS]
     started, handled = counts.started(sources.in_flight()), counts.handled()
-    # A refusal counts as a message, as of the library that etcd 3.7 counts with.
+    # A refusal counts as a message, as in the library with which etcd 3.7 counts.
     ended = [0] * len(RPCS)
     for (number, _), count in handled.items():
         ended[number] += count
@@ -341,7 +341,7 @@ def _grpc(sources: Sources) -> Iterator[Family]:
 
 
 def _messages(unary: list[int], streams: list[int]) -> list[int]:
-    """Return messages by method: one of every unary call, and those of streams as counted."""
+    """Return messages by method: one for every unary call, and those of streams as counted."""
     return [streams[number] if rpc.is_stream else unary[number] for number, rpc in enumerate(RPCS)]
 
 
@@ -358,7 +358,7 @@ def _system() -> Iterator[Family]:
     yield gauge("os_fd_used", used, "Descriptors this process has open.")
     yield gauge("process_max_fds", limit, "Descriptors this process may open.")
     yield gauge("process_open_fds", used, "Descriptors this process has open.")
-    # Behind the name, which is in brackets and may hold anything.
+    # The fields after the name, which is in brackets and may contain anything.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     ticks, user, system, started = os.sysconf("SC_CLK_TCK"), fields[11], fields[12], fields[19]
     cpu = (int(user) + int(system)) / ticks

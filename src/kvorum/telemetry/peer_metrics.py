@@ -1,4 +1,4 @@
-"""What `/metrics` shows of the other members: bytes, failures, round trips, who is reached."""
+"""What `/metrics` shows about other members: bytes, failures, round trips, which are reached."""
 
 from collections.abc import Iterator
 

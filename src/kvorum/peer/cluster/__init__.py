@@ -1,1 +1,1 @@
-"""What members ask each other beside raft, and who connects the transport to a member."""
+"""What members ask each other beside raft, and what connects a member to the transport."""

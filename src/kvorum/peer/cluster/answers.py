@@ -1,8 +1,8 @@
 """What other members may ask at the peer port beside raft.
 
-Who the members are, which versions run, and the questions of `kvorum.member.questions`. A question
-is refused with etcd's words. Its body is read to its end before anything is done, up to a limit of
-size and time; beyond it, the question is refused.
+Who the members are, which versions run, and the questions of `kvorum.member.questions`. Refusals
+have etcd's words. The body of a question is read to its end before anything is done, within limits
+of size and time.
 """
 
 import json
@@ -29,14 +29,14 @@ UNDECIDED_CLUSTER = "not_decided"
 UNKNOWN_STORAGE = "unknown"
 
 BODY_SECONDS_MAX = 5.0
-"""Time for a question to be complete."""
+"""Time for a question to arrive completely."""
 OPEN_MAX = 1000
 """Questions that may be open at once; more are refused."""
 
 _WITHOUT_CLUSTER_ID = (VERSION_PATH, questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
 _WITHOUT_ALLOW = (questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
 PEER = Caller(Front.PEER)
-"""Who asks at the peer port: another member."""
+"""The caller of questions at the peer port: another member."""
 
 _BROKEN_OFF = Status(Code.UNAVAILABLE, "the request took too long")
 
@@ -65,7 +65,7 @@ class _Question:
 
 
 class Answers:
-    """Answers questions that come in through an edge."""
+    """Answers questions that arrive through an edge."""
 
     __slots__ = ("_member", "_output", "_reading", "open")
 

@@ -1,4 +1,4 @@
-"""Short requests to other members: one answer of bounded size, within a time, at any URL.
+"""Short requests to other members: one answer, of bounded size and within a time limit.
 
 A member may have several peer URLs; the next one is tried when a connection fails, never after an
 answer. Only so many requests to one member run at once; the others wait for their turn.
@@ -13,7 +13,7 @@ from kvorum.edge.interface import Headers
 from kvorum.net.interface import Dialer, DialEvent, DialEventKind
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
-"""Larger than any list of members, and any useful list of a lease's keys."""
+"""The largest answer: more than any list of members, and any useful list of a lease's keys."""
 RUNNING_MAX = 32
 """Requests to one member at once."""
 WAITING_MAX = 10_000
@@ -21,7 +21,7 @@ WAITING_MAX = 10_000
 
 
 class Answer(NamedTuple):
-    """What a member answered; names of headers are in lower case."""
+    """A member's answer; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 Done = Callable[[Answer | None], None]
-"""Takes the answer, None if there was none."""
+"""A callback that takes the answer, or None if there was none."""
 
 
 class Exchange:
@@ -154,7 +154,7 @@ class Exchanges:
         for exchange in [each for each in self._running.values() if each.deadline <= now]:
             self._dialer.cancel(exchange.number)
             self._end(exchange, None)
-        # Those that wait are checked when one of these has ended.
+        # Requests that wait are checked when one of these ends.
         return min((each.deadline for each in self._running.values()), default=inf)
 
     def stop(self) -> None:

@@ -1,12 +1,12 @@
 """What a member asks others before it starts for the first time.
 
-One that joins a cluster takes its id and the cluster's from the first answer, after checking that
-both sides mean the same members and that the versions fit. One that begins a new cluster makes sure
-that the others do not know it from an earlier run: a member that lost its log has forgotten its
+A member that joins a cluster takes its id and the cluster's from the first answer, after checking
+that both sides mean the same members and that the versions fit. A member of a new cluster makes
+sure that the others do not know it from an earlier run: if it lost its log, it has forgotten its
 votes, and must not come back under the same id. All others are asked, because one that lags behind
 may not know yet that this one has run.
 
-All are generators that yield what to ask and are given the answer, or None; `Inquiry` asks it.
+All are generators that yield a request and are given the answer, or None; `Inquiry` runs them.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -36,9 +36,9 @@ from kvorum.peer.cluster.polling import versions_of
 from kvorum.peer.transport.headers import parse_id
 
 JOIN_SECONDS_MAX = 10.0
-"""Time for one answer to a member that joins."""
+"""Time for one answer, if a member joins."""
 NEW_SECONDS_MAX = 1.0
-"""Time for one answer to a member of a new cluster: most of the others do not run yet."""
+"""Time for one answer, if the cluster is new: most of the other members do not run yet."""
 MORE_SECONDS_MAX = 1.0
 """Time for each further answer after the first."""
 
@@ -77,7 +77,7 @@ Value = TypeVar("Value")
 class Inquiry(Generic[Value]):
     """Sends the requests that steps yield, in turn; `value` is their result once `is_done`.
 
-    Any call raises what the steps raise. Requests go out through the dialer at once.
+    Any method may raise what the steps raise. Requests are handed to the dialer at once.
     """
 
     __slots__ = ("_exchanges", "_now", "_steps", "is_done", "value")
@@ -100,7 +100,7 @@ class Inquiry(Generic[Value]):
             self._exchanges.handle_answer(event)
 
     def pass_time(self, now: float) -> float:
-        """Give up a question that took too long; return when to be called next."""
+        """Give up a request that took too long; return when to be called next."""
         self._now = now
         return self._exchanges.pass_time(now)
 
@@ -128,8 +128,8 @@ def find_start(
 ) -> Generator[Asking, Answer | None, Start]:
     """Find where a member without a log begins; raises BootstrapError if it may not.
 
-    `advertised` are its own peer URLs; `is_existing` is the state of the cluster that was
-    configured.
+    `advertised` are its own peer URLs; `is_existing` is whether the cluster was configured as
+    existing.
     """
     check_initial_cluster(initial_cluster, name, advertised, resolve)
     if is_existing:
@@ -147,7 +147,7 @@ def join(
     server_version: str,
     resolve: Callable[[str], str] = str,
 ) -> Generator[Asking, Answer | None, Joined]:
-    """Find the existing cluster of a list; raises BootstrapError if it cannot be joined."""
+    """Find the existing cluster of the listed members; raises BootstrapError if that fails."""
     urls = _urls_of_others(initial_cluster, name)
     told = yield from _fetch(urls, JOIN_SECONDS_MAX)
     if not told:
@@ -207,8 +207,8 @@ def _fetch(
 def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> Steps:
     """Check that a cluster's version is one that this server can run with.
 
-    While none is decided, it will be at most the version of a member. The decision must not be
-    waited for: without this member the cluster may have no quorum for it.
+    While the cluster has decided on none, it will be at most the version of a member. The decision
+    must not be waited for: without this member the cluster may have no quorum for it.
     """
     others = [each for each in existing if each.id != local_id]
     found: dict[int, Version] = {}
@@ -237,7 +237,7 @@ def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> 
 
 
 def _version_or_more(versions: Mapping[str, str]) -> Version:
-    """Return the version of a member's cluster, or what it will be at most."""
+    """Return the cluster's version as a member reports it, or the highest it can become."""
     is_decided = versions.get("etcdcluster") != UNDECIDED_CLUSTER
     return parse_version(versions.get("etcdcluster" if is_decided else "etcdserver", ""))
 
@@ -245,7 +245,7 @@ def _version_or_more(versions: Mapping[str, str]) -> Version:
 def _is_downgrading(
     others: Sequence[Member],
 ) -> Generator[Asking, Answer | None, bool]:
-    """Return what the first member to answer says."""
+    """Return whether the first member that answers says so."""
     for member in others:
         for url in member.peer_urls:
             answer = yield Asking(url, DOWNGRADE_PATH, JOIN_SECONDS_MAX)

@@ -1,13 +1,13 @@
-"""A member among others: connects one to the transport, and carries what members ask each other.
+"""A member among others: its connection to the transport, and what members ask each other.
 
-The loop hands in what arrived at the peer port and what the dialer reports before the member's
+The server hands in what arrived at the peer port and what the dialer reports before the member's
 turn, and calls `deliver` after it. The transport follows the membership: a member that was added
-is dialed, one that was removed is not heard any more. Until this member knows the cluster from
-its own log, it goes by the list that it was given when it joined.
+is dialed, messages of one that was removed are ignored. Until this member knows the cluster from
+its own log, it uses the list that it was given when it joined.
 
-What a request of another member, or its answer to one of ours, raises unforeseen ends that request
-(see `kvorum.member.boundary`). Raft messages are given to the member on the way, which stops itself
-if it does not understand one.
+An unforeseen error over a request of another member, or over an answer to ours, ends that request
+(see `kvorum.member.boundary`). Raft messages among them go to the member, which stops itself if one
+raises an error.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -31,21 +31,21 @@ from kvorum.raft.logger import Logger
 
 CLUSTER_VERSION_MIN = "3.0.0"
 LOOK_SECONDS = 0.5
-"""How often at least it is looked whether questions take too long."""
+"""How often, at least, questions are checked for taking too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where this member stands among the others."""
+    """What peering needs to know of this member and the others."""
 
     peer_urls: tuple[str, ...]
-    """Where others reach this one."""
+    """The URLs at which others reach this member."""
     known: Sequence[Peer] = ()
-    """The members that a joining one was given; later it knows them from its log."""
+    """The members that a joining member was told of; later it knows them from its log."""
     read_seconds_max: float = 5.0
     """How long a stream of another member may be silent."""
     write_seconds_max: float = 5.0
-    """How long another member may leave a stream unread."""
+    """How long another member may leave a stream to it unread."""
 
 
 class Peering:
@@ -104,7 +104,7 @@ class Peering:
     def open_request(
         self, call: int, method: str, target: str, headers: Headers, now: float
     ) -> None:
-        """Take a request of another member."""
+        """Take a request from another member."""
         self._now = now
         try:
             if self.transport.serves(method, target):
@@ -115,7 +115,7 @@ class Peering:
             self._failed(call, f"{method} {target} {headers}", error)
 
     def handle(self, kind: int, call: int, detail: object, now: float) -> None:
-        """Take what happened to a request that is open."""
+        """Take an event of an open request."""
         self._now = now
         try:
             if call in self._answers.open:
@@ -126,7 +126,7 @@ class Peering:
             self._failed(call, detail if isinstance(detail, bytes) else "", error)
 
     def _failed(self, call: int, sent: bytes | str, error: Exception) -> None:
-        """End a request of another member that raised what nobody foresaw."""
+        """End a request of another member that raised an unforeseen error."""
         self._member.boundary.take(error, "peer", f"request {call} of another member", sent)
         self._answers.forget(call)
         if self.transport.abandon(call, self._now):
@@ -146,7 +146,7 @@ class Peering:
                 self._not_understood(event, error)
 
     def _not_understood(self, event: DialEvent, error: Exception) -> None:
-        """Let a request of ours fail, because its answer raised what nobody foresaw."""
+        """Let a request of ours fail, because its answer raised an unforeseen error."""
         sent = event.detail if isinstance(event.detail, bytes) else str(event.detail)
         self._member.boundary.take(error, "dial", f"request {event.number} to a member", sent)
         problem = f"its answer cannot be understood: {error}"
@@ -156,7 +156,7 @@ class Peering:
     # What goes out.
 
     def deliver(self, now: float) -> None:
-        """Send what the member has to say to others; called after each of its turns."""
+        """Send the member's messages and questions; called after each of its turns."""
         if self._is_stopped:
             return
         self._now = now
@@ -174,9 +174,9 @@ class Peering:
                 self._ask(question, now)
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when there is more, if nothing happens before.
+        """Do what is due; return when something will be due next.
 
-        Called in every turn, after what happened was handed in.
+        Called in every turn, after the events were handed in.
         """
         if self._is_stopped:
             return inf
@@ -191,7 +191,7 @@ class Peering:
         return min(self.transport.pass_time(now), self._look_at)
 
     def stop(self) -> None:
-        """End every stream and request; what the member says from now on is lost."""
+        """End every stream and request; what the member sends afterwards is lost."""
         self._is_stopped = True
         self._exchanges.stop()
         self.transport.stop()
@@ -199,7 +199,7 @@ class Peering:
     # Membership.
 
     def _follow(self, now: float) -> None:
-        """Let the transport know the members that are in the log."""
+        """Tell the transport which members are in the log."""
         cluster = self._member.cluster
         self._generation = cluster.generation
         self._add(cluster.members, now)
@@ -210,7 +210,7 @@ class Peering:
 
     def _add(self, members: Iterable[Peer], now: float) -> None:
         for each in members:
-            # Data may name a member without an address, which nobody can dial.
+            # The data may hold a member without an address, which cannot be dialed.
             if each.id == self._member.id or not each.peer_urls:
                 continue
             if each.id not in self.transport.peers:
@@ -243,7 +243,7 @@ class Peering:
         self._exchanges.ask(peer.id, peer.peer_urls, request, deadline, self._understood(done))
 
     def _understood(self, done: Done) -> Done:
-        """Take an answer that raises what nobody foresaw for none."""
+        """Return `done` with a guard: an answer that raises an unforeseen error counts as none."""
 
         def take(answer: Answer | None) -> None:
             try:

@@ -14,7 +14,7 @@ from kvorum.membership.documents import Member as Peer
 from kvorum.peer.cluster.exchanges import Answer
 
 AskVersion = Callable[[Peer, Callable[[Answer | None], None]], None]
-"""Asks a member for its versions."""
+"""A function that asks a member for its versions."""
 
 
 def server_version(answer: Answer | None) -> str | None:
@@ -49,7 +49,7 @@ class VersionPolling:
         self._unanswered = 0
 
     def pass_time(self, now: float) -> float:
-        """Ask if it is time; return when to be called next."""
+        """Ask if it is due; return when to be called next."""
         member = self._member
         if not member.is_leader:
             self.is_leading = False
