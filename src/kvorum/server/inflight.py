@@ -44,7 +44,7 @@ class CallsInFlight:
             if metadata is not None:
                 self.counts.count_version("unary", metadata)
         if seconds is not None:
-            seconds.begin(request[0] for request in requests)
+            seconds.begin([request[0] for request in requests])
 
     def note(self, events: Iterable[Event]) -> None:
         """Note events of streams, and clients that went away."""
