@@ -25,6 +25,7 @@ from sim.entering import Entrance
 from sim.links import Links
 from sim.machine import Machine
 from sim.network import Network
+from sim.surroundings import WithoutPort
 from sim.trace import describe
 from sim.world import World
 
@@ -36,7 +37,7 @@ Find = Callable[[int], Machine | None]
 """Finds a machine by the id of its member; None if there is none."""
 
 
-class PlainPeers:
+class PlainPeers(WithoutPort):
     """Carries messages, snapshots and questions of one machine through the network."""
 
     __slots__ = ("_arrived", "_find", "_generation", "_machine", "_network", "_random", "_world")
@@ -71,33 +72,6 @@ class PlainPeers:
         self._arrived.append(call)
         self._machine.request_turn()
         return True
-
-    def poll(self) -> list[DialEvent]:
-        """Dial nobody."""
-        return []
-
-    def take_events(self) -> list[Event]:
-        """Listen at no port."""
-        return []
-
-    @property
-    def open(self) -> Container[int]:
-        """Serve no requests."""
-        return ()
-
-    def open_request(
-        self, call: int, method: str, target: str, headers: Headers, now: float
-    ) -> None:
-        """Serve no requests."""
-        raise AssertionError(f"request {call} at {now}: {method} {target} {headers!r}")
-
-    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
-        """Serve no requests."""
-        raise AssertionError(f"event {kind} of request {call} at {now}: {detail!r}")
-
-    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
-        """Dial nobody."""
-        raise AssertionError(f"nobody was dialed, but at {now}: {events!r}")
 
     def stop(self) -> None:
         """Say nothing more."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvorum.server.interface import Peers
 
 if TYPE_CHECKING:
-    from kvorum.edge.interface import Event
+    from collections.abc import Container, Iterable
+
+    from kvorum.edge.interface import Event, Headers
     from kvorum.member.member import Member
     from kvorum.membership.bootstrap import BootstrapError
     from kvorum.mvcc.hashes import HashRows
@@ -35,6 +37,39 @@ class MachinePeers(Peers, Protocol):
 
     def take_events(self) -> list[Event]:
         """Take what others asked."""
+
+
+class WithoutPort:
+    """The part of `MachinePeers` that concerns a port, for members that have none."""
+
+    __slots__ = ()
+
+    def poll(self) -> list[DialEvent]:
+        """Dial nobody."""
+        return []
+
+    def take_events(self) -> list[Event]:
+        """Listen nowhere."""
+        return []
+
+    @property
+    def open(self) -> Container[int]:
+        """Serve no requests."""
+        return ()
+
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
+        """Serve no requests."""
+        raise AssertionError(f"request {call} at {now}: {method} {target} {headers!r}")
+
+    def handle(self, kind: int, call: int, detail: Any, now: float) -> None:
+        """Serve no requests."""
+        raise AssertionError(f"event {kind} of request {call} at {now}: {detail!r}")
+
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
+        """Dial nobody."""
+        raise AssertionError(f"nobody was dialed, but at {now}: {events!r}")
 
 
 class Cluster(Protocol):

@@ -2,7 +2,7 @@
 alone, peers in the same thread, and jobs that run at once.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -13,12 +13,12 @@ from kvorum.files import Files
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
-from kvorum.net.interface import DialEvent
 from kvorum.raft.messages import Message
 from kvorum.server.server import Ended
 from kvorum.server.settings import server_settings
 from kvorum.settings.checks import make_config
 from kvorum.snap import ReceivedDatabase
+from sim.surroundings import WithoutPort
 
 SETTINGS = server_settings(make_config({}))
 """The options of a server without flags."""
@@ -118,27 +118,12 @@ class RecordingLogger:
     warning = info
 
 
-class NoPeers:
+class NoPeers(WithoutPort):
     """The peers of a member that is alone; its messages are lost."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
         self.is_stopped = False
-
-    @property
-    def open(self) -> Container[int]:
-        return ()
-
-    def open_request(
-        self, call: int, method: str, target: str, headers: Headers, now: float
-    ) -> None:
-        raise AssertionError(f"{method} {target} of nobody: {call} {headers} {now}")
-
-    def handle(self, kind: int, call: int, detail: object, now: float) -> None:
-        raise AssertionError(f"event of nobody: {kind} {call} {detail!r} {now}")
-
-    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
-        raise AssertionError(f"nobody is dialed: {events} {now}")
 
     def pass_time(self, now: float) -> float:
         del now
