@@ -605,6 +605,7 @@ class Operator:
         ids = sorted(each.id for each in known.voters)
         return (
             ids != sorted(self._ids)
+            or any(each.id not in self._ids for each in known.members)
             or bool(member.alarms.raised())
             or self._cluster.members != sorted(self._ids.values())
         )
