@@ -13,12 +13,18 @@ from kvorum.server.server import Server
 
 @contextmanager
 def answer_after_the_drain() -> Iterator[None]:
-    """Give clients their answers in every phase."""
+    """Serve clients in every phase, and answer them."""
 
     def answer(self: Server, now: float) -> None:
         self.services.deliver(now)
 
-    with patch.object(Server, "_answer", answer):
+    def forget_waiting(_self: Server) -> None:
+        pass
+
+    with (
+        patch.object(Server, "_answer", answer),
+        patch.object(Server, "forget_waiting", forget_waiting),
+    ):
         yield
 
 
