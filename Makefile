@@ -74,7 +74,8 @@ test: h2load clients $(TRY_ORACLE) ## Lint, then run every test
 	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target lint test-rust
 	KVORUM_COMPILED=0 $(PYTEST)
 ifneq ($(KVORUM_COMPILED),0)
-	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign'
+	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign' \
+		$$(grep -rl 'pytest.mark.compiled' tests --include='test_*.py')
 	KVORUM_COMPILED=1 $(BIN)/python -m sim --seeds 50
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
