@@ -54,8 +54,8 @@ class Services:
         member: Member,
         edge: Output,
         *,
-        operations_max: int = 128,
-        origin: Origin | None = None,
+        operations_max: int,
+        origin: Origin,
     ) -> None:
         self._member = member
         self._clock = member.clock

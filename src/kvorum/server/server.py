@@ -217,10 +217,9 @@ class Server:
 
     def resume_turn(self, now: float, ended: Sequence[Ended]) -> None:
         """Go on with the turn after jobs that ended as soon as they were begun."""
-        if self.phase is Phase.CLOSING:
-            self._take_ended(ended)
-            return
         self._take_ended(ended)
+        if self.phase is Phase.CLOSING:
+            return
         is_busy = self.member.turn(now, self._clock() + self.turn_seconds)
         self.peers.deliver(now)
         self._answer(now)
