@@ -30,7 +30,8 @@ from kvorum.member.member import Member
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.rpc.table import NUMBERS
-from kvorum.server.server import Ended, Server
+from kvorum.server.jobs import Ended
+from kvorum.server.server import Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from kvorum.wal import AppendLog

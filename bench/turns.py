@@ -44,7 +44,8 @@ from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.recovery import open_member
 from kvorum.raft.messages import Message
 from kvorum.rpc.table import NUMBERS, RPCS
-from kvorum.server.server import Ended, Server
+from kvorum.server.jobs import Ended
+from kvorum.server.server import Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from kvorum.wal import AppendLog

@@ -7,7 +7,7 @@ is restored, that is, the bit flips back, and what was written since stays.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ class Disk:
         "_numbers",
         "_random",
         "_spare_bytes",
+        "damage_count",
         "environments",
         "files",
         "is_cut_off",
@@ -74,6 +75,8 @@ class Disk:
         # The room that is left while the disk is full; None: there is enough.
         self._spare_bytes: int | None = None
         self._damage: list[DamagedFile | DamagedEntry] = []
+        # How often bits have flipped, there and back.
+        self.damage_count = 0
         self.is_cut_off = False
         self.files: MemoryFiles
         self.environments: SimulatedEnvironments
@@ -85,7 +88,9 @@ class Disk:
         self.files = MemoryFiles()
         self.files.make_directory("/data")
         self.files.sync_directory("/")
-        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.environments = SimulatedEnvironments(
+            self.files, self._directory, self._next_number, self._survives
+        )
         self.relieve()
 
     def _next_number(self) -> int:
@@ -107,7 +112,7 @@ class Disk:
     def power_off(self, *, power_cut: bool) -> None:
         """End the process that uses it; a power cut takes what was not synced."""
         self._calls_left = self._errors_left = None
-        self.environments.crash(self._survives)
+        self.environments.crash()
         self.files.before = None
         self.is_cut_off = False
         if power_cut:
@@ -115,15 +120,19 @@ class Disk:
         else:
             self.files.kill()
         strayed = self.environments.strayed
-        self.environments = SimulatedEnvironments(self.files, self._directory, self._next_number)
+        self.environments = SimulatedEnvironments(
+            self.files, self._directory, self._next_number, self._survives
+        )
         self.environments.strayed = strayed
 
     def close(self) -> None:
         """Remove the real files."""
-        self.environments.crash(lambda: False)
+        self.environments.crash()
 
     def _before(self, call: Call) -> None:
         """Check every call that changes the disk, before it does."""
+        if self.environments.pause is not None:
+            self.environments.pause()
         if self._calls_left is not None:
             self._calls_left -= 1
             if self._calls_left < 0:
@@ -147,8 +156,8 @@ class Disk:
         """Let the process end after so many further calls; None: let it run."""
         self._calls_left = calls
 
-    def fail_after(self, calls: int) -> None:
-        """Let one call fail after so many further ones."""
+    def fail_after(self, calls: int | None) -> None:
+        """Let one call fail after so many further ones; None: let none fail."""
         self._errors_left = calls
 
     def fill_up(self, spare_bytes: int) -> None:
@@ -194,6 +203,7 @@ class Disk:
         if damage is None:
             return False
         self._damage.append(damage)
+        self.damage_count += 1
         self._line(f"a bit flips: {damage}")
         return True
 
@@ -220,6 +230,7 @@ class Disk:
     def restore(self) -> None:
         """Flip back every bit that was flipped, where it still is; no process uses the disk."""
         damage, self._damage = self._damage, []
+        self.damage_count += 1
         for each in reversed(damage):
             if isinstance(each, DamagedEntry):
                 self.environments.restore(f"{self.member_directory}/backend", each)
@@ -240,11 +251,19 @@ class Disk:
 
         A failed call is somewhere among its causes, or it says that the data is damaged, and it is.
         """
-        seen: BaseException | None = error
-        while seen is not None:
-            if isinstance(seen, OSError) and seen.errno in _FAILURES:
-                return True
-            if self._damage and isinstance(seen, _DAMAGE):
-                return True
-            seen = seen.__cause__ or seen.__context__
-        return False
+        if any(isinstance(each, OSError) and each.errno in _FAILURES for each in causes(error)):
+            return True
+        return bool(self._damage) and is_caused_by(error, *_DAMAGE)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def is_caused_by(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Return whether an error, or one that it was raised from, is of some kind."""
+    return any(isinstance(each, kinds) for each in causes(error))

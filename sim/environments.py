@@ -74,6 +74,10 @@ class SimulatedWrite(LmdbWrite):
         except OSError as error:
             # Whether it happened all the same is decided when the process ends, as in a crash.
             raise BackendError(f"{self._owner.path}: committing failed: {error}") from error
+        except BaseException:
+            # The process ends here: decided at once, as the transaction belongs to this thread.
+            self._owner.settle()
+            raise
         self._owner.committing = False
         self._owner.writing = None
         super().commit()
@@ -86,6 +90,26 @@ class SimulatedWrite(LmdbWrite):
     def finish(self) -> None:
         """Let an interrupted commit happen after all."""
         super().commit()
+
+
+class PausingRead(LmdbRead):
+    """A read transaction of a job that other things happen in the middle of."""
+
+    __slots__ = ("_pause",)
+
+    def __init__(self, read: LmdbRead, pause: Callable[[], None]) -> None:
+        super().__init__(read._path, read._databases, read._transaction)
+        self._pause = pause
+
+    def get(self, bucket: bytes, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        self._pause()
+        return super().get(bucket, key)
+
+    def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values in the order of keys, from `first` on."""
+        self._pause()
+        return super().scan(bucket, first, limit)
 
 
 class SimulatedEnvironment:
@@ -114,9 +138,19 @@ class SimulatedEnvironment:
         if before is not None:
             before(Call(name, self.path))
 
+    def settle(self) -> None:
+        """Let a write transaction that the end of the process interrupts be lost or committed."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            if self.committing and self._environments.survives():
+                writing.finish()
+            else:
+                LmdbWrite.abort(writing)
+
     def begin(self) -> LmdbRead:
         """Begin a view of the newest commit."""
-        return self.inner.begin()
+        read, pause = self.inner.begin(), self._environments.pause
+        return read if pause is None else PausingRead(read, pause)
 
     def begin_write(self) -> WriteTransaction:
         """Begin the only write transaction."""
@@ -139,12 +173,34 @@ class SimulatedEnvironment:
 
 
 class SimulatedEnvironments:
-    """The databases of one machine. `directory` is a real one; `next_number` never repeats."""
+    """The databases of one machine. `directory` is a real one; `next_number` never repeats.
 
-    __slots__ = ("_directory", "_lmdb", "_next_number", "_open", "files", "native", "strayed")
+    When a process ends amid a commit, `survives` is asked whether that happened.
+    """
 
-    def __init__(self, files: MemoryFiles, directory: str, next_number: Callable[[], int]) -> None:
+    __slots__ = (
+        "_directory",
+        "_lmdb",
+        "_next_number",
+        "_open",
+        "files",
+        "native",
+        "pause",
+        "strayed",
+        "survives",
+    )
+
+    def __init__(
+        self,
+        files: MemoryFiles,
+        directory: str,
+        next_number: Callable[[], int],
+        survives: Survives,
+    ) -> None:
         self.files = files
+        self.survives = survives
+        # Called by a job that other things happen in the middle of, before it does anything.
+        self.pause: Callable[[], None] | None = None
         self._directory = directory
         self._next_number = next_number
         self.native = None  # Python alone: what is simulated is our code
@@ -153,15 +209,10 @@ class SimulatedEnvironments:
         # The entry whose key has changed, and was not restored.
         self.strayed: DamagedEntry | None = None
 
-    def crash(self, survives: Survives) -> None:
-        """End the process: staged changes are lost, and a coin decides about unfinished commits."""
+    def crash(self) -> None:
+        """End the process: staged changes are lost, unfinished commits happened or not."""
         for environment in self._open.values():
-            writing = environment.writing
-            if writing is not None:
-                if environment.committing and survives():
-                    writing.finish()
-                else:
-                    LmdbWrite.abort(writing)
+            environment.settle()
             environment.inner.lmdb.close()
         self._open.clear()
 

@@ -110,6 +110,15 @@ class Faults:
     """How long a job of the flusher takes."""
     helper_time: Span
     """How long any other job takes."""
+    job_error_gap: float
+    """Average time between two jobs that fail, each at a call to the disk and in one of the hands
+    that run jobs; 0: none fails by itself."""
+    helper_death_gap: float
+    """Average time between two deaths of a helper amid a job; 0: none dies."""
+    helper_hang_gap: float
+    """Average time between two helpers that hang amid a job; 0: none does."""
+    helper_hang_time: Span
+    """How long a helper hangs."""
     wake_delay: Span
     """How long after an event a turn begins; what happens meanwhile is part of it."""
     turn_budget: Span
@@ -168,6 +177,7 @@ _INTERRUPTING = (
     "pause_gap",
     "disk_error_gap",
     "disk_full_gap",
+    "job_error_gap",
     "flip_gap",
     "disk_stall_gap",
     "change_gap",
@@ -237,6 +247,10 @@ def draw(random: Random, members: int) -> Faults:
         stale_flags_chance=0.0,
         terminate_gap=0.0,
         deaf_chance=0.0,
+        job_error_gap=0.0,
+        helper_death_gap=0.0,
+        helper_hang_gap=0.0,
+        helper_hang_time=(0.0, 0.0),
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         return _left_alone(faults)
@@ -273,6 +287,22 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
         # To vote twice, a member must be asked twice, and restart in between.
         faults = replace(faults, rivals_gap=rivals_gap, vote_crash_chance=random.uniform(0.3, 0.9))
     return faults
+
+
+def draw_hands(random: Random, faults: Faults) -> Faults:
+    """Return the faults with those of the hands that run jobs."""
+
+    def sometimes(chance: float, low: float, high: float) -> float:
+        return random.uniform(low, high) if random.random() < chance else 0.0
+
+    is_left_alone = not any(getattr(faults, name) for name in _INTERRUPTING)
+    return replace(
+        faults,
+        job_error_gap=sometimes(0.0 if is_left_alone else 0.2, 0.5, 3.0),
+        helper_death_gap=sometimes(0.25, 0.3, 2.0),
+        helper_hang_gap=sometimes(0.25, 0.5, 3.0),
+        helper_hang_time=random.choice([(0.1, 1.0), (1.0, 5.0)]),
+    )
 
 
 def draw_sleep(random: Random, faults: Faults) -> Faults:
@@ -317,6 +347,10 @@ def without_faults() -> Faults:
         log_time=(0.0001, 0.001),
         flush_time=(0.0005, 0.005),
         helper_time=(0.001, 0.01),
+        job_error_gap=0.0,
+        helper_death_gap=0.0,
+        helper_hang_gap=0.0,
+        helper_hang_time=(0.0, 0.0),
         wake_delay=(0.0, 0.001),
         turn_budget=(0.005, 0.005),
         clock_step=0.00001,

@@ -19,6 +19,7 @@ from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped, StartRefused
+from kvorum.member.jobs import JobLostError
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.membership.bootstrap import BootstrapError
@@ -28,15 +29,16 @@ from kvorum.peer.cluster.joining import Start
 from kvorum.raft.messages import Message
 from kvorum.raft.tracker import Configuration
 from kvorum.server.ending import Phase
+from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.checks import make_config
 from kvorum.wal import exists as log_exists
-from sim.disk import Disk, ProcessEnd
+from sim.disk import Disk, ProcessEnd, is_caused_by
 from sim.edge import Answered, SimulatedEdge
 from sim.entering import Entrance
 from sim.faults import Faults
-from sim.jobs import SimulatedJobs
+from sim.hands import SimulatedHands
 from sim.links import PEER_LISTENER
 from sim.logs import CollectedLogs
 from sim.surroundings import Cluster, MachinePeers
@@ -93,7 +95,9 @@ class Machine:
         "disk",
         "edge",
         "faults",
+        "hands",
         "has_left",
+        "helpers_lost",
         "initial_start",
         "is_dead",
         "is_ending",
@@ -162,6 +166,8 @@ class Machine:
         self.crashes = 0
         self.starts = 0
         self.stops = 0
+        # How often its helper died.
+        self.helpers_lost = 0
         self.snapshots_sent = 0
         self._world = world
         self._cluster = cluster
@@ -172,7 +178,8 @@ class Machine:
         self._stalled_until = 0.0
         self._slack_seconds = 0.0
         self._incarnation = 0
-        self._jobs: SimulatedJobs
+        self._jobs: JobOrder
+        self.hands: SimulatedHands
         # Turns that nothing wakes are at this offset in a grid of slacks.
         self._phase_seconds = 0.0
         # Whether it is woken, and when that turn begins; None: no turn is planned.
@@ -212,7 +219,8 @@ class Machine:
         self.is_dead = False
         self._incarnation += 1
         self.starts += 1
-        self._jobs = SimulatedJobs(self._world, self, self._random)
+        self.hands = SimulatedHands(self._world, self, self._random)
+        self._jobs = JobOrder(self.hands)
         self._is_woken = self._in_turn = False
         self._turn_at = None
         self._due_at = self._alarm_at = inf
@@ -315,7 +323,7 @@ class Machine:
         if self.is_dead:
             return
         if self._entrance is None:
-            self._jobs.break_off()
+            self.hands.break_off()
         self._die(power_cut=power_cut)
 
     def crash_amid(self) -> None:
@@ -352,6 +360,7 @@ class Machine:
         self.led_at_the_end = member.is_leader
         self.has_left = member.was_removed
         self.line("ended")
+        self.hands.stop()
         self._die(power_cut=False)
 
     def _die(self, *, power_cut: bool) -> None:
@@ -361,6 +370,7 @@ class Machine:
         self._incarnation += 1
         self._outputs_left = None
         self.line("power cut" if power_cut else "killed")
+        self.hands.abandon()
         self.member = None
         self.server = None
         self._entrance = None
@@ -389,17 +399,24 @@ class Machine:
         except Exception as error:
             if self.disk.is_cut_off:
                 self._die(power_cut=self._loses_power())
-            elif self.disk.explains(error) or self._cluster.accounts_for(error):
+            elif self._is_explained(error) or self._cluster.accounts_for(error):
                 self._stop(error)
             elif isinstance(error, MemberStopped):
                 raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
             else:
                 raise Violation("the member serves", f"{self.name} raised {error!r}") from error
 
+    def _is_explained(self, error: Exception) -> bool:
+        """Return whether a fault of its disk, or the death of its helper, explains an error."""
+        return self.disk.explains(error) or (
+            self.helpers_lost > 0 and is_caused_by(error, JobLostError)
+        )
+
     def _stop(self, error: Exception) -> None:
         """End the process of a member that could not go on; the cluster decides what follows."""
         self.stops += 1
         self.line(f"stopped: {error}")
+        self.hands.stop()
         self._die(power_cut=self._random.random() < 0.5)
         self._cluster.stopped(self)
 
@@ -412,6 +429,8 @@ class Machine:
 
     def end(self) -> None:
         """End the process for good, and give its files back."""
+        if not self.is_dead:
+            self.hands.abandon()
         self.is_dead = self.is_retired = True
         self._incarnation += 1
         self.member = self.server = self._entrance = None
@@ -434,6 +453,8 @@ class Machine:
         """Cancel all crashes and stalls to come; a pause lasts as long as it was meant to."""
         self._outputs_left = None
         self.disk.relieve()
+        if not self.is_dead:
+            self.hands.relieve()
         self._stalled_until = 0.0
 
     def pause(self, seconds: float) -> None:

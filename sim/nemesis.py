@@ -11,6 +11,7 @@ from math import inf
 from random import Random
 
 from sim.faults import Faults
+from sim.hands import Hand
 from sim.links import Links
 from sim.machine import Machine
 from sim.network import Network
@@ -19,6 +20,8 @@ from sim.world import World
 _LEADS_SECONDS_MAX = 0.05
 _PAUSE_OVER_SECONDS = 0.7
 _FAILING_CALLS_MAX = 12
+_JOB_CALLS_MAX = 4
+_HELPER_PAUSES_MAX = 8
 _SPARE_BYTES_MAX = 20_000
 DATABASE_FLIPS = "bits of databases flipped"
 _DAMAGED_KINDS = ("log", "log", "snapshot", "database", "database")
@@ -85,6 +88,9 @@ class Nemesis:
             self._fill_disk,
             self._flip_bit,
             self._stall_disk,
+            self._fail_job,
+            self._kill_helper,
+            self._hang_helper,
         ):
             self._again(trouble)
 
@@ -102,6 +108,9 @@ class Nemesis:
             self._fill_disk: faults.disk_full_gap,
             self._flip_bit: faults.flip_gap,
             self._stall_disk: faults.disk_stall_gap,
+            self._fail_job: faults.job_error_gap,
+            self._kill_helper: faults.helper_death_gap,
+            self._hang_helper: faults.helper_hang_gap,
         }[trouble]
 
     def _again(self, trouble: Callable[[], None], after: float = 0.0) -> None:
@@ -313,6 +322,29 @@ class Nemesis:
         self.counts["disk stalls"] += 1
         self._victim().stall(self._random.uniform(*self.faults.disk_stall_time))
         self._again(self._stall_disk)
+
+    # Hands.
+
+    def _fail_job(self) -> None:
+        """Let the next job of some hand fail, at some call to the disk."""
+        machine, random = self._victim(), self._random
+        if not machine.is_dead:
+            self.counts["jobs failed"] += 1
+            machine.hands.fail(random.choice(list(Hand)), random.randint(0, _JOB_CALLS_MAX))
+        self._again(self._fail_job)
+
+    def _kill_helper(self) -> None:
+        machine = self._victim()
+        if not machine.is_dead:
+            machine.hands.kill_helper(self._random.randint(0, _HELPER_PAUSES_MAX))
+        self._again(self._kill_helper)
+
+    def _hang_helper(self) -> None:
+        machine = self._victim()
+        if not machine.is_dead:
+            self.counts["helpers hung"] += 1
+            machine.hands.hang_helper(self._random.uniform(*self.faults.helper_hang_time))
+        self._again(self._hang_helper)
 
     def stopped(self, machine: Machine) -> None:
         """Handle a machine whose member stopped because of its disk."""

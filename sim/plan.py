@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from sim.faults import Faults, draw, draw_more, draw_sleep
+from sim.faults import Faults, draw, draw_hands, draw_more, draw_sleep
 from sim.workloads import Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
@@ -63,6 +63,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
+    faults = draw_hands(Random(f"{seed}/hands"), faults)
     return Plan(
         seed=seed,
         members=members,

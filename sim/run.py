@@ -397,6 +397,7 @@ class Run:
         return {
             "messages lost": cluster.network.dropped,
             "crashes": sum(machine.crashes for machine in cluster.machines.values()),
+            "helpers died": sum(machine.helpers_lost for machine in cluster.machines.values()),
             **cluster.nemesis.counts,
             **cluster.operator.counts,
         }

@@ -32,6 +32,7 @@ from sim.planted.storage import (
     compact_away_a_needed_revision,
     index_ahead_of_effects,
     lose_the_tail_of_the_log,
+    run_log_jobs_after_a_failed_one,
 )
 from sim.planted.watching import (
     deliver_an_event_twice,
@@ -65,6 +66,7 @@ PLANTED: dict[str, Planted] = {
         end_without_handing_over,
         forget_to_answer,
         stay_when_removed,
+        run_log_jobs_after_a_failed_one,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

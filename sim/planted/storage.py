@@ -8,8 +8,10 @@ from unittest.mock import patch
 from kvorum.backend.backend import Backend
 from kvorum.backend.flush import StageFlush
 from kvorum.backend.view import View
+from kvorum.member.jobs import Job
 from kvorum.member.logwriter import LogWriter
 from kvorum.mvcc import history
+from kvorum.server.jobs import JobOrder
 from kvorum.wal import opening, reading
 from kvorum.wal.reading import LogContent
 
@@ -28,6 +30,17 @@ def acknowledge_before_fsync() -> Iterator[None]:
             writer._deliver(messages)
 
     with patch.object(LogWriter, "_write_batch", write_batch):
+        yield
+
+
+@contextmanager
+def run_log_jobs_after_a_failed_one() -> Iterator[None]:
+    """Let the log go on after a job of it has failed."""
+
+    def end_log_job(order: JobOrder, job: Job, result: object, error: Exception | None) -> None:
+        order._ended.append((job, result, error))
+
+    with patch.object(JobOrder, "_end_log_job", end_log_job):
         yield
 
 

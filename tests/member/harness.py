@@ -39,7 +39,8 @@ from kvorum.member.waits import Steps
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message, encode_message
 from kvorum.server.ending import Phase
-from kvorum.server.server import Ended, Server
+from kvorum.server.jobs import Ended
+from kvorum.server.server import Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from tests.server.seams import (

@@ -1,8 +1,8 @@
-"""No job of the log runs after a failed one, on any thread, in a process and in the simulator.
+"""No job of the log runs after a failed one, in any hand, in a process and in the simulator.
 
-The simulator replaces the runner of jobs, so its findings about failing disks are valid only as
-long as both do the same. Each example is a row of jobs for the log, given to a real runner with
-real threads, and to a machine of the simulator.
+The simulator replaces the hands that run jobs, so its findings about failing disks are valid only
+as long as both do the same. Each example is a row of jobs for the log, given to the hands of a
+process, with real threads, and to a machine of the simulator.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
 from kvorum.files.real import RealFiles
 from kvorum.member.jobs import Job, Place
-from kvorum.process.jobs import JobRunner
+from kvorum.process.hands import ProcessHands
+from kvorum.server.jobs import JobOrder
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
 from sim.cluster import Cluster
@@ -40,7 +41,7 @@ SECONDS_MAX = 60
 
 
 class Hand(Enum):
-    """What runs a job of the real runner."""
+    """What runs a job in a process."""
 
     INLINE = "the loop"
     NATIVE = "the edge's writer"
@@ -104,7 +105,9 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
         edge = open_edge([])
         loop = asyncio.new_event_loop()
         woken = asyncio.Event()
-        runner = JobRunner(loop, edge, files, LmdbEnvironments(), Logger([]), woken.set, sync=False)
+        environments = LmdbEnvironments()
+        hands = ProcessHands(loop, edge, files, environments, Logger([]), woken.set, sync=False)
+        order = JobOrder(hands)
         jobs = make_jobs(directory, plan, log, full)
 
         async def drive() -> None:
@@ -115,16 +118,16 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
             for job, planned in zip(jobs, plan, strict=True):
                 batch.append(job)
                 if planned.hand is Hand.INLINE:
-                    runner.submit(batch, 1 << 16)
+                    order.submit(batch, 1 << 16)
                     batch = []
-            runner.submit(batch)
+            order.submit(batch)
             while left:
                 edge.awake()
-                for job, _, error in runner.take_ended():
+                for job, _, error in order.take_ended():
                     left -= 1
                     if error is not None and job.on_failure is None:
                         return
-                if left and not runner.has_ended and edge.announce_sleep():
+                if left and not order.has_ended and edge.announce_sleep():
                     await asyncio.wait_for(woken.wait(), SECONDS_MAX)
                     woken.clear()
 
@@ -133,7 +136,7 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
         finally:
             loop.remove_reader(edge.fileno())
             edge.stop()
-            runner.stop()
+            hands.stop()
             loop.close()
             os.close(full)
         found = traces(files, directory, plan)

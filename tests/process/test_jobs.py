@@ -6,7 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from kvorum.edge import open_edge
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
 from kvorum.member.jobs import Job, JobLostError, Nothing, Place
-from kvorum.process.helper import LENGTH, PACKAGES, START, Helper, Outcome
-from kvorum.process.jobs import Ended, JobRunner
+from kvorum.process.hands import ProcessHands
+from kvorum.process.helper import LENGTH, PACKAGES, START, Helper
+from kvorum.server.jobs import Ended, JobOrder, Outcome
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
 
@@ -50,7 +51,8 @@ def run_jobs(
     descriptor = files.open(str(path), Opening.CREATE)
     loop = asyncio.new_event_loop()
     woken = asyncio.Event()
-    runner = JobRunner(loop, edge, files, LmdbEnvironments(), Logger([]), woken.set, sync=False)
+    hands = ProcessHands(loop, edge, files, LmdbEnvironments(), Logger([]), woken.set, sync=False)
+    order = JobOrder(hands)
     expected: list[int | None] = []
     jobs = []
     appended = 0
@@ -69,11 +71,11 @@ def run_jobs(
         loop.add_reader(edge.fileno(), woken.set)
         ended: list[Ended] = []
         for job, (_, may_write) in zip(jobs, shape, strict=True):
-            runner.submit([job], 1 << 16 if may_write else 0)
+            order.submit([job], 1 << 16 if may_write else 0)
         while len(ended) < len(jobs):
             edge.awake()
-            ended += runner.take_ended()
-            if len(ended) < len(jobs) and not runner.has_ended and edge.announce_sleep():
+            ended += order.take_ended()
+            if len(ended) < len(jobs) and not order.has_ended and edge.announce_sleep():
                 await asyncio.wait_for(woken.wait(), 30)
                 woken.clear()
         assert [job for job, _, _ in ended] == jobs
@@ -83,9 +85,8 @@ def run_jobs(
 
     try:
         assert loop.run_until_complete(drive()) == expected
-        assert runner.under_way == 0
     finally:
-        runner.stop()
+        hands.stop()
         edge.stop()
         loop.close()
         files.close(descriptor)
@@ -148,11 +149,13 @@ def with_helper(use: Callable[[Helper, "asyncio.Queue[tuple[object, Outcome]]"],
 @pytest.mark.usefixtures("_finds_tests")
 def test_the_helper_computes_elsewhere_and_survives_errors() -> None:
     async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
+        found = []
         for token, work in enumerate(
             [Compute("work", 10), Compute("fail"), Compute("work", 3_000_000)]
         ):
             helper.run(token, work)
-        first, failed, large = [await outcomes.get() for _ in range(3)]
+            found.append(await outcomes.get())
+        first, failed, large = found
         assert [first[0], failed[0], large[0]] == [0, 1, 2]
         assert isinstance(first[1][0], tuple) and first[1][0][0] != os.getpid()
         assert isinstance(failed[1][1], ValueError)
@@ -166,11 +169,10 @@ def test_the_helper_computes_elsewhere_and_survives_errors() -> None:
 def test_a_helper_that_dies_is_replaced() -> None:
     async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
         helper.run("dying", Compute("die"))
-        helper.run("behind", Compute("work", 1))
         token, (_, error) = await outcomes.get()
         assert token == "dying"
         assert isinstance(error, JobLostError)
-        # Work that it had not been given is not lost with it.
+        helper.run("behind", Compute("work", 1))
         token, (result, error) = await outcomes.get()
         assert (token, error) == ("behind", None)
         assert isinstance(result, tuple)
@@ -178,23 +180,95 @@ def test_a_helper_that_dies_is_replaced() -> None:
     with_helper(use)
 
 
+class Written(NamedTuple):
+    """Work for a thread: waits for a file."""
+
+    path: str
+
+    def run(self, _files: object, _environments: object = None) -> bytes:
+        return Path(self.path).read_bytes()
+
+
+def with_order(use: Callable[[JobOrder, Callable[[], Awaitable[Ended]]], Awaitable[None]]) -> None:
+    """Let jobs run in real hands; the second argument waits for the next one that ends."""
+
+    async def drive() -> None:
+        loop, woken, edge = asyncio.get_running_loop(), asyncio.Event(), open_edge([])
+        hands = ProcessHands(loop, edge, RealFiles(), LmdbEnvironments(), Logger([]), woken.set)
+        order = JobOrder(hands)
+        ended: list[Ended] = []
+
+        async def next_ended() -> Ended:
+            while not ended:
+                ended.extend(order.take_ended())
+                if not ended:
+                    await asyncio.wait_for(woken.wait(), 60)
+                    woken.clear()
+            return ended.pop(0)
+
+        try:
+            await use(order, next_ended)
+        finally:
+            hands.stop()
+            edge.stop()
+
+    asyncio.run(drive())
+
+
 @pytest.mark.usefixtures("_finds_tests")
 def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
+    busy = Job(Place.HELPER, Compute("wait", given=str(fifo).encode()))
+    behind = [Job(Place.HELPER, Compute("work", given=bytes(8 << 20))) for _ in range(3)]
 
-    async def use(helper: Helper, outcomes: "asyncio.Queue[tuple[object, Outcome]]") -> None:
-        helper.run("busy", Compute("wait", given=str(fifo).encode()))
-        for number in range(3):
-            helper.run(number, Compute("work", given=bytes(8 << 20)))
-        # Only now the first job can end: if `run` had waited for it, it would have hung.
+    async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
+        order.submit([busy, *behind])
+        # Only now the first job can end: if `submit` had waited for it, it would have hung.
         await asyncio.to_thread(fifo.write_bytes, b"go on")
-        assert await outcomes.get() == ("busy", (b"go on", None))
-        for number in range(3):
-            token, (_, error) = await outcomes.get()
-            assert (token, error) == (number, None)
+        assert await next_ended() == (busy, b"go on", None)
+        for job in behind:
+            ended, _, error = await next_ended()
+            assert (ended, error) == (job, None)
 
-    with_helper(use)
+    with_order(use)
+
+
+@pytest.mark.usefixtures("_finds_tests")
+def test_work_that_a_dead_helper_had_not_begun_is_not_lost_with_it() -> None:
+    dying = Job(Place.HELPER, Compute("die"))
+    behind = Job(Place.HELPER, Compute("work", 1))
+
+    async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
+        order.submit([dying, behind])
+        job, _, error = await next_ended()
+        assert job is dying
+        assert isinstance(error, JobLostError)
+        job, _, error = await next_ended()
+        assert (job, error) == (behind, None)
+
+    with_order(use)
+
+
+def test_a_job_that_is_awaited_ends_after_those_before_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    first = Job(Place.FLUSHER, Written(str(fifo)))
+    awaited = Job(Place.FLUSHER, Nothing(), is_awaited=True)
+
+    async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
+        order.submit([first])
+        loop = asyncio.get_running_loop()
+        writing = loop.run_in_executor(None, fifo.write_bytes, b"done")
+        order.submit([awaited])
+        assert order.take_ended() == [(first, b"done", None), (awaited, None, None)]
+        await writing
+        # What was waited for is not reported again.
+        after = Job(Place.FLUSHER, Nothing())
+        order.submit([after])
+        assert await next_ended() == (after, None, None)
+
+    with_order(use)
 
 
 @pytest.mark.usefixtures("_finds_tests")

@@ -27,7 +27,8 @@ from kvorum.net.interface import DialEvent
 from kvorum.rpc.table import NUMBERS
 from kvorum.server.ending import Phase
 from kvorum.server.interface import Peers
-from kvorum.server.server import Ended, Server
+from kvorum.server.jobs import Ended
+from kvorum.server.server import Server
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from tests.server.seams import SETTINGS, NoPeers, RecordingEdge, RecordingLogger, run_job

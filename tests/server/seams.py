@@ -14,7 +14,7 @@ from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.raft.messages import Message
-from kvorum.server.server import Ended
+from kvorum.server.jobs import Ended
 from kvorum.server.settings import server_settings
 from kvorum.settings.checks import make_config
 from kvorum.snap import ReceivedDatabase

@@ -28,16 +28,20 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self.directory = str(directory)
         self.numbers: Iterator[int] = count(1)
+        self.survives = False
         self.use(MemoryFiles())
         self.files.make_directory(DIRECTORY)
         self.files.sync_directory("/")
 
     def use(self, files: MemoryFiles) -> None:
         self.files = files
-        self.environments = SimulatedEnvironments(files, self.directory, lambda: next(self.numbers))
+        self.environments = SimulatedEnvironments(
+            files, self.directory, lambda: next(self.numbers), lambda: self.survives
+        )
 
     def crash(self, *, power_cut: bool, survives: bool) -> None:
-        self.environments.crash(lambda: survives)
+        self.survives = survives
+        self.environments.crash()
         self.files.before = None
         if power_cut:
             self.use(self.files.after_power_cut(lambda: survives))
@@ -92,6 +96,7 @@ def test_a_commit_on_its_way_happens_or_not(disk: Disk, survives: bool) -> None:
         raise Cut
 
     disk.files.before = before
+    disk.survives = survives
     with pytest.raises(Cut):
         transaction.commit()
     disk.crash(power_cut=True, survives=survives)

@@ -88,6 +88,7 @@ MODULES = (
     "kvorum.rpc.services",
     "kvorum.server.ending",
     "kvorum.server.inflight",
+    "kvorum.server.jobs",
     "kvorum.server.server",
     "kvorum.telemetry.counting",
     "kvorum.wal.framing",

@@ -5,8 +5,7 @@ job after the other. Jobs and results travel through its standard input and outp
 each after its length; standard error is the server's. It ends when its input does, so it never
 outlives the server.
 
-The loop never waits for a pipe. A job is sent when the one before has ended, as much of it at a
-time as the pipe takes; until then, later jobs are not even pickled.
+The loop never waits for a pipe: a job is sent as the pipe takes it, and there is one at a time.
 
 Nothing is imported from the working directory, where anybody may have left a module: the helper
 imports from where the server did.
@@ -19,7 +18,6 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -35,28 +33,26 @@ if TYPE_CHECKING:
     # The helper has no event loop, and starts a third faster without this import.
     import asyncio
 
+    from kvorum.server.jobs import Outcome
+
 LENGTH = Struct("<Q")
 READ_BYTES = 1 << 20
 PACKAGES = Path(__file__).parents[2]
 START = "import sys; sys.path.append(sys.argv[1]); from kvorum.process.helper import main; main()"
 """Appends the place of this package, so that the helper finds it, installed or not."""
 
-Outcome = tuple[object, Exception | None]
-"""A result and None, or None and an error."""
-
 
 class Helper:
-    """The server's end: sends work, reports outcomes in order."""
+    """The server's end: sends one piece of work at a time, and reports its outcome."""
 
     __slots__ = (
         "_buffer",
-        "_is_busy",
         "_is_writing",
         "_loop",
         "_process",
         "_report",
+        "_token",
         "_unsent",
-        "_waiting",
     )
 
     def __init__(
@@ -66,17 +62,25 @@ class Helper:
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
-        # Tokens and their work, in order. If the process is busy, it is with the first one's; what
-        # is not sent of that yet is in `_unsent`.
-        self._waiting: deque[tuple[object, object]] = deque()
-        self._is_busy = False
+        # The token of the work that the process is busy with, and what is not sent of that yet.
+        self._token: object = None
         self._unsent = memoryview(b"")
         self._is_writing = False
 
     def run(self, token: object, work: object) -> None:
         """Run work in the helper; its outcome is reported with the token, after this returned."""
-        self._waiting.append((token, work))
-        self._go_on()
+        assert self._token is None, "the helper is busy"
+        self._token = token
+        data = pickle.dumps(work)
+        self._unsent = memoryview(LENGTH.pack(len(data)) + data)
+        try:
+            if self._process is None:
+                self._start()
+        except OSError as error:
+            lost = JobLostError(f"the helper process cannot be started: {error}")
+            self._loop.call_soon(self._ended, (None, lost))
+        else:
+            self._write()
 
     def prepare(self) -> None:
         """Start the process early, so that work need not wait for it."""
@@ -98,22 +102,6 @@ class Helper:
         self._process = process
         self._buffer.clear()
         self._loop.add_reader(process.stdout.fileno(), self._read)
-
-    def _go_on(self) -> None:
-        """Give the process the next work, if it is idle."""
-        if self._is_busy or not self._waiting:
-            return
-        self._is_busy = True
-        data = pickle.dumps(self._waiting[0][1])
-        self._unsent = memoryview(LENGTH.pack(len(data)) + data)
-        try:
-            if self._process is None:
-                self._start()
-        except OSError as error:
-            lost = JobLostError(f"the helper process cannot be started: {error}")
-            self._loop.call_soon(self._ended, (None, lost))
-        else:
-            self._write()
 
     def _write(self) -> None:
         """Send as much as the pipe takes, and the rest when it takes more."""
@@ -155,17 +143,15 @@ class Helper:
         self._ended(outcome)
 
     def _died(self) -> None:
-        """Report the loss of the process' work; a new process takes what waits."""
+        """Report the loss of the process' work; the next work starts a new process."""
         code = self._end()
-        if self._is_busy:
+        if self._token is not None:
             text = f"the helper process ended with {code} before it answered"
             self._ended((None, JobLostError(text)))
 
     def _ended(self, outcome: Outcome) -> None:
-        token, _ = self._waiting.popleft()
-        self._is_busy = False
+        token, self._token = self._token, None
         self._report(token, outcome)
-        self._go_on()
 
     def _end(self) -> int | None:
         process, self._process = self._process, None

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from kvorum.edge import Edge
 from kvorum.net.interface import Dialer
 from kvorum.process.doorman import Doorman
-from kvorum.process.jobs import JobRunner
 from kvorum.server.ending import Phase
+from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 
 clock = time.monotonic
@@ -27,7 +27,7 @@ class ServerLoop:
         self._loop = loop
         self._edge = edge
         self.server: Server
-        self.jobs: JobRunner
+        self.jobs: JobOrder
         self.dialer: Dialer
         self.doorman: Doorman | None = None
         """Checks where members come from, if their certificates must match."""

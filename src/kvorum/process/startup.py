@@ -48,15 +48,17 @@ from kvorum.process.directory import prepare_directory
 from kvorum.process.doorman import Doorman
 from kvorum.process.endpoints import Endpoints
 from kvorum.process.entering import enter
-from kvorum.process.jobs import JobRunner
+from kvorum.process.hands import ProcessHands
 from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.rpc.table import METADATA_KEYS, METHODS
+from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.settings.values import duration_text
 from kvorum.telemetry.counting import CallSeconds
+from kvorum.telemetry.figures import JobFigures
 from kvorum.telemetry.incidents import IncidentLog
 from kvorum.telemetry.logs import Logger
 from kvorum.telemetry.metrics import Sources, metrics_text
@@ -152,7 +154,7 @@ class Process:
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
         runner = ServerLoop(loop, edge)
-        runner.jobs = JobRunner(
+        hands = ProcessHands(
             loop,
             edge,
             files,
@@ -161,6 +163,7 @@ class Process:
             runner.wake,
             sync=not config.unsafe_no_fsync,
         )
+        runner.jobs = JobOrder(hands)
         dialer = runner.dialer = HttpDialer(
             loop,
             credentials,
@@ -170,7 +173,7 @@ class Process:
             boundary=member.boundary,
         )
         try:
-            self._make_server(runner, edge, member, known, arguments)
+            self._make_server(runner, edge, member, known, hands.figures, arguments)
             self._listen_to_members(runner, edge)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runner, number)
@@ -185,7 +188,7 @@ class Process:
                 runner.doorman.stop()
             dialer.stop()
             edge.stop()
-            runner.jobs.stop()
+            hands.stop()
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
     def _recover(
@@ -249,6 +252,7 @@ class Process:
         edge: Edge,
         member: Member,
         known: Sequence[Peer],
+        job_figures: JobFigures,
         arguments: Sequence[str],
     ) -> None:
         """Make the server, and what shows it to operators."""
@@ -283,7 +287,7 @@ class Process:
             edge,
             counts,
             server.calls.methods,
-            runner.jobs.figures,
+            job_figures,
             health,
             config,
             server.figures,

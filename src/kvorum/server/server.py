@@ -27,6 +27,7 @@ from kvorum.rpc.table import METHODS, RPCS
 from kvorum.server.ending import Ending, Phase
 from kvorum.server.inflight import CallsInFlight
 from kvorum.server.interface import Logger, Peers, ServerEdge
+from kvorum.server.jobs import Ended
 from kvorum.server.settings import ServerSettings
 from kvorum.telemetry.counting import CallCounts
 from kvorum.telemetry.figures import ServerFigures
@@ -46,9 +47,6 @@ REMOVED_SECONDS: Final = 1.0
 """How long a removed member goes on, so that others still hear from it that it is removed."""
 ADVANCE_SECONDS_MAX: Final = 5.0
 """How long after a start reaching other members still skips most of the election timeout."""
-
-Ended = tuple[Job, object, Exception | None]
-"""A job that has ended, its result, and its error if it failed."""
 
 
 class Server:

@@ -1,0 +1,167 @@
+"""The hands that run jobs: the log's writers, the flusher's thread, the helper process, a pool.
+
+The order is `kvorum.server.jobs.JobOrder`'s. The loop appends to the log itself where that is
+quick, which saves two wake-ups of threads; otherwise the edge's native writer does. The end of a
+job is reported on the loop.
+"""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from kvorum.backend import Environments
+from kvorum.edge import Edge
+from kvorum.files import Files
+from kvorum.member.jobs import Job, Place
+from kvorum.peer.transport.arrivals import BeginDatabase
+from kvorum.process.helper import Helper
+from kvorum.server.jobs import Outcome
+from kvorum.telemetry.figures import JobFigures
+from kvorum.telemetry.logs import Logger
+from kvorum.wal import AppendLog
+
+INLINE_SYNC_SECONDS_MAX = 0.002
+"""Well within a turn. The native writer's measurements include the two wake-ups of threads that
+this saves, so a tighter limit, once exceeded, would never be met again."""
+SLOW_SYNC_SECONDS = 1.0
+POOL_THREADS = 2
+
+
+class ProcessHands:
+    """Threads, the edge's writer and the helper of one process."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        edge: Edge,
+        files: Files,
+        environments: Environments,
+        logger: Logger,
+        wake: Callable[[], None],
+        *,
+        sync: bool = True,
+    ) -> None:
+        self.ended: Callable[[Job, object, Exception | None], None]
+        self._loop = loop
+        self._edge = edge
+        self._files = files
+        self._environments = environments
+        self._logger = logger
+        self._wake = wake
+        self._sync = sync
+        self._threads = {
+            Place.LOG: ThreadPoolExecutor(1, "log"),
+            Place.FLUSHER: ThreadPoolExecutor(1, "flusher"),
+            Place.POOL: ThreadPoolExecutor(POOL_THREADS, "pool"),
+        }
+        self._helper = Helper(loop, self._helped)
+        # Jobs at threads that were not reported.
+        self._begun: dict[Job, Future[object]] = {}
+        # Appends at the native writer: number, job, start.
+        self._appending: deque[tuple[int, Job, float]] = deque()
+        self._recent_sync_seconds = 0.0
+        self._last_written = 0.0
+        self._started: dict[Job, float] = {}
+        self.figures = JobFigures()
+
+    def stop(self) -> None:
+        """Wait for the threads' jobs, and end every thread and the helper."""
+        for thread in self._threads.values():
+            thread.shutdown()
+        self._helper.stop()
+
+    # Appends.
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the disk is so quick that the loop may wait for an append."""
+        return self._recent_sync_seconds < INLINE_SYNC_SECONDS_MAX
+
+    def append_here(self, job: Job) -> Exception | None:
+        """Append to the log, here and now; return the error, if it failed."""
+        started = time.monotonic()
+        work = job.work
+        self.figures.appended_bytes += len(work.data)
+        error: Exception | None = None
+        try:
+            if os.pwrite(work.descriptor, work.data, work.offset) < len(work.data):
+                self._files.pwrite(work.descriptor, work.offset, work.data)
+            if self._sync:
+                os.fdatasync(work.descriptor)
+        except OSError as failure:
+            error = failure
+        self._observe_sync(time.monotonic() - started)
+        return error
+
+    def append(self, job: Job) -> None:
+        """Append to the log, after all appends given before; after a failed one, fail too."""
+        work = job.work
+        self.figures.appended_bytes += len(work.data)
+        number = self._edge.write_log(work.descriptor, work.offset, work.data, self._sync)
+        self._appending.append((number, job, time.monotonic()))
+
+    def collect(self) -> None:
+        """Report appends that the native writer has ended."""
+        for number, error in self._edge.written():
+            expected, job, started = self._appending.popleft()
+            assert number == expected, f"write {number} ended before write {expected}"
+            now = time.monotonic()
+            # A write begins when it was submitted, or when the one before ended.
+            self._observe_sync(now - max(started, self._last_written))
+            self._last_written = now
+            failure = OSError(error, os.strerror(error), "write-ahead log") if error else None
+            self.ended(job, None, failure)
+
+    def _observe_sync(self, seconds: float) -> None:
+        # The mean of the newest and the past: one slow sync is remembered for a few more.
+        self._recent_sync_seconds = (self._recent_sync_seconds + seconds) / 2
+        self.figures.durations[AppendLog].observe(seconds)
+        if seconds > SLOW_SYNC_SECONDS:
+            self._logger.warning(
+                "slow fdatasync", took=f"{seconds:.3f}s", expected_duration=f"{SLOW_SYNC_SECONDS}s"
+            )
+
+    # Everything else.
+
+    def begin(self, job: Job) -> None:
+        """Begin a job in the thread or the process of its place."""
+        if type(job.work) in self.figures.durations:
+            self._started[job] = time.monotonic()
+        if job.place is Place.HELPER:
+            self._helper.run(job, job.work)
+            return
+        if isinstance(job.work, BeginDatabase):
+            # A database that arrives is work for the helper, which starts meanwhile.
+            self._helper.prepare()
+        future = self._threads[job.place].submit(job.run, self._files, self._environments)
+        self._begun[job] = future
+        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))
+
+    def wait_for(self, job: Job) -> Outcome:
+        """Wait for a job of the flusher, and for all before it; it is not reported."""
+        future = self._begun.pop(job)
+        error = future.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        self._observe(job)
+        return (future.result() if error is None else None), error
+
+    def _done(self, job: Job) -> None:
+        if job not in self._begun:
+            return  # it was waited for
+        result, error = self.wait_for(job)
+        self.ended(job, result, error)
+        self._wake()
+
+    def _helped(self, job: Job, outcome: Outcome) -> None:
+        self._observe(job)
+        self.ended(job, *outcome)
+        self._wake()
+
+    def _observe(self, job: Job) -> None:
+        started = self._started.pop(job, None)
+        if started is not None:
+            self.figures.durations[type(job.work)].observe(time.monotonic() - started)

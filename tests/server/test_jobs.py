@@ -1,0 +1,186 @@
+"""The order of jobs holds for hands of any speed: drawn moments, drawn failures, all places.
+
+The hands here do no work. They only say when each job has ended, in any order that real hands could
+have, and write down what they were given.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvorum.member.jobs import Job, Nothing, Place, ignore
+from kvorum.server.jobs import Ended, JobOrder, Outcome
+from kvorum.wal import AppendLog
+
+pytestmark = pytest.mark.compiled
+
+SMALL, LARGE = 10, 1000
+FAILED = OSError("no room")
+
+
+class Planned(NamedTuple):
+    """A job, and its outcome."""
+
+    place: Place
+    size: int = 0
+    """Of an append; 0: another kind of work."""
+    fails: bool = False
+    is_borne: bool = False
+    is_awaited: bool = False
+
+
+class DrawnHands:
+    """Hands that end what they do when a test says so."""
+
+    def __init__(self, fails: set[Job], is_quick: Callable[[], bool]) -> None:
+        self.ended: Callable[[Job, object, Exception | None], None]
+        self.begun: list[Job] = []
+        self._fails = fails
+        self._is_quick = is_quick
+        self._writer: deque[Job] = deque()
+        self._written: list[Job] = []
+        self._busy: dict[Place, deque[Job]] = {place: deque() for place in Place}
+        self._has_writer_failed = False
+
+    @property
+    def is_quick(self) -> bool:
+        return self._is_quick()
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._writer or self._busy[Place.LOG] or self._written)
+
+    def outcome(self, job: Job) -> Outcome:
+        return (None, FAILED) if job in self._fails else (job, None)
+
+    def append_here(self, job: Job) -> Exception | None:
+        assert not self.is_writing, "the loop writes beside another hand"
+        self.begun.append(job)
+        return self.outcome(job)[1]
+
+    def append(self, job: Job) -> None:
+        assert not self._busy[Place.LOG], "the writer works beside the thread"
+        self.begun.append(job)
+        self._writer.append(job)
+
+    def begin(self, job: Job) -> None:
+        if job.place is Place.LOG:
+            assert not self.is_writing, "the thread works beside the writer"
+        if job.place is Place.HELPER:
+            assert not self._busy[Place.HELPER], "the helper is busy"
+        self.begun.append(job)
+        self._busy[job.place].append(job)
+
+    def wait_for(self, job: Job) -> Outcome:
+        assert self._busy[Place.FLUSHER].popleft() is job
+        return self.outcome(job)
+
+    def collect(self) -> None:
+        written, self._written = self._written, []
+        for job in written:
+            _, error = self.outcome(job)
+            self._has_writer_failed |= error is not None
+            self.ended(job, None, FAILED if self._has_writer_failed else None)
+
+    def go_on(self, choose: Callable[[int], int]) -> None:
+        """Let one hand end something."""
+        if self._writer and choose(2):
+            self._written.append(self._writer.popleft())
+            return
+        busy = [jobs for jobs in self._busy.values() if jobs]
+        if not busy:
+            return
+        jobs = busy[choose(len(busy))]
+        # Of the pool, any may end first.
+        at = choose(min(2, len(jobs))) if jobs[0].place is Place.POOL else 0
+        job = jobs[at]
+        del jobs[at]
+        self.ended(job, *self.outcome(job))
+
+
+PLANNED = st.one_of(
+    st.builds(
+        Planned,
+        st.just(Place.LOG),
+        st.sampled_from([0, SMALL, LARGE]),
+        st.booleans(),
+        st.booleans(),
+        st.just(False),
+    ),
+    st.builds(
+        Planned,
+        st.just(Place.FLUSHER),
+        st.just(0),
+        fails=st.booleans(),
+        is_borne=st.booleans(),
+        is_awaited=st.booleans(),
+    ),
+    st.builds(
+        Planned,
+        st.sampled_from([Place.HELPER, Place.POOL]),
+        st.just(0),
+        is_awaited=st.just(False),
+        fails=st.booleans(),
+        is_borne=st.booleans(),
+    ),
+)
+
+
+def make(planned: Planned) -> Job:
+    work = AppendLog(3, 0, bytes(planned.size)) if planned.size else Nothing()
+    is_borne = planned.is_borne and not planned.size
+    on_failure = ignore if is_borne else None
+    return Job(planned.place, work, ignore, on_failure, is_awaited=planned.is_awaited)
+
+
+@given(plan=st.lists(PLANNED, max_size=14), data=st.data())
+def test_jobs_run_and_end_in_order(plan: list[Planned], data: st.DataObject) -> None:
+    def choose(below: int) -> int:
+        return data.draw(st.integers(0, below - 1))
+
+    jobs = [make(planned) for planned in plan]
+    fails = {job for job, planned in zip(jobs, plan, strict=True) if planned.fails}
+    hands = DrawnHands(fails, lambda: data.draw(st.booleans()))
+    order = JobOrder(hands)
+    ended: list[Ended] = []
+    left = deque(jobs)
+    for _ in range(4 * len(jobs) + 4):
+        if left and choose(2):
+            order.submit([left.popleft() for _ in range(1 + choose(len(left)))], SMALL)
+        else:
+            hands.go_on(choose)
+        ended += order.take_ended()
+    order.submit(list(left), SMALL)
+    for _ in range(8 * len(jobs)):
+        hands.go_on(lambda _: 0)
+        hands.go_on(lambda below: below - 1)
+        ended += order.take_ended()
+
+    given_to = [job for job in jobs if job.place is Place.LOG]
+    first_failed = next(
+        (at for at, job in enumerate(given_to) if job in fails and job.on_failure is None), None
+    )
+    log_begun = [job for job in hands.begun if job.place is Place.LOG]
+    assert log_begun == given_to[: len(log_begun)]
+    if first_failed is None:
+        assert log_begun == given_to
+    else:
+        # Appends may follow a failing one before that is known; they fail with it.
+        assert len(log_begun) > first_failed
+        assert all(isinstance(job.work, AppendLog) for job in log_begun[first_failed + 1 :])
+        outcomes = [error for job, _, error in ended if job.place is Place.LOG]
+        assert all(error is FAILED for error in outcomes[first_failed:])
+    for place in (Place.LOG, Place.FLUSHER, Place.HELPER):
+        of_place = [job for job in jobs if job.place is place]
+        found = [job for job, _, _ in ended if job.place is place]
+        assert found == (log_begun if place is Place.LOG else of_place)
+    assert {job for job, _, _ in ended if job.place is Place.POOL} == {
+        job for job in jobs if job.place is Place.POOL
+    }
+    assert all(
+        (error is FAILED) == (job in fails) for job, _, error in ended if job.place is not Place.LOG
+    )
