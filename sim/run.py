@@ -15,6 +15,7 @@ from sim import checks
 from sim.clients import Client
 from sim.cluster import Cluster
 from sim.lease_checks import check_leases
+from sim.limits import limited
 from sim.linearizability import Undecided
 from sim.lock_checks import check_locks
 from sim.machine import Machine
@@ -86,7 +87,7 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Run a plan; return the outcome."""
     directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
-        with counted() as reached:
+        with counted() as reached, limited(plan.limits):
             outcome = Run(plan, directory, trace).outcome()
         outcome.marks = {name: reached[name] for name in sorted(reached)}
         return outcome
