@@ -9,6 +9,7 @@ from sim.planted.consensus import (
     count_votes_of_removed_members,
     forget_the_vote,
     match_a_late_read_index_answer,
+    send_in_reverse_order,
     skip_the_read_index_quorum,
 )
 from sim.planted.ending import (
@@ -65,6 +66,7 @@ PLANTED: dict[str, Planted] = {
         end_without_handing_over,
         forget_to_answer,
         stay_when_removed,
+        send_in_reverse_order,
     )
 }
 """By name; the simulator is measured by the first fifteen."""
