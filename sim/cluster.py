@@ -61,6 +61,7 @@ class Cluster:
         "_quota_bytes",
         "_random",
         "_world",
+        "configurations_compared",
         "faults",
         "history",
         "leaders",
@@ -99,6 +100,8 @@ class Cluster:
         self._committed: dict[int, tuple[int, int]] = {}
         # By the index of the last applied entry, from the founders' own entries on.
         self._configurations: dict[int, ConfState] = {}
+        # How often raft's was compared with the applied one, because either had changed.
+        self.configurations_compared = 0
         self._founders = size
         # Hashes made by machines without damage, by revision, compaction and kind.
         self._hashes: dict[tuple[int, int, bool], int] = {}
@@ -422,6 +425,7 @@ class Cluster:
         if is_ahead or machine.disk.is_damaged:
             return
         machine.seen_applied, machine.seen_configuration = applied, config
+        self.configurations_compared += 1
         decides = config.conf_state()
         if decides != member.conf_state.normal():
             raise Violation(

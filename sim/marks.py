@@ -8,15 +8,18 @@ from kvorum.api import marks
 
 LISTED = (
     "append rejected",
+    "apply lags behind commit",
     "auto compaction",
     "compaction resumed",
     "entries of another leader replaced",
+    "entry applied over several turns",
     "late read index answer",
     "leader paused past lease",
     "leader stepped down without a quorum",
     "log replaced by a snapshot",
     "read index retried",
     "read round given up",
+    "read served over several turns",
     "read waits for the first commit of a term",
     "snapshot installed",
     "snapshot not delivered",

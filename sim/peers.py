@@ -21,6 +21,7 @@ from kvorum.peer.cluster.joining import find_start
 from kvorum.peer.cluster.peering import Peering, Settings
 from kvorum.raft.wire import decode_message, encode_message
 from kvorum.snap import ReceivedDatabase
+from sim.departures import Departures
 from sim.entering import Entrance
 from sim.links import Links
 from sim.machine import Machine
@@ -40,7 +41,16 @@ Find = Callable[[int], Machine | None]
 class PlainPeers(WithoutPort):
     """Carries messages, snapshots and questions of one machine through the network."""
 
-    __slots__ = ("_arrived", "_find", "_generation", "_machine", "_network", "_random", "_world")
+    __slots__ = (
+        "_arrived",
+        "_departures",
+        "_find",
+        "_generation",
+        "_machine",
+        "_network",
+        "_random",
+        "_world",
+    )
 
     def __init__(self, world: World, machine: Machine, network: Network, find: Find) -> None:
         self._world = world
@@ -50,6 +60,7 @@ class PlainPeers(WithoutPort):
         self._generation = 0
         # What arrived from others since the last turn, as calls of the member.
         self._arrived: list[Callable[[Member], None]] = []
+        self._departures = Departures()
         self._random: Random = world.stream(f"{machine.name}/peers")
 
     def begin(self, member: Member) -> None:
@@ -64,6 +75,7 @@ class PlainPeers(WithoutPort):
     def crash(self, *, power_cut: bool) -> None:  # noqa: ARG002 (nothing is noticed late)
         """Forget what was not taken."""
         self._arrived = []
+        self._departures = Departures()
 
     def hand_in(self, call: Callable[[Member], None]) -> bool:
         """Let something reach the member in its next turn; return whether it runs."""
@@ -83,6 +95,7 @@ class PlainPeers(WithoutPort):
         arrived, self._arrived = self._arrived, []
         for call in arrived:
             call(member)
+        self._departures.note(member.node.raft)
         return inf
 
     def deliver(self, _now: float) -> None:
@@ -94,6 +107,7 @@ class PlainPeers(WithoutPort):
         if member.cluster.generation != self._generation:
             self.begin(member)
         for message in member.out.take_messages():
+            self._departures.left(machine.name, message)
             machine.said(message)
             machine.output()
             to = self._find(message.to)
@@ -213,13 +227,14 @@ def _plain(machine: Machine) -> PlainPeers:
 class FramedPeers:
     """Lets production's peering carry everything over the machine's port."""
 
-    __slots__ = ("_machine", "_peering", "_port", "_random")
+    __slots__ = ("_departures", "_machine", "_peering", "_port", "_random")
 
     def __init__(self, world: World, machine: Machine, links: Links) -> None:
         self._machine = machine
         self._port = links.port(machine, machine.peer_urls[0])
         self._random: Random = world.stream(f"{machine.name}/peers")
         self._peering: Peering | None = None
+        self._departures = Departures()
 
     def begin(self, member: Member) -> None:
         """Connect a process that has started."""
@@ -243,6 +258,7 @@ class FramedPeers:
     def crash(self, *, power_cut: bool) -> None:
         """Break the connections of a process that ended."""
         self._peering = None
+        self._departures = Departures()
         self._port.crash(self._random, power_cut=power_cut)
 
     def poll(self) -> list[DialEvent]:
@@ -279,7 +295,10 @@ class FramedPeers:
 
     def pass_time(self, now: float) -> float:
         """As `Peering.pass_time`."""
-        return self._running.pass_time(now)
+        moment = self._running.pass_time(now)
+        assert self._machine.member is not None
+        self._departures.note(self._machine.member.node.raft)
+        return moment
 
     def stop(self) -> None:
         """As `Peering.stop`."""
@@ -292,6 +311,7 @@ class FramedPeers:
         out = machine.member.out
         machine.look()
         for message in out.messages:
+            self._departures.left(machine.name, message)
             machine.said(message)
         if out.messages:
             machine.output()

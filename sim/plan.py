@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from sim.faults import Faults, draw, draw_hands, draw_more, draw_sleep
+from sim.limits import Limits, draw_limits
 from sim.workloads import Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
@@ -13,6 +14,10 @@ SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 
 RETENTION_CHANCE = 0.3
+SMALL_CHANCE = 0.3
+SHORT_TURNS_CHANCE = 0.8
+_LONG_STEPS = [0.0001, 0.0003, 0.001]
+"""How long it takes to come to the next look at the clock."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -27,6 +32,8 @@ class Plan:
     workload: Workload
     options: dict[str, object]
     """Options of the members."""
+    limits: Limits
+    """Limits of production that are small."""
     waits_for_leases: bool
     """Whether the run waits for the end of all leases."""
     waits_for_proposals: bool
@@ -39,6 +46,7 @@ class Plan:
             f"{self.faults}",
             f"{self.workload}",
             f"{self.options}",
+            f"limits {self.limits or 'as in production'}",
         ]
 
 
@@ -55,6 +63,10 @@ def draw_plan(seed: int, members: int) -> Plan:
     if faults.rivals_gap:
         # Candidates that pre-vote would not be late.
         options |= {"pre_vote": False}
+    small = Random(f"{seed}/limits")
+    limits = draw_limits(small)
+    if limits:
+        options |= draw_small_options(small, options)
     is_free = not (faults.fall_gap or faults.replace_gap or faults.rivals_gap)
     if members > 2 and is_free and more.random() < SLEEPING_CHANCE:
         # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
@@ -64,6 +76,9 @@ def draw_plan(seed: int, members: int) -> Plan:
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
     faults = draw_hands(Random(f"{seed}/hands"), faults)
+    if limits and small.random() < SHORT_TURNS_CHANCE:
+        # A turn ends after a few looks at the clock; what is left waits for the next.
+        faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))
     return Plan(
         seed=seed,
         members=members,
@@ -73,6 +88,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         options=options
         | draw_hash_checks(random, more)
         | draw_retention(Random(f"{seed}/retention")),
+        limits=limits,
         waits_for_leases=waits_for_leases,
         waits_for_proposals=random.random() < 0.2,
     )
@@ -97,6 +113,30 @@ def draw_options(random: Random) -> dict[str, object]:
         "lease_checkpoints": random.random() < 0.3,
         "watch_progress_seconds": random.choice([0.5, 600.0]),
     }
+
+
+def draw_small_options(random: Random, options: dict[str, object]) -> dict[str, object]:
+    """Return more options with small limits, which fit those that are drawn already."""
+    message_bytes = options["message_bytes_max"]
+    assert isinstance(message_bytes, int)
+    drawn: dict[str, object] = {
+        "uncommitted_bytes_max": random.choice([1, 500, 5000]),
+        "inflight_bytes_max": max(message_bytes, random.choice([1, 500, 5000])),
+        "unapplied_entries_max": random.choice([0, 3, 20]),
+        "snapshots_kept": random.choice([1, 2]),
+        "segments_kept": random.choice([1, 2]),
+    }
+    small = {name: value for name, value in drawn.items() if random.random() < SMALL_CHANCE}
+    log_bytes = random.choice([20_000, 100_000])
+    if random.random() < SMALL_CHANCE:
+        # As in production, each has room for what the one before lets a member keep.
+        small |= {
+            "uncommitted_bytes_max": log_bytes // 32,
+            "catch_up_bytes_max": log_bytes // 8,
+            "held_bytes_max": log_bytes // 2,
+            "log_bytes_max": log_bytes,
+        }
+    return small
 
 
 def draw_hash_checks(random: Random, more: Random) -> dict[str, object]:

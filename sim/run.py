@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sim import checks
+from sim.buckets import check_buckets
 from sim.clients import Client
 from sim.cluster import Cluster
 from sim.lease_checks import check_leases
+from sim.limits import limited
 from sim.linearizability import Undecided
 from sim.lock_checks import check_locks
 from sim.machine import Machine
@@ -86,7 +88,7 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Run a plan; return the outcome."""
     directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
-        with counted() as reached:
+        with counted() as reached, limited(plan.limits):
             outcome = Run(plan, directory, trace).outcome()
         outcome.marks = {name: reached[name] for name in sorted(reached)}
         return outcome
@@ -248,6 +250,7 @@ class Run:
             hashes[machine.name] = machine.hash_kv()
         if len(set(hashes.values())) > 1:
             raise Violation("members are equal by HashKV", f"{hashes}")
+        check_buckets(machines, cluster.history)
 
     def _check_rows(self, machine: Machine) -> None:
         """Compare all rows of a member with the history."""
@@ -388,6 +391,7 @@ class Run:
             "revisions": history.revision,
             "watch events": sum(len(got.events) for each in watchers for got in each.got),
             "holds": sum(len(session.holds) for session in self.sessions),
+            "configurations": cluster.configurations_compared,
             "undecided": self.undecided,
         }
 

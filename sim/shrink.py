@@ -62,6 +62,9 @@ class _Cut:
         if self._part == "options":
             kept = {name: each for name, each in plan.options.items() if name != self._name}
             return replace(plan, options=kept)
+        if self._part == "limits":
+            left = {name: each for name, each in plan.limits.items() if name != self._name}
+            return replace(plan, limits=left)
         if not self._part:
             return replace(plan, **{self._name: self._value})  # type: ignore[arg-type]
         part = replace(getattr(plan, self._part), **{self._name: self._value})
@@ -70,6 +73,7 @@ class _Cut:
 
 def _cuts(plan: Plan) -> Iterator[_Cut]:
     peace = without_faults()
+    yield _Cut("", "limits", {})
     for field in fields(peace):
         yield _Cut("faults", field.name, getattr(peace, field.name))
     for name in ("watchers", "reflectors", "sessions"):
@@ -78,6 +82,8 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
     yield _Cut("workload", "value_bytes_max", 0)
     for name in plan.options:
         yield _Cut("options", name, None)
+    for name in plan.limits:
+        yield _Cut("limits", name, None)
     for name in ("waits_for_leases", "waits_for_proposals"):
         yield _Cut("", name, False)
     for part in (0.25, 0.5, 0.75):
@@ -132,4 +138,5 @@ def describe(plan: Plan) -> list[str]:
         f"  {workload.watchers} watchers, {workload.reflectors} caches, {workload.sessions} "
         f"sessions",
         f"  options: {plan.options}",
+        f"  limits: {plan.limits or 'as in production'}",
     ]

@@ -9,6 +9,7 @@ from sim.planted.consensus import (
     count_votes_of_removed_members,
     forget_the_vote,
     match_a_late_read_index_answer,
+    send_in_reverse_order,
     skip_the_read_index_quorum,
 )
 from sim.planted.ending import (
@@ -67,6 +68,7 @@ PLANTED: dict[str, Planted] = {
         forget_to_answer,
         stay_when_removed,
         run_log_jobs_after_a_failed_one,
+        send_in_reverse_order,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

@@ -12,9 +12,11 @@ from kvorum.raft import election, reads
 from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry
 from kvorum.raft.log import RaftLog
-from kvorum.raft.messages import HardState, Message, MessageType
+from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, HardState, Message, MessageType
 from kvorum.raft.progress import Progress
 from kvorum.raft.quorum import VoteResult
+from kvorum.raft.rawnode import RawNode
+from kvorum.raft.ready import Ready
 from kvorum.raft.states import ReadState
 from kvorum.raft.tracker import Configuration, Tracker
 from kvorum.wal.jobs import AppendLog
@@ -125,4 +127,20 @@ def count_votes_of_removed_members() -> Iterator[None]:
         patch.object(election, "campaign", campaign_everywhere),
         patch.object(Tracker, "tally_votes", tally_votes),
     ):
+        yield
+
+
+@contextmanager
+def send_in_reverse_order() -> Iterator[None]:
+    """Hand out the messages of one Ready to peers last first."""
+    original = RawNode.ready
+
+    def ready(node: RawNode) -> Ready:
+        made = original(node)
+        local = [each for each in made.messages if each.to in (APPEND_THREAD, APPLY_THREAD)]
+        remote = [each for each in made.messages if each.to not in (APPEND_THREAD, APPLY_THREAD)]
+        made.messages = remote[::-1] + local
+        return made
+
+    with patch.object(RawNode, "ready", ready):
         yield

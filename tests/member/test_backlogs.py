@@ -3,6 +3,7 @@
 import pytest
 
 from kvorum.api import errors
+from kvorum.api.pb.etcdserverpb import Compare, PutRequest, RequestOp, TxnRequest
 from kvorum.member.images import BuildImage
 from kvorum.member.jobs import Place
 from tests.member.harness import Cluster, Machine, equal
@@ -104,5 +105,35 @@ def test_proposals_are_refused_while_too_much_is_kept() -> None:
     assert LOG_BYTES < kept(leader) <= LOG_BYTES + 2 * ONE_BYTES
     leader.held.clear()
     cluster.pass_time(0.2)
+    write(cluster, leader, 1)
+    cluster.wait(lambda: equal(cluster))
+
+
+def test_a_start_keeps_no_more_of_its_log_than_it_may() -> None:
+    cluster = Cluster(
+        1,
+        catch_up_bytes_max=CATCH_UP_BYTES,
+        held_bytes_max=HELD_BYTES,
+        log_bytes_max=LOG_BYTES,
+    )
+    alone = cluster.leader()
+    write(cluster, alone, 60)
+    # All of it is durable, and no snapshot was due: the log on the disk has everything.
+    alone.kill()
+    alone.start()
+    assert kept(alone) <= CATCH_UP_BYTES + ONE_BYTES
+    cluster.leader()
+    write(cluster, alone, 1)
+
+
+def test_entries_without_an_effect_do_not_fill_the_memory_for_ever() -> None:
+    cluster, leader, _ = bounded()
+    refused = TxnRequest(
+        compare=[Compare(key=b"k", target=Compare.VERSION, result=Compare.GREATER, version=5)],
+        success=[RequestOp(request_put=PutRequest(key=b"k", value=VALUE))],
+    )
+    for _ in range(60):
+        cluster.success(leader, leader.txn(refused))
+        cluster.pass_time(0.2)
     write(cluster, leader, 1)
     cluster.wait(lambda: equal(cluster))

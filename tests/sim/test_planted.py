@@ -29,6 +29,7 @@ KNOWN = {
         {"watch: unique", "watch: filter", "watch: bookmarkable", "watch: reliable"},
     ),
     "miss_the_last_compare": (0, {"answers are explained by the history"}),
+    "send_in_reverse_order": (0, {"messages leave in the order in which raft made them"}),
     "tell_progress_too_soon": (4, {"watch: bookmarkable", "watch: reliable"}),
 }
 

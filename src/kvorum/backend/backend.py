@@ -20,7 +20,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
 
 from kvorum.backend.batch import Batch
 from kvorum.backend.buckets import CONF_STATE, META
@@ -38,10 +37,10 @@ from kvorum.backend.native import NativeRows
 from kvorum.backend.view import View
 from kvorum.files import Files
 
-CHECKED_ROWS_MAX: Final = 20_000
+CHECKED_ROWS_MAX = 20_000
 """Batches longer than this are not checked for their order: LMDB refuses to append what is out of
 order."""
-FREED_PER_TURN: Final = 4_000
+FREED_PER_TURN = 4_000
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,7 +13,7 @@ from kvorum.backend.environment import WriteTransaction
 
 # The cost of an entry beside its bytes, in memory and, near enough, in the file.
 ENTRY_BYTES: Final = 64
-_PIECE_ROWS: Final = 1_000
+_PIECE_ROWS = 1_000
 
 
 class Batch:

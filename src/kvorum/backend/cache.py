@@ -10,7 +10,7 @@ from typing import Final
 
 # A row's objects beside its bytes: the value's header, the revision, a place in the table.
 ROW_BYTES: Final = 136
-ADDED_MAX: Final = 20_000
+ADDED_MAX = 20_000
 """So many rows at once are not kept."""
 
 

@@ -23,11 +23,11 @@ from kvorum.files import Files, Opening
 
 # How much is read at once, and how much goes into one transaction of a database that does not count
 # yet: entries may have a byte or a megabyte.
-_PIECE_ENTRIES: Final = 1_000
+_PIECE_ENTRIES = 1_000
 _PIECE_BYTES: Final = 1 << 20
 _PACKED_ROWS_MIN: Final = INLINE_BYTES_MAX // ELEMENT_BYTES
 """So many rows never fit into their bucket's entry."""
-_COMMIT_ENTRIES: Final = 100_000
+_COMMIT_ENTRIES = 100_000
 _COMMIT_BYTES: Final = 32 << 20
 
 Entries = Iterable[tuple[bytes, bytes]]
@@ -153,11 +153,11 @@ def _sealed_rows(entries: Entries) -> Iterator[Piece]:
 def _pieces(entries: Entries) -> Iterator[Piece]:
     """Split entries into pieces."""
     piece: Piece = []
-    size = 0
+    size, piece_entries = 0, _PIECE_ENTRIES
     for entry in entries:
         piece.append(entry)
         size += len(entry[1])
-        if size >= _PIECE_BYTES or len(piece) == _PIECE_ENTRIES:
+        if size >= _PIECE_BYTES or len(piece) == piece_entries:
             yield piece
             piece, size = [], 0
     if piece:

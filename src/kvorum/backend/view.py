@@ -7,7 +7,6 @@ one commit, with the consistent index of that same commit.
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Final
 
 from google_crc32c import extend
 from google_crc32c import value as crc32c
@@ -27,7 +26,7 @@ from kvorum.backend.encoding import (
 from kvorum.backend.environment import Environment, ReadTransaction
 from kvorum.backend.errors import CorruptionError, describe_revision
 
-_SCAN_ENTRIES: Final = 1_000
+_SCAN_ENTRIES = 1_000
 
 
 class View:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from kvorum.api.errors import StatusError
+from kvorum.api.marks import mark
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
 from kvorum.auth.enabled import is_change
 from kvorum.member import changes, leases, requests
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kvorum.member.proposals import Pending
     from kvorum.member.results import Sliced, Slices
 
-ENTRIES_PER_LOOK: Final = 64
+ENTRIES_PER_LOOK = 64
 """How many entries are applied between two looks at the clock."""
 
 _PUT: Final = requests.PUT
@@ -75,6 +76,8 @@ def apply_entries(member: Member, deadline: float) -> None:
             if queue.position == len(entries) and queue.slices is None:
                 _finish_message(member, queue)
         if clock() >= deadline:
+            if queue.messages:
+                mark("apply lags behind commit")
             return
 
 
@@ -226,6 +229,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
         while True:
             next(slices)
             if clock() >= deadline:
+                mark("entry applied over several turns")
                 return False
     except StopIteration as end:
         result = end.value

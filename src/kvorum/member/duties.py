@@ -128,18 +128,21 @@ def _compare_hashes(member: Member, now: float) -> None:
     member.corruption.run(member, now)
 
 
-DUTIES = (
-    Duty("fail what waited too long", 0.0, timeouts.expire),
-    Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
-    Duty("compact", _compaction_due, _compact),
-    Duty("tell watchers of progress", _progress_due, _tell_progress),
-    Duty("compare hashes with peers", 0.0, _compare_hashes),
-    Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
-    Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
-    Duty("purge old files", PURGE_SECONDS, _purge),
-    Duty("forget dead readers", READERS_SECONDS, _check_readers),
-)
-_ASKED = [(duty.when, duty.step) for duty in DUTIES if callable(duty.when)]
+def _duties() -> tuple[Duty, ...]:
+    return (
+        Duty("fail what waited too long", 0.0, timeouts.expire),
+        Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
+        Duty("compact", _compaction_due, _compact),
+        Duty("tell watchers of progress", _progress_due, _tell_progress),
+        Duty("compare hashes with peers", 0.0, _compare_hashes),
+        Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
+        Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
+        Duty("purge old files", PURGE_SECONDS, _purge),
+        Duty("forget dead readers", READERS_SECONDS, _check_readers),
+    )
+
+
+_ASKED = [(duty.when, duty.step) for duty in _duties() if callable(duty.when)]
 
 
 class Schedule:
@@ -150,7 +153,7 @@ class Schedule:
     def __init__(self, now: float, heartbeat_seconds: float) -> None:
         self._regular = [
             (duty.when or heartbeat_seconds, duty.step)
-            for duty in DUTIES
+            for duty in _duties()
             if not callable(duty.when)
         ]
         self._due = [now + seconds for seconds, _ in self._regular]

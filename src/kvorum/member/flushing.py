@@ -36,6 +36,8 @@ def flush(member: Member, now: float) -> None:
         is_due
         or member.is_flush_wanted
         or applied - backend.durable_index > UNNOTED_ENTRIES_MAX
+        # Entries without an effect fill the memory as well; only a flush lets it be given back.
+        or member.storage.memory_bytes > member.config.log_bytes_max
         or member.procedures.awaits_flush(applied)
     ):
         return

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 EXPIRY_SECONDS = 0.5
 REVOKES_PER_CHECK_MAX = 500
+PROMOTED_AT_ONCE_MAX = 1000
 APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
@@ -68,7 +69,7 @@ def promote(member: Member) -> Slices | None:
     """Begin to count the time; in slices if there are many leases."""
     lessor = member.lessor
     extension = member.config.election_seconds
-    if len(lessor) < 1000:
+    if len(lessor) < PROMOTED_AT_ONCE_MAX:
         lessor.promote(member.now, extension)
         return None
     return _promote_in_slices(member, extension)

@@ -12,7 +12,6 @@ is durable, and nothing after it is written until `finish_received`.
 
 from collections import deque
 from contextlib import suppress
-from typing import Final
 
 from kvorum.member.jobs import Done, Failed, Job, Nothing, Place, Work, ignore
 from kvorum.member.outbox import Outbox
@@ -23,8 +22,8 @@ from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
 from kvorum.wal import Log
 
-BATCHES_ON_THEIR_WAY_MAX: Final = 2
-BATCH_BYTES_MAX: Final = 4 << 20
+BATCHES_ON_THEIR_WAY_MAX = 2
+BATCH_BYTES_MAX = 4 << 20
 
 
 class LogWriter:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kvorum.api.errors import StatusError
+from kvorum.api.marks import mark
 from kvorum.member.procedures import Procedure
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     Work = Slices | StoreSlices[RangeResult]
     LongRead = tuple[Read, Work]
 
-RUNNING_MAX: Final = 4
+RUNNING_MAX = 4
 """How many take turns with each other."""
 
 
@@ -73,6 +74,8 @@ class LongReads:
             else:
                 running.append((read, work))
             if clock() >= deadline:
+                if running:
+                    mark("read served over several turns")
                 return
 
     def _begin(self) -> None:

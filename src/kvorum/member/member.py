@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from kvorum.wal import Log
 
 _PAUSED_TICKS: Final = 3
-_BYTES_PER_LOOK: Final = 64 * 1024
+_BYTES_PER_LOOK = 64 * 1024
 _READ_BYTES: Final = 1024
 """How many bytes are read between two looks at the clock, and how many a read counts at least."""
 
@@ -607,6 +607,7 @@ class Member:
         """Run the reads that may, until the deadline."""
         ready, clock = self._ready, self.clock
         reply = self.out.replies.append
+        bytes_per_look = _BYTES_PER_LOOK
         spent = 0
         while ready:
             read = ready.popleft()
@@ -621,8 +622,8 @@ class Member:
                 spent += _READ_BYTES
             else:
                 self.long_reads.add(read, result)
-                spent += _BYTES_PER_LOOK
-            if spent >= _BYTES_PER_LOOK:
+                spent += bytes_per_look
+            if spent >= bytes_per_look:
                 spent = 0
                 if clock() >= deadline:
                     return

@@ -19,6 +19,7 @@ from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.auth import enabled
 from kvorum.files.interface import parent
+from kvorum.member import snapshots
 from kvorum.member.autocompaction import start_auto_compaction
 from kvorum.member.callers import MEMBER
 from kvorum.member.corruption import initial_check
@@ -164,7 +165,9 @@ def _restart(
         f"restarted member {member_id:x} at snapshot {start}, applied {applied}, "
         f"commit {hard_state.commit}, last entry {last}"
     )
-    return _member(config, seams, node, storage, log, state, start)
+    member = _member(config, seams, node, storage, log, state, start)
+    snapshots.after_start(member)
+    return member
 
 
 def _force(

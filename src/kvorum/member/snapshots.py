@@ -106,6 +106,17 @@ def after_flush(member: Member) -> None:
     build_image(member)
 
 
+def after_start(member: Member) -> None:
+    """Keep no more of the log that was read than a member keeps that went on.
+
+    The log may hold more than `log_bytes_max` behind the last `.snap`. If all of it is applied and
+    durable, no flush would follow, and the member would refuse everything for ever.
+    """
+    index, term = member.backend.durable_index, member.backend.applied_term
+    if index and member.conf_state.voters:
+        _compact_memory(member, SealedAt(index, term, member.conf_state, None))
+
+
 def _compact_memory(member: Member, sealed: SealedAt) -> None:
     """Drop entries that are in the backend and too old, or too much, to catch up with."""
     snapshots, storage, config = member.snapshots, member.storage, member.config

@@ -26,10 +26,10 @@ from kvorum.mvcc.keyvalue import value_of, without_value
 from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
 
 UNLIMITED: Final = 1 << 62
-RUNS_PER_MERGE: Final = 64
+RUNS_PER_MERGE = 64
 ITEM_BYTES: Final = BYTES_PER_SLICE // KEYS_PER_SLICE
 """The cost of an item besides its own bytes, where slices are measured by bytes."""
-FIRST_READ_ROWS: Final = 8
+FIRST_READ_ROWS = 8
 """Reads of rows grow, so that large rows are noticed before many of them were read."""
 Measured = tuple[Any, bytes, int]
 """What an item is ordered by, a key or the bytes of a KeyValue, and its revision."""

@@ -19,8 +19,8 @@ from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.slices import Slices
 from kvorum.mvcc.store import Store
 
-ROWS_PER_SCAN: Final = 10_000
-ROWS_PER_SLICE: Final = 500
+ROWS_PER_SCAN = 10_000
+ROWS_PER_SLICE = 500
 _LAST_REVISION: Final = bound((1 << 63) - 1)
 
 

@@ -4,8 +4,6 @@ A request in its canonical shape is proposed in the bytes it came in; any other 
 because what is in the log has to mean the same to every member.
 """
 
-from typing import Final
-
 from google.protobuf.message import DecodeError
 
 from kvorum.api import errors
@@ -57,7 +55,7 @@ from kvorum.mvcc.slices import Slices
 from kvorum.rpc import checks
 from kvorum.rpc.interface import OK, canonical
 
-PIECE_KEYS_FIRST: Final = 10
+PIECE_KEYS_FIRST = 10
 
 
 class KeyValues:

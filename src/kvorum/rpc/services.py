@@ -32,7 +32,7 @@ from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX, Output, Streams, Unar
 from kvorum.rpc.streams import Answers
 from kvorum.rpc.table import NUMBERS, RPCS, Handlers, Learner
 
-REQUESTS_PER_LOOK: Final = 64
+REQUESTS_PER_LOOK = 64
 """How many plain requests are served between two reads of the clock."""
 
 READS_WAITING_MAX: Final = 10_000

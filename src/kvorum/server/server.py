@@ -33,14 +33,14 @@ from kvorum.telemetry.counting import CallCounts
 from kvorum.telemetry.figures import ServerFigures
 
 TURN_SECONDS: Final = 0.005
-CALLS_PER_TURN: Final = 1000
-BYTES_PER_TURN: Final = 4 * 1024 * 1024
+CALLS_PER_TURN = 1000
+BYTES_PER_TURN = 4 * 1024 * 1024
 NOTHING: Final = (0, 0)
 
-INLINE_CALLS_MAX: Final = 4
+INLINE_CALLS_MAX = 4
 """With more requests at once, the log is written off the loop, which gathers the next batch."""
-INLINE_BYTES_MAX_ALONE: Final = 64 * 1024
-INLINE_BYTES_MAX: Final = 4 * 1024
+INLINE_BYTES_MAX_ALONE = 64 * 1024
+INLINE_BYTES_MAX = 4 * 1024
 """How much the loop writes itself, which saves two wake-ups; less where other members wait."""
 
 REMOVED_SECONDS: Final = 1.0

@@ -1,0 +1,155 @@
+"""Limits of production that a run makes small: entries per look, keys per slice, rows per piece.
+
+A run is short and its store small, so with production's limits nothing would be done in pieces:
+apply would never lag behind commit, no read would take several slices, and what happens between two
+pieces would never be tried.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from random import Random
+from types import ModuleType
+from typing import NamedTuple
+
+USUAL_CHANCE = 0.25
+"""How many runs have production's limits throughout."""
+_SMALL_CHANCES = (0.3, 0.6, 0.85)
+"""How many limits are small in the others."""
+
+Limits = Mapping[str, float]
+"""The limits that are not production's, by name."""
+
+
+class Limit(NamedTuple):
+    """A module's variable, what it may be, and which other modules have imported it."""
+
+    module: str
+    variable: str
+    choices: tuple[float, ...]
+    importers: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, without `kvorum`."""
+        return f"{self.module}.{self.variable}"
+
+    def places(self) -> list[ModuleType]:
+        """Return the modules in which it has to be set."""
+        return [import_module(f"kvorum.{each}") for each in (self.module, *self.importers)]
+
+
+_FEW = (1, 2, 3, 10)
+_BYTES = (1, 100, 1000)
+_NONE_OR_FEW = (0, 1, 3, 10)
+
+LIMITS = (
+    # The member.
+    Limit("member.apply", "ENTRIES_PER_LOOK", _FEW),
+    Limit("member.member", "_BYTES_PER_LOOK", _BYTES),
+    Limit("member.longreads", "RUNNING_MAX", (1, 2)),
+    Limit("member.logwriter", "BATCHES_ON_THEIR_WAY_MAX", (1, 3)),
+    Limit("member.logwriter", "BATCH_BYTES_MAX", _BYTES),
+    Limit("member.flushing", "UNNOTED_ENTRIES_MAX", _NONE_OR_FEW),
+    Limit("member.flushing", "AWAITED_WRITES_MAX", _NONE_OR_FEW),
+    Limit("member.snapshots", "COMPACTED_ENTRIES_MIN", _FEW),
+    Limit("member.snapshots", "HELD_AFTER_SENDING_SECONDS", (0.0, 0.3, 2.0)),
+    Limit("member.duties", "ROWS_PER_STEP", _FEW),
+    Limit("member.duties", "PURGE_SECONDS", (0.1, 0.5, 2.0)),
+    Limit("member.leases", "PROMOTED_AT_ONCE_MAX", _NONE_OR_FEW),
+    # Not fewer: a run's leases, some dozens, must all end within seconds.
+    Limit("member.leases", "REVOKES_PER_CHECK_MAX", (10, 30)),
+    # Keys.
+    Limit(
+        "mvcc.slices",
+        "KEYS_PER_SLICE",
+        _FEW,
+        (
+            "member.transactions",
+            "mvcc.compaction",
+            "mvcc.index",
+            "mvcc.ranges",
+            "mvcc.transaction",
+            "rpc.checks",
+            "rpc.lease",
+        ),
+    ),
+    Limit("mvcc.slices", "BYTES_PER_SLICE", (1, 100, 5000), ("member.transactions", "mvcc.ranges")),
+    Limit("mvcc.slices", "FREED_PER_SLICE", _FEW, ("mvcc.index", "mvcc.sortedkeys")),
+    Limit("mvcc.ranges", "FIRST_READ_ROWS", (1, 2, 3)),
+    Limit("mvcc.ranges", "RUNS_PER_MERGE", (2, 3)),
+    Limit("mvcc.compaction", "KEYS_PER_STEP", _FEW),
+    Limit("mvcc.compaction", "ROWS_PER_STEP", _FEW),
+    Limit("mvcc.sortedkeys", "CHUNK_MAX", (2, 5, 20)),
+    Limit("mvcc.sortedkeys", "FEW", (0, 1, 3)),
+    Limit("mvcc.hashes", "_ROWS_PER_SCAN", (1, 3, 20)),
+    Limit("mvcc.restore", "ROWS_PER_SCAN", (1, 3, 20)),
+    Limit("mvcc.restore", "ROWS_PER_SLICE", (1, 3, 20)),
+    # Watchers.
+    Limit("mvcc.watch.hub", "CATCH_UP_WATCHERS_MAX", (1, 2)),
+    Limit("mvcc.watch.hub", "DELIVERIES_PER_STEP", _FEW),
+    Limit("mvcc.watch.hub", "CATCH_UP_BYTES_PER_STEP", _BYTES),
+    Limit("mvcc.watch.hub", "STREAM_UNSENT_BYTES_MAX", _BYTES),
+    Limit("mvcc.watch.hub", "UNSENT_BYTES_MAX", _BYTES),
+    Limit("mvcc.watch.stream", "WATCHERS_PER_STEP", (1, 2)),
+    Limit("mvcc.watch.publication", "CHANGES_PER_STEP", _FEW),
+    Limit("mvcc.watch.catchup", "ROWS_MAX", _FEW),
+    Limit("mvcc.watch.catchup", "BYTES_MAX", _BYTES),
+    Limit("mvcc.watch.catchup", "_FIRST_READ_ROWS", (1, 3)),
+    # Leases.
+    Limit("lease.lessor", "CHECKPOINT_SECONDS", (0.2, 0.7, 2.0), ("member.state",)),
+    Limit("lease.lessor", "CHECKPOINT_BATCH_MAX", _FEW),
+    Limit("lease.lessor", "REVOKES_PER_SECOND_MAX", (10, 30)),
+    Limit("lease.lessor", "EXAMINED_MAX", (10, 30)),
+    Limit("lease.sorting", "SLICE", _FEW, ("lease.deadlines", "lease.lessor")),
+    Limit("lease.deadlines", "_STALE_MIN", _NONE_OR_FEW),
+    # The database.
+    Limit("backend.backend", "CHECKED_ROWS_MAX", _NONE_OR_FEW),
+    Limit("backend.backend", "FREED_PER_TURN", _FEW),
+    Limit("backend.batch", "_PIECE_ROWS", _FEW),
+    Limit("backend.cache", "ADDED_MAX", _NONE_OR_FEW),
+    Limit("backend.view", "_SCAN_ENTRIES", (2, 3, 10)),
+    Limit("backend.transfer", "_PIECE_ENTRIES", _FEW),
+    Limit("backend.transfer", "_COMMIT_ENTRIES", (3, 30)),
+    Limit("backend.defragment", "SWITCH_WRITES_MAX", _NONE_OR_FEW),
+    Limit("backend.defragment", "ROUNDS_MAX", (1, 2, 3)),
+    Limit("backend.defragment", "_PIECE_ROWS", _FEW),
+    # Clients and peers.
+    Limit("api.requests", "LONG_BYTES", _BYTES, ("member.apply", "rpc.kv")),
+    Limit("rpc.services", "REQUESTS_PER_LOOK", _FEW),
+    Limit("rpc.election", "ROWS_PER_SLICE", _FEW),
+    Limit("rpc.lease", "LEASES_PER_SLICE", _FEW),
+    Limit("server.server", "INLINE_CALLS_MAX", (0, 1, 100)),
+    Limit("server.server", "INLINE_BYTES_MAX_ALONE", (0, 300)),
+    Limit("server.server", "INLINE_BYTES_MAX", (0, 300, 64 * 1024)),
+    Limit("peer.cluster.exchanges", "RUNNING_MAX", (1, 2)),
+)
+"""Everything that is drawn. Tests hold that each is in every module that uses it."""
+
+_BY_NAME = {limit.name: limit for limit in LIMITS}
+
+
+def draw_limits(random: Random) -> dict[str, float]:
+    """Return the limits that are small in a run."""
+    if random.random() < USUAL_CHANCE:
+        return {}
+    chance = random.choice(_SMALL_CHANCES)
+    # Each draws the same number of times, so that one more leaves those before it as they are.
+    drawn = [(random.random(), limit.name, random.choice(limit.choices)) for limit in LIMITS]
+    return {name: value for place, name, value in drawn if place < chance}
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Let production have these limits in the block."""
+    before: list[tuple[ModuleType, str, float]] = []
+    for name, value in limits.items():
+        limit = _BY_NAME[name]
+        for module in limit.places():
+            before.append((module, limit.variable, getattr(module, limit.variable)))
+            setattr(module, limit.variable, value)
+    try:
+        yield
+    finally:
+        for module, variable, value in before:
+            setattr(module, variable, value)
