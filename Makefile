@@ -155,11 +155,11 @@ differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls wit
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
 
-sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0, or replay one: SEED=42
-	$(BIN)/python -m sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS) --first-seed $(FIRST_SEED))
+sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0, or replay one: SEED=42, PLOT=1 draws it
+	$(BIN)/python -m sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS) --first-seed $(FIRST_SEED)) $(if $(PLOT),--plot)
 
-sim-shrink: setup ## Cut what a failing seed does not need: make sim-shrink SEED=42
-	$(BIN)/python -m sim --shrink $(SEED)
+sim-shrink: setup ## Cut what a failing seed does not need: make sim-shrink SEED=42, PLOT=1 draws the rest
+	$(BIN)/python -m sim --shrink $(SEED) $(if $(PLOT),--plot)
 
 sim-planted: setup ## Plant bugs in the member; the simulator must find every one
 	KVORUM_COMPILED=0 $(BIN)/python -m sim.planted

@@ -1,8 +1,8 @@
 """The command line: `python -m sim --seeds 100`, or `python -m sim --replay 42`.
 
 Prints a progress bar on a terminal, what every failing seed violated with the end of its trace,
-which rare paths were taken, and a summary as its last line. The exit code is 1 if any guarantee was
-violated.
+which rare paths were taken, and a summary as its last line. With `--plot`, a picture of every run
+that is shown is written to a file. The exit code is 1 if any guarantee was violated.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from sim.campaign import SIZES, Summary, replay, run_seeds, size_of
-from sim.plan import draw_plan
+from sim.picture import draw
+from sim.plan import Plan, draw_plan
 from sim.run import Outcome, simulate_plan
 from sim.shrink import describe, shrink
 from sim.trace import Trace
@@ -40,7 +41,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--shrink", type=int, help="cut what one failing seed does not need, and print the rest"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--plot",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write pictures of what is shown: of one seed to a file, sim-<seed>.html by default",
+    )
+    options = parser.parse_args(arguments)
+    if options.plot and options.replay is None and options.shrink is None:
+        parser.error("--plot takes a file only for one seed, with --replay or --shrink")
+    return options
 
 
 def commit() -> str:
@@ -68,8 +79,16 @@ def show_progress(summary: Summary, total: int, started: float) -> None:
         )
 
 
-def show_failure(outcome: Outcome, tail: int) -> None:
-    """Print what was violated, how to replay it, and the end of its trace."""
+def write_picture(plan: Plan, trace: Trace, path: str) -> None:
+    """Write the picture of a run to a file, by default one named for its seed, and print which."""
+    file = Path(path or f"sim-{plan.seed}.html")
+    heading = f"seed {plan.seed} with {plan.members} members at commit {commit()}"
+    file.write_text(draw(trace.moments, heading, describe(plan)), encoding="utf-8")
+    print(f"picture: {file}")
+
+
+def show_failure(outcome: Outcome, tail: int, *, plots: bool) -> None:
+    """Print what was violated, how to see it again, and the end of its trace."""
     again, trace = replay(outcome.seed, outcome.members)
     print(
         f"\nseed {outcome.seed} with {outcome.members} members at commit {commit()} violates: "
@@ -81,20 +100,28 @@ def show_failure(outcome: Outcome, tail: int) -> None:
         print("one seed must give one history: something depends on more than the seed")
     print(f"the last {tail} of {len(trace.lines)} lines of its trace:")
     print("\n".join(trace.lines[-tail:]))
-    print(f"replay: python -m sim --replay {outcome.seed} --members {outcome.members}")
-    print(f"shrink: python -m sim --shrink {outcome.seed} --members {outcome.members}", flush=True)
+    command = f"{outcome.seed} --members {outcome.members}"
+    print(f"replay: python -m sim --replay {command}")
+    print(f"shrink: python -m sim --shrink {command}")
+    if plots:
+        write_picture(draw_plan(outcome.seed, outcome.members), trace, "")
+    else:
+        print(f"picture: python -m sim --replay {command} --plot")
+    sys.stdout.flush()
 
 
-def replay_one(seed: int, members: int) -> int:
-    """Print the whole trace of a seed; return the exit code."""
+def replay_one(seed: int, members: int, plot: str | None) -> int:
+    """Print the whole trace of a seed, and draw it if asked to; return the exit code."""
     outcome, trace = replay(seed, members)
     print(trace.text(), end="")
+    if plot is not None:
+        write_picture(draw_plan(seed, members), trace, plot)
     print(f"{outcome.guarantee or 'nothing violated'} {outcome.violation}".rstrip())
     return 1 if outcome.guarantee else 0
 
 
-def shrink_one(seed: int, members: int) -> int:
-    """Print what is left of a failing seed, and its trace; return the exit code."""
+def shrink_one(seed: int, members: int, plot: str | None) -> int:
+    """Print what is left of a failing seed, and its trace, and draw it; return the exit code."""
     shrunk = shrink(draw_plan(seed, members))
     if shrunk is None:
         print(f"seed {seed} with {members} members violates nothing: there is nothing to shrink")
@@ -106,6 +133,8 @@ def shrink_one(seed: int, members: int) -> int:
     print(outcome.violation)
     print(f"after {shrunk.runs} runs this is left:")
     print("\n".join(describe(shrunk.plan)))
+    if plot is not None:
+        write_picture(shrunk.plan, trace, plot)
     return 1
 
 
@@ -113,15 +142,17 @@ def main() -> int:
     """Run what the command line asks for; return the exit code."""
     options = parse()
     if options.replay is not None:
-        return replay_one(options.replay, size_of(options.replay, options.members))
+        size = size_of(options.replay, options.members)
+        return replay_one(options.replay, size, options.plot)
     if options.shrink is not None:
-        return shrink_one(options.shrink, size_of(options.shrink, options.members))
+        size = size_of(options.shrink, options.members)
+        return shrink_one(options.shrink, size, options.plot)
     started = time.monotonic()
     summary = Summary()
     for outcome in run_seeds(options.first_seed, options.seeds, options.members):
         summary.add(outcome)
         if outcome.guarantee and len(summary.failed) <= SHOWN_MAX:
-            show_failure(outcome, TRACE_TAIL_LINES)
+            show_failure(outcome, TRACE_TAIL_LINES, plots=options.plot is not None)
         show_progress(summary, options.seeds, started)
     print("\n".join(summary.lines(options.first_seed, time.monotonic() - started)))
     return 1 if summary.failed else 0

@@ -142,6 +142,7 @@ class Caller:
                 self.name,
                 f"{asked.kind} #{record.invoked} at m{member} {describe_request(asked.request)}",
             )
+            world.trace.moments.ask(self.name, record)
         path, payload = METHODS[type(asked.request)][0], asked.request.SerializeToString()
 
         def answered(result: bytes | Status | None) -> None:

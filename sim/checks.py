@@ -41,6 +41,7 @@ def _fail(record: Record, text: str) -> None:
         EXPLAINED,
         f"{record.kind} #{record.invoked} at m{record.member}, answered at "
         f"#{record.returned} with revision {record.response.header.revision}: {text}",
+        record,
     )
 
 
@@ -56,6 +57,7 @@ def _check_answer(history: History, record: Record) -> None:
                     DURABLE,
                     f"{record.kind} #{record.invoked} was acknowledged at revision {main} with "
                     f"{rows!r}, where the history has {history.effects.get(main)!r}",
+                    record,
                 )
             record.wrote = True
             return
@@ -78,6 +80,7 @@ def _check_refusal(history: History, record: Record) -> None:
             EXPLAINED,
             f"{record.kind} #{record.invoked}: revision {request.revision} is said to be "
             f"compacted, and nobody is beyond {history.compacted}",
+            record,
         )
     if status == FUTURE_REV and record.linearizable:
         # Clients only ask for revisions that they have seen in answers.
@@ -85,6 +88,7 @@ def _check_refusal(history: History, record: Record) -> None:
             MONOTONIC,
             f"{record.kind} #{record.invoked} at m{record.member}: revision {request.revision} "
             f"was told before, and is said to be in the future",
+            record,
         )
 
 
@@ -113,6 +117,7 @@ def check_order(history: History) -> None:
                 f"{record.kind} #{record.invoked} at m{record.member} was answered with revision "
                 f"{header.revision} of term {header.raft_term}, after {highest_revision} of term "
                 f"{highest_term} had been answered",
+                record,
             )
 
 
@@ -124,6 +129,7 @@ def check_linearizable(history: History) -> None:
             "linearizable",
             f"no order explains #{contradiction.invoked}, which saw {contradiction.observed} "
             f"and wrote {contradiction.written}",
+            *(each for each in history.records if each.invoked == contradiction.invoked),
         )
 
 
@@ -143,7 +149,9 @@ def check_once(history: History) -> None:
             value = KeyValue.FromString(kv).value
             if value in written:
                 raise Violation(
-                    "applied once", f"{value!r} was written at {written[value]} and at {main}"
+                    "applied once",
+                    f"{value!r} was written at {written[value]} and at {main}",
+                    *_writers(history, value),
                 )
             if value in refused:
                 record = refused[value]
@@ -151,8 +159,17 @@ def check_once(history: History) -> None:
                     "refused is not applied",
                     f"{record.kind} #{record.invoked} was answered {record.response.text!r}, "
                     f"but took effect at {main}",
+                    record,
                 )
             written[value] = main
+
+
+def _writers(history: History, value: bytes) -> list[Record]:
+    return [
+        record
+        for record in history.records
+        if any(put.value == value for put in puts_of(record.request))
+    ]
 
 
 def puts_of(request: Any) -> Iterator[PutRequest]:

@@ -29,6 +29,7 @@ from sim.faults import Faults, without_faults
 from sim.history import History
 from sim.links import Links
 from sim.machine import REFUSED, Machine
+from sim.moments import Kind, State
 from sim.nemesis import DATABASE_FLIPS, Nemesis
 from sim.network import Network
 from sim.operators import Operator
@@ -152,6 +153,7 @@ class Cluster:
         """Give up a machine for good."""
         if self.links is not None:
             self.links.close(machine.peer_urls[0])
+        machine.line("given up", Kind.GIVEN_UP)
         machine.end()
         del self.machines[machine.number]
 
@@ -184,7 +186,7 @@ class Cluster:
     def stop_faults(self) -> None:
         """Stop all faults, and start every member that is down."""
         if self._world.trace is not None:
-            self._world.trace.line(self._world.now, "---", "faults end")
+            self._world.trace.line(self._world.now, "---", "faults end", Kind.FAULTS_END)
         self.faults = self.network.faults = without_faults()
         if self.links is not None:
             self.links.faults = self.faults
@@ -303,6 +305,10 @@ class Cluster:
         """Check a member after its turn."""
         member = machine.member
         assert member is not None
+        if self._world.trace is not None:
+            self._world.trace.moments.state(
+                machine.name, state_of(machine, member, self._world.now)
+            )
         if member.boundary.counts:
             raise Violation(
                 "nothing unforeseen happens", f"{machine.name} {member.boundary.counts}"
@@ -348,14 +354,16 @@ class Cluster:
         if member.committed > machine.seen_committed:
             self._look_at_log(machine, member)
         self._look_at_configuration(machine, member)
-        # A turn that is looked at half-way may know of a step down that its member does not.
-        if member.is_leader and member.node.raft.role == Role.LEADER:
+        if is_leading(member):
             if term not in self.leaders:
                 self._look_at_leader(machine, member)
             known = self.leaders.setdefault(term, machine.number)
             if known != machine.number:
                 raise Violation(
-                    "one leader per term", f"m{known} and {machine.name} lead term {term}"
+                    "one leader per term",
+                    f"m{known} and {machine.name} lead term {term}",
+                    f"m{known}",
+                    machine.name,
                 )
             appended = member.node.raft.log.last_index()
             self.nemesis.leads(machine, term, member.committed, appended)
@@ -453,3 +461,30 @@ class Cluster:
                     "leaders have what is committed",
                     f"{machine.name} leads term {member.term} without entry {index} of term {term}",
                 )
+
+
+def is_leading(member: Member) -> bool:
+    """Return whether a member leads.
+
+    A turn that is looked at half-way may know of a step down that its member does not.
+    """
+    return member.is_leader and member.node.raft.role == Role.LEADER
+
+
+def state_of(machine: Machine, member: Member, now: float) -> State:
+    """Return what a picture shows of a member."""
+    role = member.node.raft.role
+    if role == Role.LEADER and not is_leading(member):
+        role = Role.CANDIDATE
+    return State(
+        now,
+        machine.starts,
+        role,
+        member.term,
+        member.is_learner,
+        member.committed,
+        member.applied,
+        member.store.revision,
+        member.snapshots.index,
+        member.is_installing,
+    )

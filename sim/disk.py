@@ -20,6 +20,7 @@ from kvorum.member.errors import StartRefused
 from kvorum.snap import SnapError
 from kvorum.wal.errors import WalError
 from sim.environments import DamagedEntry, SimulatedEnvironments
+from sim.moments import Kind
 
 # What production says about files that do not hold what was written into them, or hold what was
 # never written.
@@ -62,7 +63,11 @@ class Disk:
     )
 
     def __init__(
-        self, random: Random, directory: str, member_directory: str, line: Callable[[str], None]
+        self,
+        random: Random,
+        directory: str,
+        member_directory: str,
+        line: Callable[[str, Kind], None],
     ) -> None:
         self._random = random
         self._directory = directory
@@ -139,13 +144,13 @@ class Disk:
                 # Nothing that the code does while it is being ended reaches the disk.
                 if not self.is_cut_off:
                     self.is_cut_off = True
-                    self._line(f"cut off before {call.name} of {call.path}")
+                    self._line(f"cut off before {call.name} of {call.path}", Kind.CUT_OFF)
                 raise ProcessEnd
         if self._errors_left is not None:
             self._errors_left -= 1
             if self._errors_left < 0:
                 self._errors_left = None
-                self._line(f"{call.name} of {call.path} fails")
+                self._line(f"{call.name} of {call.path} fails", Kind.DISK_ERROR)
                 raise OSError(errno.EIO, "Input/output error", call.path)
         if self._spare_bytes is not None and call.name == "commit" and self._survives():
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
@@ -204,7 +209,7 @@ class Disk:
             return False
         self._damage.append(damage)
         self.damage_count += 1
-        self._line(f"a bit flips: {damage}")
+        self._line(f"a bit flips: {damage}", Kind.BIT_FLIPPED)
         return True
 
     def _flip_file(self, directory: str, ending: str) -> DamagedFile | None:
@@ -244,7 +249,7 @@ class Disk:
                 if each.offset < len(content) and content[each.offset] == each.byte:
                     self.files.flip(each.path, each.offset, each.mask)
         if damage:
-            self._line("disk restored")
+            self._line("disk restored", Kind.DISK_RESTORED)
 
     def explains(self, error: BaseException) -> bool:
         """Return whether a fault explains this error of a process that stopped.

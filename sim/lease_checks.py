@@ -47,6 +47,7 @@ def check_leases(history: History) -> None:
                     GUARANTEE,
                     f"{lease:x} was to live until {until:.3f} by {record.kind} "
                     f"#{record.invoked}, but at {ended:.3f} {how}",
+                    record,
                 )
 
 

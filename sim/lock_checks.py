@@ -30,6 +30,8 @@ def check_locks(history: History, holds: Sequence[Hold]) -> None:
                     GUARANTEE,
                     f"{hold.holder} got {name!r} by #{hold.record.invoked} at {hold.since:.3f}; "
                     f"{last.holder}, by #{last.record.invoked}, held it until {last.until:.3f}",
+                    hold.record,
+                    last.record,
                 )
             if hold.until > last.until:
                 last = hold
@@ -55,4 +57,5 @@ def _check_head(history: History, record: Record) -> None:
             f"{record.kind} #{record.invoked} was answered for {key!r} at revision "
             f"{response.header.revision}, where the queue has {[kv.key for kv in kvs]!r}, and "
             f"{head.key if head else None!r} is its head",
+            record,
         )

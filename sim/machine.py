@@ -41,6 +41,7 @@ from sim.faults import Faults
 from sim.hands import SimulatedHands
 from sim.links import PEER_LISTENER
 from sim.logs import CollectedLogs
+from sim.moments import Kind
 from sim.surroundings import Cluster, MachinePeers
 from sim.violation import Violation
 from sim.world import World
@@ -206,10 +207,10 @@ class Machine:
         """The files on its disk, as they are now."""
         return self.disk.files
 
-    def line(self, what: str) -> None:
-        """Add a line to the trace."""
+    def line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
+        """Add a line to the trace, and with a kind to pictures."""
         if self._world.trace is not None:
-            self._world.trace.line(self._world.now, self.name, what)
+            self._world.trace.line(self._world.now, self.name, what, kind, seconds)
 
     # The life of a process.
 
@@ -225,7 +226,7 @@ class Machine:
         self._turn_at = None
         self._due_at = self._alarm_at = inf
         self.disk.power_on()
-        self.line("start")
+        self.line("start", Kind.START)
         self._slack_seconds = min(
             _SLACK_TICKS * self.config.heartbeat_seconds,
             _SLACK_ELECTIONS * self.config.election_seconds,
@@ -253,7 +254,7 @@ class Machine:
         try:
             found = entrance.advance(self.now)
         except BootstrapError as error:
-            self.line(f"refused: {error}")
+            self.line(f"refused: {error}", Kind.REFUSED)
             self._die(power_cut=False)
             self._cluster.refused(self, error)
             return
@@ -297,7 +298,7 @@ class Machine:
         self.server.peer_listeners.add(PEER_LISTENER)
         self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
         self.seen_configuration = None
-        self.line(f"up applied {member.applied} revision {member.store.revision}")
+        self.line(f"up applied {member.applied} revision {member.store.revision}", Kind.UP)
         self._cluster.turned(self)
         # Machines do not tick at the same moments.
         self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
@@ -350,7 +351,7 @@ class Machine:
         if incarnation != self._incarnation or self.later(self._drain, incarnation):
             return
         assert server is not None
-        self.line("terminated")
+        self.line("terminated", Kind.TERMINATED)
         self.guarded(server.drain, self.now)
         if not self.is_dead:
             self.request_turn()
@@ -359,7 +360,7 @@ class Machine:
         """Note that the process has ended by itself, or because it was told to."""
         self.led_at_the_end = member.is_leader
         self.has_left = member.was_removed
-        self.line("ended")
+        self.line("ended", Kind.ENDED)
         self.hands.stop()
         self._die(power_cut=False)
 
@@ -369,7 +370,10 @@ class Machine:
         self.crashes += 1
         self._incarnation += 1
         self._outputs_left = None
-        self.line("power cut" if power_cut else "killed")
+        if power_cut:
+            self.line("power cut", Kind.POWER_CUT)
+        else:
+            self.line("killed", Kind.KILLED)
         self.hands.abandon()
         self.member = None
         self.server = None
@@ -394,7 +398,7 @@ class Machine:
         except StartRefused as error:
             if self.member is None or not self.member.was_removed:
                 raise Violation("the member serves", f"{self.name} raised {error!r}") from error
-            self.line(f"refused: {error}")
+            self.line(f"refused: {error}", Kind.REFUSED)
             self._exit(self.member)
         except Exception as error:
             if self.disk.is_cut_off:
@@ -415,7 +419,7 @@ class Machine:
     def _stop(self, error: Exception) -> None:
         """End the process of a member that could not go on; the cluster decides what follows."""
         self.stops += 1
-        self.line(f"stopped: {error}")
+        self.line(f"stopped: {error}", Kind.STOPPED)
         self.hands.stop()
         self._die(power_cut=self._random.random() < 0.5)
         self._cluster.stopped(self)
@@ -423,7 +427,7 @@ class Machine:
     def wipe(self) -> None:
         """Let the machine lose its power and its disk, and be given an empty one."""
         self.crash(power_cut=True)
-        self.line("disk lost")
+        self.line("disk lost", Kind.DISK_LOST)
         self.is_wiped = True
         self.disk.wipe()
 
@@ -460,7 +464,7 @@ class Machine:
     def pause(self, seconds: float) -> None:
         """Let the process stand still for a while."""
         if not self.is_dead:
-            self.line(f"paused for {seconds:.3f}")
+            self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
             # Never earlier than before: things were put off until the end of an earlier pause.
             self.paused_until = max(self.paused_until, self._world.now + seconds)
             # Peers have closed their connections meanwhile, so clients are heard first.
@@ -469,7 +473,7 @@ class Machine:
     def stall(self, seconds: float) -> None:
         """Let the disk do nothing for a while: whatever is begun takes at least that long."""
         if not self.is_dead:
-            self.line(f"disk stalls for {seconds:.3f}")
+            self.line(f"disk stalls for {seconds:.3f}", Kind.DISK_STALLED, seconds)
         self._stalled_until = self._world.now + seconds
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
@@ -600,7 +604,7 @@ class Machine:
         if self._outputs_left is not None:
             self._outputs_left -= 1
             if self._outputs_left < 0:
-                self.line("cut off between outputs")
+                self.line("cut off between outputs", Kind.CUT_OFF)
                 raise ProcessEnd
 
     def run_out_of_patience(self) -> None:

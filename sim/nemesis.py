@@ -14,6 +14,7 @@ from sim.faults import Faults
 from sim.hands import Hand
 from sim.links import Links
 from sim.machine import Machine
+from sim.moments import Kind
 from sim.network import Network
 from sim.world import World
 
@@ -303,6 +304,7 @@ class Nemesis:
         machine, random = self._victim(), self._random
         machine.disk.fill_up(random.randint(0, _SPARE_BYTES_MAX))
         lasts = random.uniform(*self.faults.disk_full_time)
+        machine.line(f"disk is full for {lasts:.3f}", Kind.DISK_FULL, lasts)
         self._world.after(lasts, machine.disk.relieve)
         self._again(self._fill_disk, lasts)
 

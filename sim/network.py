@@ -10,6 +10,7 @@ from random import Random
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
 from sim.faults import Faults
+from sim.moments import Kind
 from sim.trace import describe
 from sim.world import World
 
@@ -111,19 +112,20 @@ class Network:
                     self._cut.add((one, other))
                 if ways != 1:
                     self._cut.add((other, one))
-        if self._world.trace is not None:
-            arrow = ("<-x-", "-x->", "-x-")[ways]
-            names = " ".join(f"m{member}" for member in side)
-            self._world.trace.line(self._world.now, "net", f"cut {names} {arrow} others")
+        self._tell(side, ("<-x-", "-x->", "-x-")[ways])
 
     def divide(self, side: list[int], others: list[int]) -> None:
         """Cut some members off from others, and let all the rest reach each other again."""
         self._cut = {
             pair for one in side for other in others for pair in ((one, other), (other, one))
         }
+        self._tell(side, "-x-")
+
+    def _tell(self, side: list[int], arrow: str) -> None:
         if self._world.trace is not None:
-            names = " ".join(f"m{member}" for member in side)
-            self._world.trace.line(self._world.now, "net", f"cut {names} -x- others")
+            names = tuple(f"m{member}" for member in side)
+            what = f"cut {' '.join(names)} {arrow} others"
+            self._world.trace.line(self._world.now, "net", what, Kind.PARTITIONED, about=names)
 
     def cut_off(self, chosen: int, members: Sequence[int]) -> None:
         """Cut one member off from all others, and no other."""
@@ -132,5 +134,5 @@ class Network:
     def heal(self) -> None:
         """Let everything pass again."""
         if self._cut and self._world.trace is not None:
-            self._world.trace.line(self._world.now, "net", "healed")
+            self._world.trace.line(self._world.now, "net", "healed", Kind.HEALED)
         self._cut.clear()

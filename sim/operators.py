@@ -31,6 +31,7 @@ from sim.entering import Entrance
 from sim.faults import Faults
 from sim.history import History, Record
 from sim.machine import Machine
+from sim.moments import Kind
 from sim.network import Network
 from sim.violation import Violation
 from sim.world import World
@@ -227,7 +228,7 @@ class Operator:
 
     def _line(self, what: str) -> None:
         if self._world.trace is not None:
-            self._world.trace.line(self._world.now, "op", what)
+            self._world.trace.line(self._world.now, "op", what, Kind.OPERATOR)
 
     def _anyone(self) -> int:
         return self._random.choice(self._cluster.members)

@@ -25,6 +25,7 @@ from sim.departures import Departures
 from sim.entering import Entrance
 from sim.links import Links
 from sim.machine import Machine
+from sim.moments import Kind
 from sim.network import Network
 from sim.surroundings import WithoutPort
 from sim.trace import describe
@@ -115,7 +116,7 @@ class PlainPeers(WithoutPort):
                 self._network.send(machine.number, to.number, message)
         for transfer in member.out.take_snapshots():
             machine.output()
-            machine.snapshots_sent += 1
+            _sends(machine, transfer)
             self._send_snapshot(transfer, read_file(machine.files, transfer.path))
         for question in member.out.take_questions():
             machine.output()
@@ -219,6 +220,11 @@ def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) 
     return is_received and _plain(machine).hand_in(lambda member: member.receive(message))
 
 
+def _sends(machine: Machine, transfer: SnapshotTransfer) -> None:
+    machine.snapshots_sent += 1
+    machine.line(f"sends {describe(transfer.message)}", Kind.SNAPSHOT_SENT)
+
+
 def _plain(machine: Machine) -> PlainPeers:
     assert isinstance(machine.peers, PlainPeers)
     return machine.peers
@@ -315,5 +321,6 @@ class FramedPeers:
             machine.said(message)
         if out.messages:
             machine.output()
-        machine.snapshots_sent += len(out.snapshots)
+        for transfer in out.snapshots:
+            _sends(machine, transfer)
         self._running.deliver(now)

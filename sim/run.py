@@ -142,11 +142,17 @@ class Run:
                 outcome.violation += "\n" + "".join(traceback.format_exception(cause))
             if self.world.trace is not None:
                 self.world.trace.line(self.world.now, "!!!", f"{violation}")
+                self.world.trace.moments.violation = violation
         except Exception as error:
             # Any error belongs to this seed, and the campaign goes on.
             outcome.guarantee = "nothing raises"
             outcome.violation = "".join(traceback.format_exception(error))
+            if self.world.trace is not None:
+                found = Violation(outcome.guarantee, repr(error))
+                self.world.trace.moments.violation = found
         finally:
+            if self.world.trace is not None:
+                self.world.trace.moments.end = self.world.now
             self.close()
         outcome.seconds = self.world.now
         outcome.counts = self.counts()
@@ -224,6 +230,7 @@ class Run:
             raise Violation(
                 "the cluster serves in bounded time",
                 f"{SERVE_SECONDS_MAX:.0f} s {when} not served: {', '.join(late)}",
+                *(f"m{probe.member}" for probe in probes if not probe.is_done),
             )
 
     def _expect_agreement(self) -> None:
@@ -357,7 +364,11 @@ class Run:
 
         if not world.look_while(is_kept, world.now + LEAVE_SECONDS_MAX, LOOK_SECONDS):
             kept = {machine.name: leftovers(machine) for machine in machines}
-            raise Violation("memory is bounded", f"after all clients left: {kept}")
+            raise Violation(
+                "memory is bounded",
+                f"after all clients left: {kept}",
+                *(name for name, what in kept.items() if what),
+            )
 
     def _judge(self) -> None:
         history = self.cluster.history

@@ -6,21 +6,33 @@ one seed are equal byte for byte, whatever the hash seed of the interpreter.
 
 from kvorum.raft.messages import Message
 from kvorum.raft.names import MESSAGE_TYPE_NAMES
+from sim.moments import Kind, Moment, Moments
 
 _KEY_LENGTH_MAX = 24
 
 
 class Trace:
-    """The lines of one run, in order."""
+    """The lines of one run, in order, and what a picture of it shows."""
 
-    __slots__ = ("lines",)
+    __slots__ = ("lines", "moments")
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.moments = Moments()
 
-    def line(self, now: float, who: str, what: str) -> None:
-        """Add a line: when, who, and what happened to them."""
+    def line(
+        self,
+        now: float,
+        who: str,
+        what: str,
+        kind: Kind | None = None,
+        seconds: float = 0.0,
+        about: tuple[str, ...] = (),
+    ) -> None:
+        """Add a line: when, who, and what happened to them; one with a kind is in a picture."""
         self.lines.append(f"{now:11.6f} {who:<3} {what}")
+        if kind is not None:
+            self.moments.events.append(Moment(now, who, kind, what, now + seconds, about))
 
     def text(self) -> str:
         """Return all lines."""

@@ -19,6 +19,7 @@ from kvorum.api.pb.mvccpb import Event
 from kvorum.mvcc.keyvalue import key_of
 from sim.calls import Calls
 from sim.history import History, is_in_range
+from sim.moments import Kind
 from sim.violation import Violation
 from sim.workloads import (
     ETCD,
@@ -137,16 +138,16 @@ class Watcher:
             progress_notify=True,
             filters=self.filters,  # type: ignore[arg-type]
         )
-        self.line(f"watch at m{self._member} from {self.next}")
+        self.line(f"watch at m{self._member} from {self.next}", Kind.WATCH_BEGUN)
         self._streams.send(
             self._member, call, WatchRequest(create_request=create).SerializeToString()
         )
         self._world.after(self._random.expovariate(0.5), self._disturb, call)
 
-    def line(self, what: str) -> None:
-        """Add a line to the trace."""
+    def line(self, what: str, kind: Kind) -> None:
+        """Add a line to the trace and to pictures."""
         if self._world.trace is not None:
-            self._world.trace.line(self._world.now, self.name, what)
+            self._world.trace.line(self._world.now, self.name, what, kind)
 
     def _disturb(self, call: int) -> None:
         """Do what clients do now and then."""
@@ -154,7 +155,7 @@ class Watcher:
             return
         choice = self._random.random()
         if choice < 0.3:
-            self.line("hangs up")
+            self.line("hangs up", Kind.WATCH_ENDED)
             self.hang_up()
             self._reconnect()
             return
@@ -173,7 +174,7 @@ class Watcher:
 
     def _lost(self, result: bytes | Status | None) -> None:
         self._call = None
-        self.line("lost" if result is None else f"ended {result!r}")
+        self.line("lost" if result is None else f"ended {result!r}", Kind.WATCH_ENDED)
         self._reconnect()
 
     def _reconnect(self) -> None:
@@ -188,7 +189,7 @@ class Watcher:
             self.is_created = True
             if self.next == 0:
                 self.next = self.first = revision + 1
-            self.line(f"created at revision {revision}")
+            self.line(f"created at revision {revision}", Kind.WATCH_GOT)
         elif response.canceled:
             self._cancelled(response)
         elif not self.is_created:
@@ -202,7 +203,7 @@ class Watcher:
 
     def _cancelled(self, response: WatchResponse) -> None:
         compacted = response.compact_revision
-        self.line(f"cancelled, compacted {compacted}")
+        self.line(f"cancelled, compacted {compacted}", Kind.WATCH_ENDED)
         # A watch from the compacted revision itself still gets everything.
         if compacted <= self.next:
             self.violate(
@@ -227,12 +228,13 @@ class Watcher:
         events, self._fragments = tuple(self._fragments), []
         self.got.append(Got(revision, events, self.next, self.connections))
         if not events:
-            self.line(f"progress {revision}")
+            self.line(f"progress {revision}", Kind.WATCH_GOT)
             # Everything up to there was sent: the next connection begins after it.
             self.next = max(self.next, revision + 1)
             return
         mains = [event.kv.mod_revision for event in events]
-        self.line(f"got {len(mains)} events {mains[0]}..{mains[-1]} at {revision}")
+        what = f"got {len(mains)} events {mains[0]}..{mains[-1]} at {revision}"
+        self.line(what, Kind.WATCH_GOT)
         self.take(events)
         self.next = max(self.next, mains[-1] + 1)
 

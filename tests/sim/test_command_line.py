@@ -51,6 +51,7 @@ def test_a_failing_seed_says_what_and_how_to_see_it_again() -> None:
     told = re.compile(rf"seed {seed} with 1 members at commit \S+ violates: {guarantee}")
     assert any(told.fullmatch(line) for line in lines)
     assert f"replay: python -m sim --replay {seed} --members 1" in lines
+    assert f"picture: python -m sim --replay {seed} --members 1 --plot" in lines
     assert any(f" !!! {guarantee}: " in line for line in lines), "the trace ends with it"
     assert not any("depends on more than the seed" in line for line in lines)
     assert lines[-1].endswith(f" {len(failed)} violations")
