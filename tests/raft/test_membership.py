@@ -5,7 +5,7 @@ import pytest
 from kvorum.raft import membership
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.raft.errors import FatalError
+from kvorum.raft.errors import FatalError, ProposalDroppedError
 from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.raft.wire import encode_conf_change
 from tests.raft.cores import (
@@ -174,6 +174,22 @@ def test_a_change_is_told_of_when_it_is_applied() -> None:
     assert 3 not in net[1].tracker.progress
     net.send(prop(1))
     assert [net[node].log.committed for node in (1, 2)] == [4, 4]
+
+
+def test_a_change_that_was_dropped_holds_nothing_back() -> None:
+    net = Net.of(3, tell_changes_when_applied=True, uncommitted_size_max=1)
+    net.send(hup(1))
+    next_entries(net[1])
+    net.isolate(1)
+    net.send(prop(1))  # not committed, and as much as may be
+    with pytest.raises(ProposalDroppedError):
+        net[1].step(proposal(ConfChange(ChangeType.REMOVE_NODE, 3)))
+    net.recover()
+    net.send(beat(1))
+    net[1].uncommitted_size = 0  # as it is once that entry is applied
+    net.send(prop(1))
+    net.send(beat(1))
+    assert [net[node].log.committed for node in (1, 2, 3)] == [3, 3, 3]
 
 
 def test_a_new_leader_tells_of_the_changes_it_found_when_they_are_applied() -> None:

@@ -56,10 +56,16 @@ def _on_propose(raft: Raft, message: Message) -> None:
         raft.stop(f"{raft.id:x} stepped empty MsgProp")
     check_may_propose(raft)
     payloads = [(entry.type, entry.data) for entry in message.entries]
-    for position, entry in enumerate(message.entries):
-        if entry.type != EntryType.NORMAL:
-            payloads[position] = _check_conf_change(raft, entry, position)
-    propose(raft, payloads)
+    untold = len(raft.untold_changes)
+    try:
+        for position, entry in enumerate(message.entries):
+            if entry.type != EntryType.NORMAL:
+                payloads[position] = _check_conf_change(raft, entry, position)
+        propose(raft, payloads)
+    except ProposalDroppedError:
+        # Nothing was appended: another entry gets the index, and peers may be told of that one.
+        del raft.untold_changes[untold:]
+        raise
 
 
 def _check_conf_change(raft: Raft, entry: Entry, position: int) -> Payload:
