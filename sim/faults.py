@@ -157,6 +157,10 @@ class Faults:
     connection_chance: float
     """Chance that a client's connection breaks before its request arrives, or before its answer
     does."""
+    hang_up_chance: float
+    """Chance that a client hangs up soon after it called, whatever it called."""
+    transfer_pause_chance: float
+    """Chance that a leader pauses as soon as it has told another member to take over."""
 
 
 _INTERRUPTING = (
@@ -237,6 +241,8 @@ def draw(random: Random, members: int) -> Faults:
         stale_flags_chance=0.0,
         terminate_gap=0.0,
         deaf_chance=0.0,
+        hang_up_chance=0.0,
+        transfer_pause_chance=0.0,
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         return _left_alone(faults)
@@ -283,6 +289,22 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
         pause_time=(1.0, 3.0),
         leader_chance=0.9,
     )
+
+
+def draw_transfers(random: Random, faults: Faults) -> Faults:
+    """Return faults of a run in which leaders sleep, half of the time while they hand over."""
+    if random.random() < 0.5:
+        return faults
+    return replace(
+        faults,
+        move_leader_gap=random.uniform(0.3, 0.8),
+        transfer_pause_chance=random.uniform(0.5, 1.0),
+    )
+
+
+def draw_hang_ups(random: Random, faults: Faults) -> Faults:
+    """Return the faults with clients that hang up soon, in a third of the runs."""
+    return replace(faults, hang_up_chance=random.choice([0.0, 0.0, 0.0, 0.0, 0.05, 0.2]))
 
 
 def without_faults() -> Faults:
@@ -340,4 +362,6 @@ def without_faults() -> Faults:
         flip_crash_chance=0.0,
         disk_stall_gap=0.0,
         disk_stall_time=(0.0, 0.0),
+        hang_up_chance=0.0,
+        transfer_pause_chance=0.0,
     )

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from sim.faults import Faults, draw, draw_more, draw_sleep
-from sim.workloads import Workload, draw_workload
+from sim.faults import Faults, draw, draw_hang_ups, draw_more, draw_sleep, draw_transfers
+from sim.workloads import Workload, draw_more_clients, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """The length of a heartbeat, and how many of them make an election timeout."""
@@ -63,12 +63,14 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
+        faults = draw_transfers(Random(f"{seed}/transfers"), faults)
+    calls = Random(f"{seed}/calls")
     return Plan(
         seed=seed,
         members=members,
-        faults=faults,
+        faults=draw_hang_ups(calls, faults),
         fault_seconds=seconds,
-        workload=workload,
+        workload=draw_more_clients(calls, workload),
         options=options
         | draw_hash_checks(random, more)
         | draw_retention(Random(f"{seed}/retention")),
