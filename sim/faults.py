@@ -292,13 +292,12 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
 
 
 def draw_transfers(random: Random, faults: Faults) -> Faults:
-    """Return faults of a run in which leaders sleep, half of the time while they hand over."""
-    if random.random() < 0.5:
-        return faults
+    """Return faults of a run in which leaders sleep as soon as they have handed over."""
     return replace(
-        faults,
+        _left_alone(faults),
         move_leader_gap=random.uniform(0.3, 0.8),
         transfer_pause_chance=random.uniform(0.5, 1.0),
+        pause_time=(1.5, 4.0),
     )
 
 
