@@ -40,7 +40,7 @@ SNAPSHOT_PATH = "/etcdserverpb.Maintenance/Snapshot"
 STATUS = "status and members are told as they are"
 HASHES = "members are equal by HashKV"
 _KINDS = ("status", "hash", "hash all", "snapshot", "members", "lease", "other", "compact")
-_WEIGHTS = (4.0, 4.0, 0.5, 1.5, 1.5, 1.0, 1.0, 1.0)
+_WEIGHTS = (4.0, 4.0, 0.5, 1.5, 1.5, 1.0, 1.0, 2.5)
 
 
 class Before(NamedTuple):

@@ -12,6 +12,7 @@ SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 TRANSFERS_CHANCE = 0.35
+SNAPSHOTS_CHANCE = 0.7
 
 RETENTION_CHANCE = 0.3
 
@@ -73,12 +74,17 @@ def draw_plan(seed: int, members: int) -> Plan:
             workload = replace(workload, sessions=max(12, workload.sessions), lease_seconds=(3, 5))
             options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
     calls = Random(f"{seed}/calls")
+    faults = draw_hang_ups(calls, faults)
+    workload = draw_more_clients(calls, workload)
+    if workload.inspectors and calls.random() < SNAPSHOTS_CHANCE:
+        # Members that were away for a moment are sent a snapshot, and their hashes are asked for.
+        options |= {"snapshot_entries": 5, "catch_up_entries": 2}
     return Plan(
         seed=seed,
         members=members,
-        faults=draw_hang_ups(calls, faults),
+        faults=faults,
         fault_seconds=seconds,
-        workload=draw_more_clients(calls, workload),
+        workload=workload,
         options=options
         | draw_hash_checks(random, more)
         | draw_retention(Random(f"{seed}/retention")),
