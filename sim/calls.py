@@ -16,6 +16,7 @@ from sim.describe import describe_request, describe_result
 from sim.history import History, Record
 from sim.machine import REFUSED
 from sim.operations import Pairs
+from sim.pieces import STREAM_PATH, Pieces
 from sim.world import World
 
 METHODS: dict[type, tuple[str, Any]] = {
@@ -36,8 +37,22 @@ METHODS: dict[type, tuple[str, Any]] = {
     election.ProclaimRequest: ("/v3electionpb.Election/Proclaim", election.ProclaimResponse),
     election.LeaderRequest: ("/v3electionpb.Election/Leader", election.LeaderResponse),
     election.ResignRequest: ("/v3electionpb.Election/Resign", election.ResignResponse),
+    etcd.StatusRequest: ("/etcdserverpb.Maintenance/Status", etcd.StatusResponse),
+    etcd.HashKVRequest: ("/etcdserverpb.Maintenance/HashKV", etcd.HashKVResponse),
+    etcd.HashRequest: ("/etcdserverpb.Maintenance/Hash", etcd.HashResponse),
+    etcd.AlarmRequest: ("/etcdserverpb.Maintenance/Alarm", etcd.AlarmResponse),
+    etcd.MemberListRequest: ("/etcdserverpb.Cluster/MemberList", etcd.MemberListResponse),
+    etcd.LeaseTimeToLiveRequest: (
+        "/etcdserverpb.Lease/LeaseTimeToLive",
+        etcd.LeaseTimeToLiveResponse,
+    ),
+    etcd.LeaseLeasesRequest: ("/etcdserverpb.Lease/LeaseLeases", etcd.LeaseLeasesResponse),
+    etcd.AuthStatusRequest: ("/etcdserverpb.Auth/AuthStatus", etcd.AuthStatusResponse),
 }
 """What is asked for, by the request's type: its path, and what it is answered with."""
+
+STALL_SECONDS = 0.001
+"""When a client stops to read a stream that it has opened: before there is anything to read."""
 
 # These codes leave open whether a request took effect.
 _UNKNOWN = {
@@ -94,6 +109,10 @@ class Asked(NamedTuple):
     """The values of keys that it finds, if its compares hold."""
     linearizable: bool = True
     """Whether the answer must be current."""
+    in_pieces: bool = False
+    """Whether a range is to come as a stream."""
+    stalled: float = 0.0
+    """For how many seconds nothing of that stream is read."""
 
 
 class Caller:
@@ -151,6 +170,12 @@ class Caller:
         if isinstance(asked.request, etcd.LeaseKeepAliveRequest):
             call = self._calls.open_stream(member, path, answered, answered)
             self._calls.send(member, call, payload)
+        elif asked.in_pieces:
+            pieces = Pieces(history, record, answered)
+            call = self._calls.open_stream(member, STREAM_PATH, pieces.ended, pieces.take)
+            self._calls.send(member, call, payload)
+            if asked.stalled:
+                world.after(STALL_SECONDS, self._calls.stall, member, call, asked.stalled)
         else:
             call = self._calls.call(member, path, payload, answered)
         self._waiting = (call, record, then)

@@ -73,7 +73,18 @@ def _check_answer(history: History, record: Record) -> None:
 def _check_refusal(history: History, record: Record) -> None:
     """Require that a read in the past was refused only where its revision is really gone."""
     request, status = record.request, record.response
-    if not isinstance(request, RangeRequest) or not request.revision:
+    if not isinstance(request, RangeRequest):
+        return
+    if status == COMPACTED and not request.revision and record.linearizable:
+        # It began at the newest revision, in pieces.
+        known = revision_answered_before(history, record.invoked)
+        if history.compacted <= known:
+            raise Violation(
+                EXPLAINED,
+                f"{record.kind} #{record.invoked}: is said to be compacted after it began at "
+                f"{known} or later, and nobody is beyond {history.compacted}",
+            )
+    if not request.revision:
         return
     if status == COMPACTED and request.revision >= history.compacted:
         raise Violation(
@@ -90,6 +101,21 @@ def _check_refusal(history: History, record: Record) -> None:
             f"was told before, and is said to be in the future",
             record,
         )
+
+
+def revision_answered_before(history: History, moment: int) -> int:
+    """Return the newest revision that a linearizable answer before a moment had."""
+    return max(
+        (
+            record.response.header.revision
+            for record in history.records
+            if record.linearizable
+            and isinstance(record.request, _KV)
+            and record.is_answered
+            and (record.returned or 0) < moment
+        ),
+        default=0,
+    )
 
 
 def check_order(history: History) -> None:

@@ -12,8 +12,9 @@ from kvorum.api.pb.etcdserverpb import RangeRequest
 from sim.calls import Asked, Caller, Calls
 from sim.history import History, Record
 from sim.objects import KubernetesShape
+from sim.range_streams import StreamShape
 from sim.shapes import EtcdShape, ReaderShape
-from sim.workloads import ETCD, KUBERNETES, READER, Workload
+from sim.workloads import ETCD, KUBERNETES, READER, STREAMER, Workload
 from sim.world import World
 
 BACKLOG_SECONDS = 0.3
@@ -34,6 +35,7 @@ SHAPES: dict[str, Callable[[Random, History, Workload, int], Shape]] = {
     ETCD: EtcdShape,
     KUBERNETES: KubernetesShape,
     READER: ReaderShape,
+    STREAMER: StreamShape,
 }
 
 
@@ -41,6 +43,7 @@ class Client:
     """One client, busy until it is told to stop."""
 
     __slots__ = (
+        "_asked",
         "_caller",
         "_number",
         "_patience",
@@ -65,6 +68,7 @@ class Client:
             world.stream(f"shape {number}"), history, workload, number
         )
         self._requests = 0
+        self._asked: Asked
         self._patience = workload.patience
         if shape == READER:
             self._patience = READER_PATIENCE
@@ -87,6 +91,7 @@ class Client:
         self._ask(asked)
 
     def _ask(self, asked: Asked) -> None:
+        self._asked = asked
         patience = self._random.uniform(*self._patience)
         self._caller.ask(asked, patience, self._answered)
 
@@ -102,10 +107,10 @@ class Client:
         if failed:
             pause += 0.05
         if failed and isinstance(record.request, RangeRequest) and random.random() < 0.5:
-            world.after(pause, self._retry, record)
+            world.after(pause, self._retry)
         else:
             world.after(pause, self._next)
 
-    def _retry(self, record: Record) -> None:
+    def _retry(self) -> None:
         if not self.is_stopped:
-            self._ask(Asked(record.kind, record.request, (), record.linearizable))
+            self._ask(self._asked)

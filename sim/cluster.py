@@ -23,7 +23,7 @@ from kvorum.raft.states import Role
 from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
-from sim.edge import CLIENT_DELAY
+from sim.edge import CLIENT_DELAY, Answered
 from sim.entering import Entrance
 from sim.faults import Faults, without_faults
 from sim.history import History
@@ -43,6 +43,8 @@ DIFFERS = "found data inconsistency with peers"
 ROUNDING_SECONDS = 0.01
 """By how much the clocks of members may fall short of the sum of their intervals."""
 ONE_CONFIGURATION = "one configuration"
+_HANG_UP_SECONDS = (0.0, 0.001, 0.005, 0.03, 0.2)
+"""After how long clients hang up that do so soon, on average."""
 
 
 class Cluster:
@@ -54,7 +56,10 @@ class Cluster:
         "_committed",
         "_configurations",
         "_directory",
+        "_fickle",
+        "_founder_ids",
         "_founders",
+        "_hang_ups",
         "_hashes",
         "_is_strict",
         "_numbers",
@@ -65,6 +70,8 @@ class Cluster:
         "configurations_compared",
         "faults",
         "history",
+        "installing",
+        "leader_ids",
         "leaders",
         "links",
         "machines",
@@ -85,7 +92,10 @@ class Cluster:
         self._world = world
         self._random: Random = world.stream("cluster")
         self._clients: Random = world.stream("connections")
+        self._hang_ups: Random = world.stream("hang-ups")
         self._calls = 0
+        # Calls whose clients are about to hang up.
+        self._fickle: set[int] = set()
         self._quota_bytes = faults.quota_bytes
         self._is_strict = faults.strict_changes
         self.faults = faults
@@ -94,8 +104,9 @@ class Cluster:
         self.links = Links(world, faults, self.network.is_cut) if faults.frames else None
         # The members that clients use: voters that have a machine.
         self.members = list(range(1, size + 1))
-        # Which member led each term, by raft's ids.
+        # Which member led each term: the number of its machine, and its id.
         self.leaders: dict[int, int] = {}
+        self.leader_ids: dict[int, int] = {}
         # For each committed entry, by index: its term, and the term of the member that first knew
         # of its commit.
         self._committed: dict[int, tuple[int, int]] = {}
@@ -104,6 +115,8 @@ class Cluster:
         # How often raft's was compared with the applied one, because either had changed.
         self.configurations_compared = 0
         self._founders = size
+        # Called after every turn in which a member is about to get another state.
+        self.installing: Callable[[Machine], None] | None = None
         # Hashes made by machines without damage, by revision, compaction and kind.
         self._hashes: dict[tuple[int, int, bool], int] = {}
         self._numbers: dict[int, int] = {}
@@ -117,6 +130,7 @@ class Cluster:
             machine.initial_start = Start(None, founders)
         self.nemesis = Nemesis(world, faults, self.machines, self.network, self.links, self.leaders)
         ids = {each.id: int(each.name.removeprefix("m")) for each in founders}
+        self._founder_ids = frozenset(ids)
         self.operator = Operator(world, self, faults, ids)
 
     def _set_up(self, number: int, initial_cluster: InitialCluster) -> Machine:
@@ -211,6 +225,13 @@ class Cluster:
             number = self._numbers.get(raft_id)
         return None if number is None else self.machines.get(number)
 
+    def has_had(self, voters: list[int], learners: list[int]) -> bool:
+        """Return whether these ever were the members; founders come one by one."""
+        known = ((list(each.voters), list(each.learners)) for each in self._configurations.values())
+        return any((sorted(some), sorted(more)) == (voters, learners) for some, more in known) or (
+            not learners and self._founder_ids.issuperset(voters)
+        )
+
     def said(self, sender: int, message: Message) -> None:
         """Check a raft message that leaves a member."""
         if self.links is not None:
@@ -230,6 +251,9 @@ class Cluster:
             # Mostly so soon that the new leader has told it nothing yet.
             delay = 0.01 * self._random.random() ** 3
             self._world.after(delay, self.nemesis.crash_voter, machine)
+        chance = self.faults.transfer_pause_chance
+        if chance and message.type == MessageType.TIMEOUT_NOW and self._random.random() < chance:
+            self.nemesis.pause_soon(self.machines[sender])
 
     def _deliver(self, sender: int, to: int, frame: bytes) -> None:
         if to in self.machines:
@@ -246,6 +270,7 @@ class Cluster:
     ) -> int:
         """Send a request; `then` gets the answer later, or None if the connection broke."""
         self._calls += 1
+        answered = self._hanging_up(member, answered)
         random = self._clients
         delay = random.uniform(*CLIENT_DELAY)
         if random.random() < self.faults.connection_chance:
@@ -265,8 +290,32 @@ class Cluster:
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer, or break off a stream."""
+        self._fickle.discard(call)
         if member in self.machines:
             self.machines[member].hang_up(call)
+
+    def _hanging_up(self, member: int, answered: Answered) -> Answered:
+        """Let the client of a new call hang up soon, if the seed says so."""
+        chance, random = self.faults.hang_up_chance, self._hang_ups
+        if not chance or random.random() >= chance:
+            return answered
+        call = self._calls
+        self._fickle.add(call)
+
+        def ended(result: bytes | Status | None) -> None:
+            self._fickle.discard(call)
+            answered(result)
+
+        def hang_up() -> None:
+            if call in self._fickle:
+                self.nemesis.counts["calls hung up"] += 1
+                self.hang_up(member, call)
+                answered(None)
+
+        # Before it arrives, while it waits for a turn, for others, for the disk; or hardly ever.
+        usual = random.choice(_HANG_UP_SECONDS)
+        self._world.after(random.expovariate(1 / usual) if usual else 0.0, hang_up)
+        return ended
 
     def open_stream(
         self,
@@ -277,6 +326,7 @@ class Cluster:
     ) -> int:
         """Open a stream; its end is reported, as None if the connection broke."""
         self._calls += 1
+        answered = self._hanging_up(member, answered)
         machine = self.machines.get(member)
         if machine is None:
             self._world.after(CLIENT_DELAY[1], answered, REFUSED)
@@ -354,8 +404,11 @@ class Cluster:
         if member.committed > machine.seen_committed:
             self._look_at_log(machine, member)
         self._look_at_configuration(machine, member)
+        if member.installation is not None and self.installing is not None:
+            self.installing(machine)
         if is_leading(member):
             if term not in self.leaders:
+                self.leader_ids[term] = member.id
                 self._look_at_leader(machine, member)
             known = self.leaders.setdefault(term, machine.number)
             if known != machine.number:

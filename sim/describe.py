@@ -10,7 +10,10 @@ from kvorum.api.pb.etcdserverpb import (
     DeleteRangeResponse,
     LeaseGrantRequest,
     LeaseGrantResponse,
+    LeaseKeepAliveRequest,
     LeaseKeepAliveResponse,
+    LeaseRevokeRequest,
+    LeaseTimeToLiveRequest,
     PutRequest,
     RangeRequest,
     RangeResponse,
@@ -59,7 +62,9 @@ def describe_request(request: Any) -> str:
         return shown(request.name)
     if isinstance(request, ProclaimRequest | ResignRequest):
         return f"{shown(request.leader.key)}@{request.leader.rev}"
-    return f"{request.ID:x}"
+    if isinstance(request, LeaseKeepAliveRequest | LeaseRevokeRequest | LeaseTimeToLiveRequest):
+        return f"{request.ID:x}"
+    return str(request).strip().replace("\n", " ")
 
 
 def _range(request: RangeRequest) -> str:

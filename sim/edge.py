@@ -41,6 +41,9 @@ class Host(Protocol):
     def output(self) -> None:
         """Let one more output leave the process, unless it ends here."""
 
+    def ended_before(self, call: int) -> None:
+        """Report the end of a unary call that had ended before anybody asked for the report."""
+
 
 class _Call(NamedTuple):
     answered: Answered
@@ -208,6 +211,9 @@ class SimulatedEdge:
         self._say()
         known = self._calls.get(call)
         if known is not None:
+            # Whoever reads nothing for now reads on when there is nothing more to come.
+            for data in self._stalled.pop(call, ()):
+                self._carry(call, known, data)
             world = self._world
             arrival = max(world.now + CLIENT_DELAY[1], self._last.get(call, world.now))
             self.forget(call)
@@ -218,9 +224,11 @@ class SimulatedEdge:
         return self.pending.get(call, 0)
 
     def mark_waiting(self, call: int) -> None:
-        """Ask for a report if a unary call ends before its reply."""
+        """Ask for a report if a unary call ends before its reply, or has ended already."""
         if call in self._calls:
             self._waiting.add(call)
+        else:
+            self._host.ended_before(call)
 
     def has_room(self, call: int, is_long: bool = False) -> bool:  # noqa: ARG002
         """Take every answer."""

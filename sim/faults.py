@@ -166,6 +166,10 @@ class Faults:
     connection_chance: float
     """Chance that a client's connection breaks before its request arrives, or before its answer
     does."""
+    hang_up_chance: float
+    """Chance that a client hangs up soon after it called, whatever it called."""
+    transfer_pause_chance: float
+    """Chance that a leader pauses as soon as it has told another member to take over."""
 
 
 _INTERRUPTING = (
@@ -251,6 +255,8 @@ def draw(random: Random, members: int) -> Faults:
         helper_death_gap=0.0,
         helper_hang_gap=0.0,
         helper_hang_time=(0.0, 0.0),
+        hang_up_chance=0.0,
+        transfer_pause_chance=0.0,
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         return _left_alone(faults)
@@ -315,6 +321,21 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
     )
 
 
+def draw_transfers(random: Random, faults: Faults) -> Faults:
+    """Return faults of a run in which leaders sleep as soon as they have handed over."""
+    return replace(
+        _left_alone(faults),
+        move_leader_gap=random.uniform(0.3, 0.8),
+        transfer_pause_chance=random.uniform(0.5, 1.0),
+        pause_time=(1.5, 4.0),
+    )
+
+
+def draw_hang_ups(random: Random, faults: Faults) -> Faults:
+    """Return the faults with clients that hang up soon, in a third of the runs."""
+    return replace(faults, hang_up_chance=random.choice([0.0, 0.0, 0.0, 0.0, 0.05, 0.2]))
+
+
 def without_faults() -> Faults:
     """Return a world without faults: every run ends with it."""
     return Faults(
@@ -374,4 +395,6 @@ def without_faults() -> Faults:
         flip_crash_chance=0.0,
         disk_stall_gap=0.0,
         disk_stall_time=(0.0, 0.0),
+        hang_up_chance=0.0,
+        transfer_pause_chance=0.0,
     )

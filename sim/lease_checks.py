@@ -11,6 +11,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseGrantRequest,
     LeaseKeepAliveRequest,
     LeaseRevokeRequest,
+    LeaseTimeToLiveRequest,
     PutRequest,
     TxnRequest,
 )
@@ -100,6 +101,9 @@ def _refusals(history: History) -> list[tuple[int, float, str]]:
         text = f"{record.kind} #{record.invoked} did not find it"
         if isinstance(request, LeaseKeepAliveRequest) and record.is_answered:
             if not response.TTL:
+                found.append((request.ID, record.finished, text))
+        elif isinstance(request, LeaseTimeToLiveRequest) and record.is_answered:
+            if response.TTL == -1:
                 found.append((request.ID, record.finished, text))
         elif (
             isinstance(request, PutRequest)

@@ -677,12 +677,33 @@ class Machine:
         self.request_turn()
 
     def hang_up(self, call: int) -> None:
-        """Note that a client is gone: a stream's end is reported, a unary answer is not taken."""
-        if self.edge.reports_end(call):
+        """Note that a client is gone: a stream's end is reported, a unary answer is not taken.
+
+        A call that no turn has taken yet is never heard of.
+        """
+        if self._withdraw(call):
+            self.edge.forget(call)
+        elif self.edge.reports_end(call):
             self.stream_event(EventKind.ENDED, call, None)
         elif not self.edge.forget(call):
             # It may not have arrived yet.
             self._abandoned.add(call)
+
+    def _withdraw(self, call: int) -> bool:
+        """Take back a call that waits for a turn; return whether it did."""
+        requests, events = self._requests, self._events
+        if any(request[0] == call for request in requests):
+            self._requests = [request for request in requests if request[0] != call]
+        elif (EventKind.OPENED, call) in ((event[0], event[1]) for event in events):
+            self._events = [event for event in events if event[1] != call]
+        else:
+            return False
+        return True
+
+    def ended_before(self, call: int) -> None:
+        """Report the end of a unary call that had ended before anybody asked for the report."""
+        self._events.append((EventKind.ENDED, call, None))
+        self.request_turn()
 
     def unstall(self, call: int) -> None:
         """Let the client of a stream take what waits for it."""

@@ -292,6 +292,20 @@ class Nemesis:
         self._victim().pause(min(seconds, self.peace_at + _PAUSE_OVER_SECONDS - self._world.now))
         self._again(self._pause)
 
+    def pause_soon(self, machine: Machine) -> None:
+        """Let a leader pause that has just told another member to take over.
+
+        Only one at a time: the others go on without it.
+        """
+        if any(each.paused_until > self._world.now for each in self._machines.values()):
+            return
+        self.counts["leaders paused amid a transfer"] += 1
+        self._world.after(0.0, self._pause_for_long, machine)
+
+    def _pause_for_long(self, machine: Machine) -> None:
+        seconds = self._random.uniform(*self.faults.pause_time)
+        machine.pause(min(seconds, self.peace_at + _PAUSE_OVER_SECONDS - self._world.now))
+
     # Disks.
 
     def _fail_disk(self) -> None:

@@ -3,15 +3,25 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from sim.faults import Faults, draw, draw_hands, draw_more, draw_sleep
+from sim.faults import (
+    Faults,
+    draw,
+    draw_hands,
+    draw_hang_ups,
+    draw_more,
+    draw_sleep,
+    draw_transfers,
+)
 from sim.limits import Limits, draw_limits
-from sim.workloads import Workload, draw_workload
+from sim.workloads import Workload, draw_more_clients, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """The length of a heartbeat, and how many of them make an election timeout."""
 SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
+TRANSFERS_CHANCE = 0.35
+SNAPSHOTS_CHANCE = 0.7
 
 RETENTION_CHANCE = 0.3
 SMALL_CHANCE = 0.3
@@ -75,6 +85,20 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
+    elif members > 2 and is_free:
+        transfers = Random(f"{seed}/transfers")
+        if transfers.random() < TRANSFERS_CHANCE:
+            # As above, and leaders pause only when they have told another member to take over.
+            faults = draw_transfers(transfers, faults)
+            seconds = max(seconds, SLEEPING_SECONDS)
+            workload = replace(workload, sessions=max(12, workload.sessions), lease_seconds=(3, 5))
+            options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
+    calls = Random(f"{seed}/calls")
+    faults = draw_hang_ups(calls, faults)
+    workload = draw_more_clients(calls, workload)
+    if workload.inspectors and calls.random() < SNAPSHOTS_CHANCE:
+        # Members that were away for a moment are sent a snapshot, and their hashes are asked for.
+        options |= {"snapshot_entries": 5, "catch_up_entries": 2}
     faults = draw_hands(Random(f"{seed}/hands"), faults)
     if limits and small.random() < SHORT_TURNS_CHANCE:
         # A turn ends after a few looks at the clock; what is left waits for the next.

@@ -98,7 +98,7 @@ class _Facts:
                 self.take(_inner(operation), getattr(answer, answer.WhichOneof("response") or ""))
 
     def _take_range(self, request: RangeRequest, response: Any) -> None:
-        if request.revision or request.count_only:
+        if request.revision or request.count_only or request.keys_only:
             return
         for kv in response.kvs:
             self.see(kv.key, kv.value)

@@ -15,6 +15,7 @@ from sim import checks
 from sim.buckets import check_buckets
 from sim.clients import Client
 from sim.cluster import Cluster
+from sim.inspectors import Inspector
 from sim.lease_checks import check_leases
 from sim.limits import limited
 from sim.linearizability import Undecided
@@ -22,6 +23,8 @@ from sim.lock_checks import check_locks
 from sim.machine import Machine
 from sim.marks import counted
 from sim.memory import check_bounds, leftovers
+from sim.observers import GUARANTEE as OBSERVED
+from sim.observers import Observer
 from sim.plan import Plan, draw_plan
 from sim.probes import Probe
 from sim.reflectors import Reflector
@@ -123,6 +126,13 @@ class Run:
             Watcher(world, cluster, history, workload, number)
             for number in range(1, workload.watchers + 1)
         ]
+        self.observers = [
+            Observer(world, cluster, history, number) for number in range(1, workload.observers + 1)
+        ]
+        self.inspectors = [
+            Inspector(world, cluster, history, number)
+            for number in range(1, workload.inspectors + 1)
+        ]
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
         # The counts when the bounds were last checked, and how often they were exceeded.
@@ -169,6 +179,10 @@ class Run:
             session.start()
         for watcher in (*self.watchers, *self.reflectors):
             watcher.start()
+        for observer in self.observers:
+            observer.start()
+        for inspector in self.inspectors:
+            inspector.start()
         self._check_bounds()
         world.run_until(self.plan.fault_seconds)
         world.after(PEACE_SECONDS, self._stop_clients)
@@ -195,6 +209,8 @@ class Run:
             client.is_stopped = True
         for session in self.sessions:
             session.stop()
+        for inspector in self.inspectors:
+            inspector.stop()
 
     def close(self) -> None:
         """End all processes, so that their files can be removed."""
@@ -299,9 +315,22 @@ class Run:
                 f"waits for {watcher.next} since {WATCH_SECONDS_MAX:.0f} s; the store is at "
                 f"{self.cluster.history.revision}",
             )
+        self._expect_observers(deadline)
         for watcher in everybody:
             watcher.is_stopped = True
             watcher.hang_up()
+        for observer in self.observers:
+            observer.is_stopped = True
+            observer.hang_up()
+
+    def _expect_observers(self, deadline: float) -> None:
+        """Require that every observer knows who leads."""
+
+        def waiting() -> list[Observer]:
+            return [observer for observer in self.observers if not observer.is_complete()]
+
+        if not self.world.run_while(lambda: bool(waiting()), deadline):
+            raise Violation(OBSERVED, f"after {WATCH_SECONDS_MAX:.0f} s {waiting()[0].describe()}")
 
     def _expect_leases_to_end(self) -> None:
         """Require that leases that nobody renews are gone in time, and their keys with them."""
@@ -386,6 +415,10 @@ class Run:
             check_watcher(watcher, history)
         for reflector in self.reflectors:
             reflector.check_states()
+        for observer in self.observers:
+            observer.check()
+        for inspector in self.inspectors:
+            inspector.check_hashes()
 
     def counts(self) -> dict[str, int]:
         """Return how much happened, by kind."""
@@ -403,6 +436,10 @@ class Run:
             "watch events": sum(len(got.events) for each in watchers for got in each.got),
             "holds": sum(len(session.holds) for session in self.sessions),
             "configurations": cluster.configurations_compared,
+            "leaders observed": sum(len(observer.told) for observer in self.observers),
+            "hashes": sum(len(inspector.hashes) for inspector in self.inspectors),
+            "snapshots saved": sum(inspector.snapshots for inspector in self.inspectors),
+            "ranges in pieces": sum(each.kind == "stream" for each in answered),
             "undecided": self.undecided,
         }
 

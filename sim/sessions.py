@@ -13,6 +13,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseGrantRequest,
     LeaseKeepAliveRequest,
     LeaseRevokeRequest,
+    LeaseTimeToLiveRequest,
 )
 from kvorum.api.pb.v3electionpb import (
     CampaignRequest,
@@ -29,6 +30,8 @@ from sim.world import World
 
 PATIENCE = (0.5, 3.0)
 WAITING_PATIENCE = (1.0, 8.0)
+RELIES_SECONDS = 0.3
+"""How long before the end of a lease that was not renewed its session asks for it."""
 RENEWALS_PER_TTL = 4
 FIRST_NUMBER = 1000
 """Sessions are numbered from here on in the records; clients come before."""
@@ -56,6 +59,7 @@ class Session:
         "_live_until",
         "_name",
         "_random",
+        "_relying",
         "_renewer",
         "_said",
         "_ttl",
@@ -76,6 +80,8 @@ class Session:
         self._asker = Caller(world, calls, history, FIRST_NUMBER + number, self.name)
         self._renewer = Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}r")
         self._renewer.roams = 0.05
+        self._relying = Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}t")
+        self._relying.roams = 1.0
         # Some only want their lease.
         self._name = self._random.choice([LOCK_NAME, ELECTION_NAME, b""])
         self._lease = 0
@@ -123,7 +129,11 @@ class Session:
         self._world.after(self._ttl / RENEWALS_PER_TTL, self._renew, lease, forgets_at)
 
     def _renew(self, lease: int, forgets_at: float) -> None:
-        if lease != self._lease or self.is_stopped or self._world.now >= forgets_at:
+        if lease != self._lease or self.is_stopped:
+            return
+        if self._world.now >= forgets_at:
+            until = max(self._world.now, self._live_until - RELIES_SECONDS)
+            self._world.at(until, self._rely, lease)
             return
 
         def renewed(record: Record) -> None:
@@ -141,6 +151,15 @@ class Session:
         keep = Asked("keep", LeaseKeepAliveRequest(ID=lease))
         self._renewer.give_up()
         self._renewer.ask(keep, self._ttl / 2, renewed)
+
+    def _rely(self, lease: int) -> None:
+        """Ask for a lease that nobody renews, shortly before it may end."""
+        if lease != self._lease or self.is_stopped or not self.is_live:
+            return
+        asked = Asked("ttl", LeaseTimeToLiveRequest(ID=lease, keys=True))
+        self._relying.ask(asked, RELIES_SECONDS, lambda _: None)
+        if not self._name:
+            self._world.after(1.0, self._grant)
 
     # What it wants.
 
@@ -233,3 +252,4 @@ class Session:
         self.is_stopped = True
         self._asker.give_up()
         self._renewer.give_up()
+        self._relying.give_up()

@@ -1,6 +1,6 @@
 """What the clients of a run do, drawn from its seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 ETCD = "etcd"
@@ -9,11 +9,15 @@ KUBERNETES = "kubernetes"
 """Objects that are created, updated and deleted by their revision, and listed in pages."""
 READER = "reader"
 """Only reads, always at the same member, and with little patience."""
+STREAMER = "streamer"
+"""Writes many keys, and reads all of them in pieces."""
 
 KEY_PREFIX = b"k/"
 KEY_PREFIX_END = b"k0"
 OBJECT_PREFIX = b"/registry/pods/"
 OBJECT_PREFIX_END = b"/registry/pods0"
+STREAM_PREFIX = b"s/"
+STREAM_PREFIX_END = b"s0"
 LOCK_NAME = b"lock"
 ELECTION_NAME = b"election"
 
@@ -39,6 +43,10 @@ class Workload:
     sessions: int
     """Clients that want a lock, or to be elected."""
     lease_seconds: tuple[int, int]
+    observers: int = 0
+    """Clients that want to know who is elected."""
+    inspectors: int = 0
+    """Clients that ask members how they are, for hashes and for snapshots."""
     left_out: frozenset[tuple[int, int]] = frozenset()
     """Requests that are left out, as client and number; for the shrinker."""
 
@@ -81,6 +89,24 @@ def draw_workload(random: Random, seconds: float) -> Workload:
     )
 
 
+def draw_more_clients(random: Random, workload: Workload) -> Workload:
+    """Return what clients do, with some in about a third of the runs that make rarer calls."""
+    streamers = random.choice([0, 0, 0, 1, 2])
+    observers = random.choice([0, 0, 0, 1, 2])
+    return replace(
+        workload,
+        shapes=(*workload.shapes, *[STREAMER] * streamers),
+        observers=observers,
+        # Somebody has to stand for election.
+        sessions=max(workload.sessions, 3) if observers else workload.sessions,
+        inspectors=random.choice([0, 0, 1]),
+    )
+
+
 def is_clients_key(key: bytes) -> bool:
     """Return whether a key is one that clients write; others belong to locks and probes."""
-    return KEY_PREFIX <= key < KEY_PREFIX_END or OBJECT_PREFIX <= key < OBJECT_PREFIX_END
+    return (
+        KEY_PREFIX <= key < KEY_PREFIX_END
+        or OBJECT_PREFIX <= key < OBJECT_PREFIX_END
+        or STREAM_PREFIX <= key < STREAM_PREFIX_END
+    )

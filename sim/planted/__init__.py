@@ -4,6 +4,12 @@ They are the field's classics, and each breaks a promise. `make sim-planted` loo
 three ranges of seeds, and prints how many it took.
 """
 
+from sim.planted.calls import (
+    hash_a_state_that_was_replaced,
+    keep_the_pin_of_a_stream_that_is_broken_off,
+    overwrite_the_key_at_the_cursor,
+    renew_amid_a_transfer,
+)
 from sim.planted.consensus import (
     commit_an_older_term_by_counting,
     count_votes_of_removed_members,
@@ -69,6 +75,10 @@ PLANTED: dict[str, Planted] = {
         stay_when_removed,
         run_log_jobs_after_a_failed_one,
         send_in_reverse_order,
+        keep_the_pin_of_a_stream_that_is_broken_off,
+        overwrite_the_key_at_the_cursor,
+        hash_a_state_that_was_replaced,
+        renew_amid_a_transfer,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

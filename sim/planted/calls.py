@@ -1,0 +1,94 @@
+"""Bugs of rarer calls: ranges in pieces, hashes, renewals amid a transfer of the leadership."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from unittest.mock import patch
+
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.api.requests import Range
+from kvorum.member import corruption, hashing, leases, questions
+from kvorum.member.jobs import Place
+from kvorum.member.member import Member
+from kvorum.member.parts import Part, done
+from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
+from kvorum.mvcc.hashes import HashKV
+from kvorum.mvcc.history import bound
+from kvorum.mvcc.ranges import RangeOptions, RangeResult
+from kvorum.rpc import kv, maintenance
+
+
+@contextmanager
+def keep_the_pin_of_a_stream_that_is_broken_off() -> Iterator[None]:
+    """Pin the revision of a range in pieces, and release it only after the last piece."""
+    original = kv._range_stream
+
+    def range_stream(member: Member, request: Range) -> Steps:
+        pins, main = member.store._pins, member.store.revision
+        pins.hold(main)
+        status = yield from original(member, request)
+        pins.release(main)
+        return status
+
+    with patch.object(kv, "_range_stream", range_stream):
+        yield
+
+
+@contextmanager
+def overwrite_the_key_at_the_cursor() -> Iterator[None]:
+    """Let the key where the next piece begins share its bytes with the last one that is sent."""
+    original = kv._read
+
+    def read(options: RangeOptions) -> Part[RangeResult]:
+        found = yield from original(options)
+        if not found.more or not found.kvs:
+            return found
+        last = KeyValue.FromString(found.kvs[-1])
+        last.key += b"\0"
+        kvs = [*found.kvs[:-1], last.SerializeToString()]
+        return RangeResult(kvs, found.count, found.more, found.revision)
+
+    with patch.object(kv, "_read", read):
+        yield
+
+
+@contextmanager
+def hash_a_state_that_was_replaced() -> Iterator[None]:
+    """Choose the revision of a hash first, and wait for its turn then; a snapshot may come."""
+
+    def hash_kv(member: Member, revision: int) -> Part[hashing.Hashed]:
+        store = member.store
+        current = store.revision
+        asked = store.hash_kv(revision)
+        if isinstance(asked, HashKV):
+            return hashing.Hashed(asked, current)
+        try:
+            while member.is_hashing:
+                yield Signalled(Signal.HASHED)
+            if member.backend.has_pending_rows(bound(member.store.revision)):
+                yield FlushedTo(member.applied)
+        except GeneratorExit:
+            store.hash_ended(asked)
+            raise
+        member.is_hashing = True
+        ended = partial(hashing._ended, member, store, asked)
+        value: int = yield from done(Place.HELPER, asked, ended)
+        found = HashKV(value, asked.revision, asked.compact_revision)
+        return hashing.Hashed(found, current)
+
+    with ExitStack() as patches:
+        for module in (maintenance, questions, corruption):
+            patches.enter_context(patch.object(module, "hash_kv", hash_kv))
+        yield
+
+
+@contextmanager
+def renew_amid_a_transfer() -> Iterator[None]:
+    """Renew without asking who leads once another member was told to take over."""
+    original = leases.is_confirmed
+
+    def is_confirmed(member: Member) -> bool:
+        return bool(member.node.raft.lead_transferee) or original(member)
+
+    with patch.object(leases, "is_confirmed", is_confirmed):
+        yield
