@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from sim.faults import Faults, draw, draw_more, draw_sleep
-from sim.workloads import Workload, draw_workload
+from sim.faults import Faults, draw, draw_directed, draw_more, draw_sleep
+from sim.workloads import READER, Workload, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """The length of a heartbeat, and how many of them make an election timeout."""
@@ -13,6 +13,8 @@ SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 
 RETENTION_CHANCE = 0.3
+DIRECTED_SECONDS = 6.0
+"""How long faults last, at least, where steps have to follow each other."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -63,6 +65,21 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
+    faults = draw_directed(Random(f"{seed}/directed"), faults, members)
+    if faults.growth_full_gap:
+        # So that the log grows beyond a segment, again and again.
+        options |= {"segment_bytes": 4096}
+        workload = replace(workload, value_bytes_max=max(400, workload.value_bytes_max))
+    elif faults.sleeper_gap or faults.leader_removal_gap or faults.quorum_loss:
+        # Clients go on for as long as that lasts.
+        before, seconds = seconds, max(seconds, DIRECTED_SECONDS)
+        workload = replace(workload, think=workload.think * 2 * seconds / before)
+    if faults.sleeper_gap:
+        options |= {"snapshot_entries": 5, "catch_up_entries": 2, "inflight_messages_max": 16}
+    if faults.leader_removal_gap:
+        readers = (READER,) * 3
+        workload = replace(workload, shapes=workload.shapes + readers)
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
     return Plan(
         seed=seed,
         members=members,

@@ -172,11 +172,12 @@ class Run:
         if self.plan.waits_for_leases:
             self._expect_leases_to_end()
         self._expect_nothing_left()
-        if len(cluster.machines) > 1:
+        if len(cluster.members) > 1:
             self._expect_hand_over()
-        for machine in cluster.machines.values():
+        machines = [machine for machine in cluster.machines.values() if not machine.has_left]
+        for machine in machines:
             machine.crash(power_cut=True)
-        for machine in cluster.machines.values():
+        for machine in machines:
             machine.start()
         self._expect_service("after all had lost power")
         self._expect_agreement()
@@ -227,7 +228,7 @@ class Run:
     def _expect_agreement(self) -> None:
         """Require that all members reach the same state, and that it is that of the history."""
         world, cluster = self.world, self.cluster
-        machines = list(cluster.machines.values())
+        machines = cluster.standing()
 
         def differ() -> bool:
             members = [each.member for each in machines if each.member is not None]
@@ -274,6 +275,8 @@ class Run:
     def _expect_watchers(self) -> None:
         world = self.world
         everybody = [*self.watchers, *self.reflectors]
+        for watcher in everybody:
+            watcher.leave_removed()
         waiting = list(everybody)
         deadline = world.now + WATCH_SECONDS_MAX
 
@@ -317,21 +320,21 @@ class Run:
         )
 
     def _newest_term(self) -> int:
-        machines = self.cluster.machines.values()
+        machines = self.cluster.standing()
         return max(machine.member.term for machine in machines if machine.member is not None)
 
     def _leases(self) -> list[tuple[str, int]]:
         """Return which members have which leases."""
         found = []
-        for machine in self.cluster.machines.values():
+        for machine in self.cluster.standing():
             assert machine.member is not None
             found += [(machine.name, lease) for lease in machine.member.lessor.leases()]
         return found
 
     def _expect_hand_over(self) -> None:
         """Require that a leader which is told to end lets another lead, and is back in time."""
-        world, machines = self.world, self.cluster.machines
-        leader = max(machines.values(), key=_leads_in)
+        world = self.world
+        leader = max(self.cluster.standing(), key=_leads_in)
         term = _leads_in(leader)
         leader.terminate()
         if not world.run_while(lambda: not leader.is_dead, world.now + END_SECONDS_MAX):
@@ -345,9 +348,13 @@ class Run:
 
     def _expect_nothing_left(self) -> None:
         """Require that members keep nothing for clients that are gone."""
-        world, machines = self.world, self.cluster.machines.values()
-
+        world, cluster = self.world, self.cluster
         waits = self.plan.waits_for_proposals
+        machines = [
+            machine
+            for machine in cluster.machines.values()
+            if machine.number in cluster.members or machine.member is not None
+        ]
 
         def is_kept() -> bool:
             return any(leftovers(machine, proposals=waits) for machine in machines)
@@ -399,6 +406,7 @@ class Run:
             "crashes": sum(machine.crashes for machine in cluster.machines.values()),
             **cluster.nemesis.counts,
             **cluster.operator.counts,
+            **cluster.director.counts,
         }
 
 

@@ -5,6 +5,8 @@ three ranges of seeds, and prints how many it took.
 """
 
 from sim.planted.consensus import (
+    answer_reads_on_a_removed_leader,
+    apply_a_change_on_top_of_a_snapshot,
     commit_an_older_term_by_counting,
     count_votes_of_removed_members,
     forget_the_vote,
@@ -31,6 +33,7 @@ from sim.planted.storage import (
     apply_twice_after_restart,
     compact_away_a_needed_revision,
     index_ahead_of_effects,
+    leave_the_directory_of_a_snapshot_unsynced,
     lose_the_tail_of_the_log,
 )
 from sim.planted.watching import (
@@ -65,6 +68,9 @@ PLANTED: dict[str, Planted] = {
         end_without_handing_over,
         forget_to_answer,
         stay_when_removed,
+        apply_a_change_on_top_of_a_snapshot,
+        answer_reads_on_a_removed_leader,
+        leave_the_directory_of_a_snapshot_unsynced,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

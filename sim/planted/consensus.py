@@ -8,11 +8,12 @@ from unittest.mock import patch
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedure
 from kvorum.member.reads import Reads
-from kvorum.raft import election, reads
+from kvorum.raft import election, leader, membership, reads
+from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry
 from kvorum.raft.log import RaftLog
-from kvorum.raft.messages import HardState, Message, MessageType
+from kvorum.raft.messages import ConfState, HardState, Message, MessageType
 from kvorum.raft.progress import Progress
 from kvorum.raft.quorum import VoteResult
 from kvorum.raft.states import ReadState
@@ -55,6 +56,48 @@ def skip_the_read_index_quorum() -> Iterator[None]:
         reads._answer(raft, message, raft.log.committed)
 
     with patch.object(reads, "_read", read):
+        yield
+
+
+@contextmanager
+def answer_reads_on_a_removed_leader() -> Iterator[None]:
+    """Let a leader answer alone where there is one voter, even if that is another member."""
+
+    def on_read_index(raft: Raft, message: Message) -> None:
+        config = raft.tracker.config
+        if not reads._committed_in_term(raft):
+            raft.pending_read_index_messages.append(message)
+        elif len(config.incoming) == 1 and not config.outgoing:
+            reads._answer(raft, message, raft.log.committed)
+        else:
+            reads._read(raft, message)
+
+    with (
+        patch.object(reads, "on_read_index", on_read_index),
+        patch.dict(leader.HANDLERS, {MessageType.READ_INDEX: on_read_index}),
+    ):
+        yield
+
+
+@contextmanager
+def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
+    """Apply what was handed out before a snapshot came until its installation begins."""
+
+    def may_apply(member: Member) -> bool:
+        return not member.is_installing and not member.writer.is_keeping_commit
+
+    def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfState:
+        snapshot, raft.log.unstable.snapshot = raft.log.unstable.snapshot, None
+        try:
+            return original(raft, change)
+        finally:
+            raft.log.unstable.snapshot = snapshot
+
+    original = membership.apply_conf_change
+    with (
+        patch.object(Member, "may_apply", property(may_apply)),
+        patch.object(membership, "apply_conf_change", apply_conf_change),
+    ):
         yield
 
 
