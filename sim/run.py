@@ -350,17 +350,20 @@ class Run:
         """Require that members keep nothing for clients that are gone."""
         world, cluster = self.world, self.cluster
         waits = self.plan.waits_for_proposals
-        machines = [
-            machine
-            for machine in cluster.machines.values()
-            if machine.number in cluster.members or machine.member is not None
-        ]
+
+        def machines() -> list[Machine]:
+            # A removed member may leave meanwhile.
+            return [
+                machine
+                for machine in cluster.machines.values()
+                if machine.number in cluster.members or machine.member is not None
+            ]
 
         def is_kept() -> bool:
-            return any(leftovers(machine, proposals=waits) for machine in machines)
+            return any(leftovers(machine, proposals=waits) for machine in machines())
 
         if not world.look_while(is_kept, world.now + LEAVE_SECONDS_MAX, LOOK_SECONDS):
-            kept = {machine.name: leftovers(machine) for machine in machines}
+            kept = {machine.name: leftovers(machine) for machine in machines()}
             raise Violation("memory is bounded", f"after all clients left: {kept}")
 
     def _judge(self) -> None:

@@ -110,7 +110,7 @@ def match_a_late_read_index_answer() -> Iterator[None]:
         for state in states:
             current = reads._round
             if current is not None:
-                reads.confirmed.append((state.index, current.reads))
+                reads.confirmed.append((state.index, current.reads, current.started))
                 reads.confirmed_at = min(current.asked_at.values(), default=-inf)
                 confirmed += current.confirming
                 reads._round = None
