@@ -277,18 +277,17 @@ class Director:
     def _removed_leader(self) -> Steps:
         """Remove members until two are left, then the leader; it pauses when it knows of that."""
         random, cluster, operator = self._random, self._cluster, self._cluster.operator
-        while len(cluster.members) > 2:
+        while True:
             if not (yield from self._until(self._is_calm, CHANGE_SECONDS_MAX)):
                 return
             leader = self._leader()
             assert leader is not None
+            if len(cluster.members) <= 2:
+                break
             others = [each for each in cluster.members if each != leader.number]
             operator.remove(leader.number, random.choice(others))
             yield LOOK_SECONDS
-        if not (yield from self._until(self._is_calm, CHANGE_SECONDS_MAX)):
-            return
-        leader = self._leader()
-        if leader is None or len(cluster.members) != 2:
+        if len(cluster.members) != 2:
             return
         removed, other = leader, cluster.machines[_other(cluster.members, leader.number)]
         self._line(f"the last but one is {removed.name}")

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedure
 from kvorum.member.reads import Reads
-from kvorum.raft import election, leader, membership, reads
+from kvorum.raft import election, membership, reads
 from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry
@@ -63,18 +63,13 @@ def skip_the_read_index_quorum() -> Iterator[None]:
 def answer_reads_on_a_removed_leader() -> Iterator[None]:
     """Let a leader answer alone where there is one voter, even if that is another member."""
 
-    def on_read_index(raft: Raft, message: Message) -> None:
-        config = raft.tracker.config
-        if not reads._committed_in_term(raft):
-            raft.pending_read_index_messages.append(message)
-        elif len(config.incoming) == 1 and not config.outgoing:
-            reads._answer(raft, message, raft.log.committed)
-        else:
-            reads._read(raft, message)
+    def decides_alone(tracker: Tracker, _node: int) -> bool:
+        return len(tracker.config.incoming) == 1 and not tracker.config.outgoing
 
     with (
-        patch.object(reads, "on_read_index", on_read_index),
-        patch.dict(leader.HANDLERS, {MessageType.READ_INDEX: on_read_index}),
+        patch.object(Tracker, "is_voter", lambda _tracker, _node: True),
+        patch.object(Tracker, "decides_alone", decides_alone),
+        patch.object(membership, "drop_all", lambda _raft: None),
     ):
         yield
 
