@@ -37,7 +37,7 @@ _WAYS = (KEPT, KEPT, KEPT, PAUSED, CUT_OFF, WITHOUT_POWER)
 """How a member sleeps. Appends are kept for some, and arrive when it has been sent a snapshot."""
 _CRASH_CHANCE = 0.6
 """That a member which slept crashes when it gets a snapshot."""
-_COMMIT_STALL_SECONDS = (0.1, 0.8)
+_COMMIT_STALL_SECONDS = (0.4, 1.5)
 _FULL_SECONDS = (0.1, 1.5)
 _ARMED_SECONDS_MAX = 3.0
 _REMOVED_PAUSE_SECONDS = (0.2, 0.9)
@@ -52,6 +52,7 @@ class Director:
         "_cluster",
         "_forced",
         "_is_peace",
+        "_is_stalled",
         "_random",
         "_running",
         "_size",
@@ -74,7 +75,7 @@ class Director:
         # The machine that is slow to note that a change is committed, and the one that was woken
         # and needs a snapshot.
         self._slow = self._woken = 0
-        self._is_peace = False
+        self._is_peace = self._is_stalled = False
 
     def start(self, peace_at: float) -> None:
         """Begin; faults end at a moment."""
@@ -145,13 +146,15 @@ class Director:
         """Look at a member in its turn, and after it."""
         if machine.number == self._slow and member.writer.is_keeping_commit:
             self._slow = 0
+            # Long enough for a snapshot to come while the change waits.
+            self._is_stalled = True
             machine.stall(self._random.uniform(*_COMMIT_STALL_SECONDS))
         if machine.number == self._woken and (
             member.installation is not None or member.node.raft.log.unstable.snapshot is not None
         ):
             self._woken = 0
             self.counts["sleepers given a snapshot"] += 1
-            if self._random.random() < _CRASH_CHANCE:
+            if not self._is_stalled and self._random.random() < _CRASH_CHANCE:
                 delay = self._random.choice([0.0, 0.01, 0.1, 0.5]) * self._random.random()
                 self._world.after(delay, self._crash, machine, machine.incarnation)
 
@@ -172,19 +175,19 @@ class Director:
         if not (yield from self._until(self._is_calm, 1.0)) or len(cluster.members) < 3:
             return
         leader = self._leader()
-        others = [each for each in cluster.members if leader is None or each != leader.number]
+        assert leader is not None
+        others = [each for each in cluster.members if each != leader.number]
         machine = cluster.machines[random.choice(others)]
         ways = _WAYS if cluster.links is None else _WAYS[3:]
         way = random.choice(ways)
         self.counts["sleepers"] += 1
         self._line(f"{machine.name} will sleep: {way}")
+        cluster.operator.avoids = machine.number
         try:
             if way == KEPT:
                 # What it is sent in the beginning arrives in the end.
                 network.keep_appends(machine.number)
-                added = cluster.operator.add(
-                    random.choice(others), is_learner=random.random() < 0.7
-                )
+                added = cluster.operator.add(leader.number, is_learner=random.random() < 0.7)
                 yield from self._until(lambda: added in cluster.machines, CHANGE_SECONDS_MAX)
                 yield random.uniform(0.0, 0.2)
             asleep = random.uniform(*ASLEEP_SECONDS)
@@ -201,7 +204,7 @@ class Director:
             yield from self._forget_the_past(machine)
             yield from self._wake(machine, way)
         finally:
-            self._slow = self._woken = 0
+            self._slow = self._woken = cluster.operator.avoids = 0
             network.release_appends(machine.number)
             network.heal()
             _start_if_down(machine)
@@ -210,14 +213,15 @@ class Director:
         """Change the membership, but for the sleeper, and wait until that is done."""
         random, cluster, operator = self._random, self._cluster, self._cluster.operator
         awake = [each for each in cluster.members if each != sleeper.number]
-        at = random.choice(awake)
+        leader = self._leader()
+        at = random.choice(awake) if leader is None else leader.number
         # The sleeper has a vote: without it, the others must be a quorum all the time.
         if len(cluster.members) < min(MEMBERS_MAX, self._size + 1):
             operator.add(at, is_learner=random.random() < 0.7)
             if self.faults.learners_at_once > 1 and random.random() < 0.5:
-                operator.add(random.choice(awake), is_learner=True)
+                operator.add(at, is_learner=True)
         elif len(awake) > 2:
-            operator.remove(at, random.choice(awake))
+            operator.remove(at, random.choice([each for each in awake if each != at]))
         yield LOOK_SECONDS
         yield from self._until(lambda: not operator.is_changing, CHANGE_SECONDS_MAX)
 
@@ -244,12 +248,12 @@ class Director:
     def _wake(self, machine: Machine, way: str) -> Steps:
         """Let it be back, sometimes with what it was sent before it slept, and crash."""
         random, network = self._random, self._cluster.network
-        self._woken = machine.number
+        self._woken, self._is_stalled = machine.number, False
         network.heal()
         if way == WITHOUT_POWER:
             _start_if_down(machine)
         elif way == KEPT:
-            if random.random() < 0.8:
+            if random.random() < 0.85:
                 self._slow = machine.number
             yield random.uniform(0.0, 0.3)
             network.release_appends(machine.number)

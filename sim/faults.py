@@ -345,7 +345,7 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
         faults = replace(faults, learners_at_once=2)
     kind = random.random()
     is_alone = random.random() < 0.8
-    if kind >= 0.36 or (members < 3 and kind >= 0.06):
+    if kind >= 0.35 or (members < 3 and kind >= 0.06):
         return faults
     faults = replace(faults, fall_gap=0.0, replace_gap=0.0, rivals_gap=0.0, wipe_gap=0.0)
     if is_alone:
@@ -354,9 +354,9 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
         return replace(faults, growth_full_gap=random.uniform(0.2, 1.0))
     # Where changes are refused because a member cannot be reached, few are made.
     faults = replace(faults, strict_changes=False, learners_at_once=random.randint(1, 2))
-    if kind < 0.17:
-        return replace(faults, frames=random.random() < 0.3, sleeper_gap=random.uniform(0.2, 1.0))
-    if kind < 0.28:
+    if kind < 0.18:
+        return replace(faults, frames=random.random() < 0.2, sleeper_gap=random.uniform(0.2, 1.0))
+    if kind < 0.27:
         return replace(
             faults,
             drop_chance=0.0,

@@ -119,6 +119,7 @@ class Operator:
         "_size",
         "_wiped",
         "_world",
+        "avoids",
         "counts",
         "faults",
     )
@@ -160,6 +161,8 @@ class Operator:
         self._applied = 0
         self._is_looking = False
         self._is_peace = False
+        # The machine that is asked for nothing, because it is known to be asleep.
+        self.avoids = 0
 
     def start(self) -> None:
         """Begin."""
@@ -239,7 +242,7 @@ class Operator:
             self._world.trace.line(self._world.now, "op", what)
 
     def _anyone(self) -> int:
-        return self._random.choice(self._cluster.members)
+        return self._random.choice([each for each in self._cluster.members if each != self.avoids])
 
     # Membership.
 

@@ -75,6 +75,8 @@ def draw_plan(seed: int, members: int) -> Plan:
         before, seconds = seconds, max(seconds, DIRECTED_SECONDS)
         workload = replace(workload, think=workload.think * 2 * seconds / before)
     if faults.sleeper_gap:
+        # One that is cut off must not disturb the others, nor ignore what it was sent before.
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4, "pre_vote": True}
         options |= {"snapshot_entries": 5, "catch_up_entries": 2, "inflight_messages_max": 16}
     if faults.leader_removal_gap:
         readers = (READER,) * 3
