@@ -190,6 +190,8 @@ class Director:
                 added = cluster.operator.add(leader.number, is_learner=random.random() < 0.7)
                 yield from self._until(lambda: added in cluster.machines, CHANGE_SECONDS_MAX)
                 yield random.uniform(0.0, 0.2)
+            # What was sent before may still arrive, and must not be enough to go on from.
+            last = _last_index(self._leader() or leader)
             asleep = random.uniform(*ASLEEP_SECONDS)
             wakes_at = self._world.now + asleep
             if way == PAUSED:
@@ -201,7 +203,7 @@ class Director:
             while self._world.now < wakes_at:
                 yield from self._change_once(machine)
                 yield random.uniform(0.0, 0.3)
-            yield from self._forget_the_past(machine)
+            yield from self._forget_the_past(machine, last)
             yield from self._wake(machine, way)
         finally:
             self._slow = self._woken = cluster.operator.avoids = 0
@@ -225,11 +227,9 @@ class Director:
         yield LOOK_SECONDS
         yield from self._until(lambda: not operator.is_changing, CHANGE_SECONDS_MAX)
 
-    def _forget_the_past(self, sleeper: Machine) -> Steps:
-        """Let everybody else compact its log beyond what the sleeper has, and its store."""
+    def _forget_the_past(self, sleeper: Machine, last: int) -> Steps:
+        """Let everybody else compact its store, and its log beyond an index."""
         cluster, operator = self._cluster, self._cluster.operator
-        member = sleeper.member
-        last = 0 if member is None else member.node.raft.log.last_index()
         leader = self._leader()
         if leader is not None and leader.member is not None and self._random.random() < 0.7:
             operator.compact(leader.member.store.revision)
@@ -238,25 +238,39 @@ class Director:
             leader = self._leader()
             return leader is not None and _first_index(leader) > last + 1
 
-        for _ in range(4):
+        for place in range(6):
+            if place == 2:
+                self._move_leader(sleeper)
             for machine in cluster.standing():
                 if machine is not sleeper:
                     operator.want_snapshot(machine)
             if (yield from self._until(is_forgotten, 0.3)):
                 return
 
+    def _move_leader(self, sleeper: Machine) -> None:
+        """Let another one lead: who has sent a snapshot keeps its log for a while."""
+        cluster, leader = self._cluster, self._leader()
+        others = [
+            each.member.id
+            for each in cluster.standing()
+            if each.member is not None and each is not leader and each is not sleeper
+        ]
+        if leader is not None and others:
+            cluster.operator.move_leader(leader.number, self._random.choice(others))
+
     def _wake(self, machine: Machine, way: str) -> Steps:
         """Let it be back, sometimes with what it was sent before it slept, and crash."""
         random, network = self._random, self._cluster.network
         self._woken, self._is_stalled = machine.number, False
-        network.heal()
         if way == WITHOUT_POWER:
             _start_if_down(machine)
         elif way == KEPT:
+            # It has to hear of them before it hears of a later term.
             if random.random() < 0.85:
                 self._slow = machine.number
-            yield random.uniform(0.0, 0.3)
             network.release_appends(machine.number)
+            yield random.uniform(0.01, 0.2)
+        network.heal()
         yield from self._until(lambda: machine.is_dead, 1.5)
         yield random.uniform(0.0, 0.3)
 
@@ -423,6 +437,10 @@ def _term(machine: Machine) -> int:
 
 def _first_index(machine: Machine) -> int:
     return 0 if machine.member is None else machine.member.node.raft.log.first_index()
+
+
+def _last_index(machine: Machine) -> int:
+    return 0 if machine.member is None else machine.member.node.raft.log.last_index()
 
 
 def _other(numbers: list[int], number: int) -> int:

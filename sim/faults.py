@@ -355,7 +355,13 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
     # Where changes are refused because a member cannot be reached, few are made.
     faults = replace(faults, strict_changes=False, learners_at_once=random.randint(1, 2))
     if kind < 0.18:
-        return replace(faults, frames=random.random() < 0.2, sleeper_gap=random.uniform(0.2, 1.0))
+        return replace(
+            faults,
+            frames=random.random() < 0.2,
+            drop_chance=0.0,
+            delay_chance=0.0,
+            sleeper_gap=random.uniform(0.2, 1.0),
+        )
     if kind < 0.27:
         return replace(
             faults,

@@ -103,9 +103,9 @@ class Network:
         self._kept[member] = []
 
     def release_appends(self, member: int) -> None:
-        """Let the appends that were kept for a member arrive at once, in their order."""
+        """Let the appends that were kept for a member arrive at once, even if it is cut off."""
         for sender, frame in self._kept.pop(member, ()):
-            self._world.after(self.faults.link_delay[0], self._arrive, sender, member, frame)
+            self._world.after(self.faults.link_delay[0], self._deliver, sender, member, frame)
 
     def is_cut(self, sender: int, to: int) -> bool:
         """Return whether nothing passes from one member to another now."""

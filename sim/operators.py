@@ -538,23 +538,21 @@ class Operator:
     # Other tasks.
 
     def _move_leader(self) -> None:
-        leader = next(
-            (
-                each
-                for each in self._cluster.machines.values()
-                if each.member and each.member.is_leader
-            ),
-            None,
-        )
+        machines = self._cluster.machines.values()
+        leader = next((each for each in machines if each.member and each.member.is_leader), None)
         others = [
             member_id
             for member_id, number in self._ids.items()
             if leader is not None and number != leader.number
         ]
         if leader is not None and others:
-            self.counts["leaders moved"] += 1
-            request = etcd.MoveLeaderRequest(targetID=self._random.choice(others))
-            self._ask(leader.number, "/etcdserverpb.Maintenance/MoveLeader", request)
+            self.move_leader(leader.number, self._random.choice(others))
+
+    def move_leader(self, number: int, member_id: int) -> None:
+        """Ask a leader to hand over to a member, which is named by its id."""
+        self.counts["leaders moved"] += 1
+        request = etcd.MoveLeaderRequest(targetID=member_id)
+        self._ask(number, "/etcdserverpb.Maintenance/MoveLeader", request)
 
     def _defragment(self) -> None:
         self.counts["defragmentations"] += 1

@@ -13,7 +13,7 @@ SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 
 RETENTION_CHANCE = 0.3
-DIRECTED_SECONDS = 6.0
+DIRECTED_SECONDS, SLEEPER_SECONDS = 6.0, 9.0
 """How long faults last, at least, where steps have to follow each other."""
 
 
@@ -72,12 +72,13 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, value_bytes_max=max(400, workload.value_bytes_max))
     elif faults.sleeper_gap or faults.leader_removal_gap or faults.quorum_loss:
         # Clients go on for as long as that lasts.
-        before, seconds = seconds, max(seconds, DIRECTED_SECONDS)
+        least = SLEEPER_SECONDS if faults.sleeper_gap else DIRECTED_SECONDS
+        before, seconds = seconds, max(seconds, least)
         workload = replace(workload, think=workload.think * 2 * seconds / before)
     if faults.sleeper_gap:
         # One that is cut off must not disturb the others, nor ignore what it was sent before.
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4, "pre_vote": True}
-        options |= {"snapshot_entries": 5, "catch_up_entries": 2, "inflight_messages_max": 16}
+        options |= {"snapshot_entries": 5, "catch_up_entries": 1, "inflight_messages_max": 16}
     if faults.leader_removal_gap:
         readers = (READER,) * 3
         workload = replace(workload, shapes=workload.shapes + readers)
