@@ -33,11 +33,11 @@ CHANGE_SECONDS_MAX = 1.5
 """How long a step waits for a change of the membership."""
 ASLEEP_SECONDS = (1.0, 2.5)
 KEPT, PAUSED, CUT_OFF, WITHOUT_POWER = "kept", "paused", "cut off", "without power"
-_WAYS = (KEPT, KEPT, KEPT, PAUSED, CUT_OFF, WITHOUT_POWER)
+_WAYS = (KEPT, KEPT, KEPT, KEPT, PAUSED, CUT_OFF, WITHOUT_POWER)
 """How a member sleeps. Appends are kept for some, and arrive when it has been sent a snapshot."""
 _CRASH_CHANCE = 0.6
 """That a member which slept crashes when it gets a snapshot."""
-_COMMIT_STALL_SECONDS = (0.4, 1.5)
+_COMMIT_STALL_SECONDS = (0.8, 2.0)
 _FULL_SECONDS = (0.1, 1.5)
 _ARMED_SECONDS_MAX = 3.0
 _REMOVED_PAUSE_SECONDS = (0.2, 0.9)
@@ -178,7 +178,7 @@ class Director:
         assert leader is not None
         others = [each for each in cluster.members if each != leader.number]
         machine = cluster.machines[random.choice(others)]
-        ways = _WAYS if cluster.links is None else _WAYS[3:]
+        ways = _WAYS if cluster.links is None else _WAYS[4:]
         way = random.choice(ways)
         self.counts["sleepers"] += 1
         self._line(f"{machine.name} will sleep: {way}")
@@ -198,9 +198,10 @@ class Director:
                 machine.pause(asleep)
             elif way == WITHOUT_POWER:
                 machine.crash(power_cut=True)
-            else:
-                network.cut_off(machine.number, list(cluster.machines))
             while self._world.now < wakes_at:
+                if way in (KEPT, CUT_OFF):
+                    # From those that were added meanwhile, too.
+                    network.cut_off(machine.number, list(cluster.machines))
                 yield from self._change_once(machine)
                 yield random.uniform(0.0, 0.3)
             yield from self._forget_the_past(machine, last)
@@ -239,7 +240,7 @@ class Director:
             return leader is not None and _first_index(leader) > last + 1
 
         for place in range(6):
-            if place == 2:
+            if place == 1:
                 self._move_leader(sleeper)
             for machine in cluster.standing():
                 if machine is not sleeper:
@@ -269,9 +270,9 @@ class Director:
             if random.random() < 0.85:
                 self._slow = machine.number
             network.release_appends(machine.number)
-            yield random.uniform(0.01, 0.2)
+            yield from self._until(lambda: self._is_stalled, random.uniform(0.02, 0.3))
         network.heal()
-        yield from self._until(lambda: machine.is_dead, 1.5)
+        yield from self._until(lambda: machine.is_dead, 2.0 if self._is_stalled else 1.5)
         yield random.uniform(0.0, 0.3)
 
     # A disk that is full where a file grows.
