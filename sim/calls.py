@@ -99,6 +99,9 @@ class Calls(Protocol):
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Read nothing from a stream for a while."""
 
+    def stays(self, name: str, member: int) -> bool:
+        """Return whether a client of that name stays with a member because it was removed."""
+
 
 class Asked(NamedTuple):
     """A request, and what is known about it before it is sent."""
@@ -212,5 +215,7 @@ class Caller:
             text = describe_result(result, record.response)
             world.trace.line(world.now, self.name, f"= #{record.invoked} {text}")
         if self._random.random() < (self.roams if failed else 0.1 * self.roams):
-            self.member = self._random.choice(self._calls.members)
+            member = self._random.choice(self._calls.members)
+            if not self._calls.stays(self.name, self.member):
+                self.member = member
         then(record)

@@ -18,11 +18,13 @@ from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_
 from kvorum.mvcc.hashes import HashRows
 from kvorum.mvcc.store import Store
 from kvorum.peer.cluster.joining import Start
+from kvorum.raft.log import RaftLog
 from kvorum.raft.messages import ConfState, Message, MessageType
 from kvorum.raft.states import Role
 from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
+from sim.directed import Director
 from sim.edge import CLIENT_DELAY, Answered
 from sim.entering import Entrance
 from sim.faults import Faults, without_faults
@@ -62,12 +64,14 @@ class Cluster:
         "_hang_ups",
         "_hashes",
         "_is_strict",
+        "_learners_max",
         "_numbers",
         "_options",
         "_quota_bytes",
         "_random",
         "_world",
         "configurations_compared",
+        "director",
         "faults",
         "history",
         "installing",
@@ -98,6 +102,7 @@ class Cluster:
         self._fickle: set[int] = set()
         self._quota_bytes = faults.quota_bytes
         self._is_strict = faults.strict_changes
+        self._learners_max = faults.learners_at_once
         self.faults = faults
         self.history = History()
         self.network = Network(world, faults, self._deliver)
@@ -132,6 +137,7 @@ class Cluster:
         ids = {each.id: int(each.name.removeprefix("m")) for each in founders}
         self._founder_ids = frozenset(ids)
         self.operator = Operator(world, self, faults, ids)
+        self.director = Director(world, self, faults)
 
     def _set_up(self, number: int, initial_cluster: InitialCluster) -> Machine:
         """Make a machine with an empty disk."""
@@ -143,6 +149,7 @@ class Cluster:
             client_urls=(f"http://m{number}:2379",),
             quota_bytes=self._quota_bytes or defaults.quota_bytes,
             strict_reconfig=self._is_strict,
+            learners_max=self._learners_max,
             initial_cluster=initial_cluster,
             **self._options,  # type: ignore[arg-type]
         )
@@ -177,6 +184,7 @@ class Cluster:
             machine.start()
         self.nemesis.start()
         self.operator.start()
+        self.director.start(self.nemesis.peace_at)
 
     def stopped(self, machine: Machine) -> None:
         """Note that a member stopped itself, and had to: its disk failed or is damaged."""
@@ -206,6 +214,7 @@ class Cluster:
             self.links.faults = self.faults
         for machine in self.machines.values():
             machine.faults = machine.edge.faults = self.faults
+        self.director.stop(self.faults)
         self.nemesis.stop(self.faults)
         self.operator.stop(self.faults)
 
@@ -213,6 +222,18 @@ class Cluster:
     def snapshots(self) -> int:
         """How many messages were sent to other members."""
         return sum(machine.snapshots_sent for machine in self.machines.values())
+
+    def standing(self) -> list[Machine]:
+        """Return the machines of members; those of removed ones may be there as well."""
+        return [self.machines[number] for number in self.members]
+
+    def has_committed(self, log: RaftLog) -> bool:
+        """Return whether a log has every entry that any member took for committed, on its disk."""
+        first, last = log.first_index(), log.unstable.offset - 1
+        return all(
+            index <= last and (index < first or log.term(index) == term)
+            for index, (term, _) in self._committed.items()
+        )
 
     # What passes between members.
 
@@ -349,6 +370,13 @@ class Cluster:
             machine.edge.stall(call)
             self._world.after(seconds, machine.unstall, call)
 
+    def stays(self, name: str, member: int) -> bool:
+        """Return whether a client of that name stays with a member because it was removed."""
+        chance = self.faults.stays_chance
+        if not chance or member in self.members or member not in self.machines:
+            return False
+        return self._world.stream(f"stays {name}").random() < chance
+
     # States that no member may ever be in.
 
     def turned(self, machine: Machine) -> None:
@@ -420,6 +448,7 @@ class Cluster:
                 )
             appended = member.node.raft.log.last_index()
             self.nemesis.leads(machine, term, member.committed, appended)
+        self.director.turned(machine, member)
 
     def _look_at_compaction(self, machine: Machine, store: Store) -> None:
         """Require that somebody asked for it, or that members need not keep what it forgets."""

@@ -51,6 +51,7 @@ class Disk:
         "_damage",
         "_directory",
         "_errors_left",
+        "_fills_at",
         "_line",
         "_numbers",
         "_random",
@@ -79,6 +80,8 @@ class Disk:
         self._errors_left: int | None = None
         # The room that is left while the disk is full; None: there is enough.
         self._spare_bytes: int | None = None
+        # The call at which it will be full.
+        self._fills_at: Callable[[Call], bool] | None = None
         self._damage: list[DamagedFile | DamagedEntry] = []
         # How often bits have flipped, there and back.
         self.damage_count = 0
@@ -152,6 +155,10 @@ class Disk:
                 self._errors_left = None
                 self._line(f"{call.name} of {call.path} fails", Kind.DISK_ERROR)
                 raise OSError(errno.EIO, "Input/output error", call.path)
+        if self._fills_at is not None and self._fills_at(call):
+            self.fill_up(0)
+            self._line(f"full at {call.name} of {call.path}", Kind.DISK_FULL)
+            raise OSError(errno.ENOSPC, "No space left on device", call.path)
         if self._spare_bytes is not None and call.name == "commit" and self._survives():
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
@@ -167,12 +174,23 @@ class Disk:
 
     def fill_up(self, spare_bytes: int) -> None:
         """Leave so little room; files cannot grow beyond it."""
+        self._fills_at = None
         self._spare_bytes = spare_bytes
         self.files.bytes_max = self.files.used_bytes() + spare_bytes
+
+    def fill_at(self, is_the_one: Callable[[Call], bool]) -> None:
+        """Let there be room until this call: it fails, and so does every growth after it."""
+        self._fills_at = is_the_one
+
+    @property
+    def is_full(self) -> bool:
+        """Whether files cannot grow."""
+        return self._spare_bytes is not None
 
     def relieve(self) -> None:
         """End all failures: there is room, and no call fails."""
         self._calls_left = self._errors_left = self._spare_bytes = None
+        self._fills_at = None
         self.files.bytes_max = None
 
     @property

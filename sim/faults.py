@@ -7,6 +7,7 @@ own. Times are in virtual seconds, chances between 0 and 1.
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypedDict
 
 Span = tuple[float, float]
 """The lowest and the highest."""
@@ -170,6 +171,34 @@ class Faults:
     """Chance that a client hangs up soon after it called, whatever it called."""
     transfer_pause_chance: float
     """Chance that a leader pauses as soon as it has told another member to take over."""
+    sleeper_gap: float
+    """Average time between two members that sleep through changes of the membership; 0: none does.
+
+    It pauses, is cut off or without power while members are added, promoted and removed, and all
+    others compact their logs: it needs a snapshot whose configuration is ahead of its own. Appends
+    from before may arrive together with that, and it may crash while it installs it.
+    """
+    growth_full_gap: float
+    """Average time between two disks that are full at the call at which a file grows; 0: none."""
+    removed_time: Span
+    """How long a removed member stays, unless it leaves by itself; (0, 0): a few seconds at most.
+
+    Also beyond the end of the faults, if nobody tells it that it was removed.
+    """
+    stays_chance: float
+    """Chance that a client stays with a removed member for as long as its machine is there."""
+    leader_removal_gap: float
+    """Average time between two leaders that are removed, and then paused; 0: none is.
+
+    Of the last two members: the other one leads next, and hears of nothing that this one does.
+    """
+    learners_at_once: int
+    """How many learners there may be; with more than one, two of them are added at once."""
+    quorum_loss: float
+    """When, as a part of the time of the faults, a majority loses its disks for good; 0: never.
+
+    One that is left is started as a new cluster by force, and grows to the old size.
+    """
 
 
 _INTERRUPTING = (
@@ -189,6 +218,27 @@ _INTERRUPTING = (
     "move_leader_gap",
 )
 """Faults that remove or move leaders and members."""
+
+
+class _Directed(TypedDict):
+    sleeper_gap: float
+    growth_full_gap: float
+    removed_time: Span
+    stays_chance: float
+    leader_removal_gap: float
+    learners_at_once: int
+    quorum_loss: float
+
+
+_UNDIRECTED: _Directed = {
+    "sleeper_gap": 0.0,
+    "growth_full_gap": 0.0,
+    "removed_time": (0.0, 0.0),
+    "stays_chance": 0.0,
+    "leader_removal_gap": 0.0,
+    "learners_at_once": 1,
+    "quorum_loss": 0.0,
+}
 
 
 def draw(random: Random, members: int) -> Faults:
@@ -257,6 +307,7 @@ def draw(random: Random, members: int) -> Faults:
         helper_hang_time=(0.0, 0.0),
         hang_up_chance=0.0,
         transfer_pause_chance=0.0,
+        **_UNDIRECTED,
     )
     if (faults.fall_gap or faults.replace_gap) and random.random() < 0.75:
         return _left_alone(faults)
@@ -336,6 +387,44 @@ def draw_hang_ups(random: Random, faults: Faults) -> Faults:
     return replace(faults, hang_up_chance=random.choice([0.0, 0.0, 0.0, 0.0, 0.05, 0.2]))
 
 
+def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
+    """Return the faults with a sequence of steps that leads to one place; mostly with none.
+
+    What would interrupt it is left out, for the most part.
+    """
+    if faults.change_gap and random.random() < 0.5:
+        faults = replace(faults, learners_at_once=2)
+    kind = random.random()
+    is_alone = random.random() < 0.8
+    if kind >= 0.35 or (members < 3 and kind >= 0.06):
+        return faults
+    faults = replace(faults, fall_gap=0.0, replace_gap=0.0, rivals_gap=0.0, wipe_gap=0.0)
+    if is_alone:
+        faults = _left_alone(faults)
+    if kind < 0.06:
+        return replace(faults, growth_full_gap=random.uniform(0.2, 1.0))
+    # Where changes are refused because a member cannot be reached, few are made.
+    faults = replace(faults, strict_changes=False, learners_at_once=random.randint(1, 2))
+    if kind < 0.18:
+        return replace(
+            faults,
+            frames=random.random() < 0.2,
+            drop_chance=0.0,
+            delay_chance=0.0,
+            sleeper_gap=random.uniform(0.2, 1.0),
+        )
+    if kind < 0.27:
+        return replace(
+            faults,
+            drop_chance=0.0,
+            delay_chance=0.0,
+            removed_time=(5.0, 60.0),
+            stays_chance=random.choice([0.5, 0.9]),
+            leader_removal_gap=random.uniform(0.1, 0.6),
+        )
+    return replace(faults, quorum_loss=random.uniform(0.2, 0.5))
+
+
 def without_faults() -> Faults:
     """Return a world without faults: every run ends with it."""
     return Faults(
@@ -397,4 +486,5 @@ def without_faults() -> Faults:
         disk_stall_time=(0.0, 0.0),
         hang_up_chance=0.0,
         transfer_pause_chance=0.0,
+        **_UNDIRECTED,
     )

@@ -27,6 +27,7 @@ class Network:
         "_cut",
         "_deliver",
         "_held_back",
+        "_kept",
         "_random",
         "_world",
         "dropped",
@@ -46,6 +47,8 @@ class Network:
         # Until when what a member sends takes longer, and by how much; what it is sent takes twice
         # that.
         self._held_back: dict[int, tuple[float, float]] = {}
+        # Appends that are kept for a member until they are released: sender and frame.
+        self._kept: dict[int, list[tuple[int, bytes]]] = {}
 
     def send(self, sender: int, to: int, message: Message) -> None:
         """Send a message; it may not arrive."""
@@ -59,6 +62,9 @@ class Network:
             return
         if world.trace is not None:
             world.trace.line(world.now, f"m{sender}", f"> m{to} {describe(message)}")
+        if to in self._kept and message.type == MessageType.APP:
+            self._kept[to].append((sender, frame))
+            return
         self._carry(sender, to, frame)
         # A transport sends a forwarded proposal once: two arrivals would be two proposals.
         if random.random() < faults.duplicate_chance and message.type != MessageType.PROP:
@@ -92,6 +98,15 @@ class Network:
     def hold_back(self, member: int, until: float, longer: float) -> None:
         """Delay what a member sends until then by so much, and what it is sent by twice that."""
         self._held_back[member] = until, longer
+
+    def keep_appends(self, member: int) -> None:
+        """Keep the appends that a member is sent until they are released; all else arrives."""
+        self._kept[member] = []
+
+    def release_appends(self, member: int) -> None:
+        """Let the appends that were kept for a member arrive at once, even if it is cut off."""
+        for sender, frame in self._kept.pop(member, ()):
+            self._world.after(self.faults.link_delay[0], self._deliver, sender, member, frame)
 
     def is_cut(self, sender: int, to: int) -> bool:
         """Return whether nothing passes from one member to another now."""

@@ -24,9 +24,9 @@ from kvorum.membership.bootstrap import (
     initial_members,
     is_bootstrapped,
 )
-from kvorum.membership.documents import Member as Peer
 from kvorum.membership.identity import cluster_id
 from kvorum.peer.cluster.joining import Joined, Start
+from sim.addresses import name_of, number_of, url_of
 from sim.entering import Entrance
 from sim.faults import Faults
 from sim.history import History, Record
@@ -39,7 +39,8 @@ from sim.world import World
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 3.0
 LEAVE_SECONDS = (0.5, 3.0)
-"""When the machine of a removed member is given up, if it has not left by itself."""
+"""When the machine of a removed member is given up, if it has not left by itself, and if the faults
+do not say that it stays for longer."""
 PLAIN_LATE_SECONDS_MAX = 0.5
 FRAMED_LATE_SECONDS_MAX = 1.5
 """A change whose answer was lost may still take effect for this long after faults have ended."""
@@ -110,13 +111,16 @@ class Operator:
         "_last_term",
         "_late_seconds",
         "_late_until",
+        "_learners",
         "_leaving",
         "_next_number",
         "_open",
         "_random",
+        "_removed_time",
         "_size",
         "_wiped",
         "_world",
+        "avoids",
         "counts",
         "faults",
     )
@@ -124,6 +128,7 @@ class Operator:
     def __init__(self, world: World, cluster: Cluster, faults: Faults, ids: dict[int, int]) -> None:
         # Production's protocol informs a removed member, and loses nothing that comes late.
         self._is_framed = faults.frames
+        self._removed_time = faults.removed_time
         self._late_seconds = FRAMED_LATE_SECONDS_MAX if faults.frames else PLAIN_LATE_SECONDS_MAX
         self._world = world
         self._cluster = cluster
@@ -139,6 +144,8 @@ class Operator:
         self._wiped = 0
         self._is_found_out = False
         self._next_number = len(ids) + 1
+        # How many learners there were when it last looked.
+        self._learners = 0
         # Members that were removed and still have a machine, and when it is given up.
         self._leaving: dict[int, float] = {}
         # The member that is being replaced, by its id, and whether that is still going on.
@@ -155,6 +162,8 @@ class Operator:
         self._applied = 0
         self._is_looking = False
         self._is_peace = False
+        # The machine that is asked for nothing, because it is known to be asleep.
+        self.avoids = 0
 
     def start(self) -> None:
         """Begin."""
@@ -165,6 +174,9 @@ class Operator:
             or faults.replace_gap
             or faults.wipe_gap
             or faults.flip_gap
+            or faults.sleeper_gap
+            or faults.leader_removal_gap
+            or faults.quorum_loss
         ):
             self._is_looking = True
             self._world.after(LOOK_SECONDS, self._look)
@@ -231,7 +243,7 @@ class Operator:
             self._world.trace.line(self._world.now, "op", what, Kind.OPERATOR)
 
     def _anyone(self) -> int:
-        return self._random.choice(self._cluster.members)
+        return self._random.choice([each for each in self._cluster.members if each != self.avoids])
 
     # Membership.
 
@@ -242,23 +254,33 @@ class Operator:
         smallest, largest = min(2, self._size), max(self._size + 1, min(MEMBERS_MAX, 3))
         may_grow = len(self._ids) - len(self._leaving) < largest
         if may_grow and (len(members) <= smallest or random.random() < 0.5):
-            self._add(self._anyone(), is_learner=random.random() < 0.6)
+            is_learner = random.random() < 0.6
+            for _ in range(self.faults.learners_at_once if is_learner else 1):
+                self.add(self._anyone(), is_learner=is_learner)
         elif len(members) > smallest:
-            self._remove(self._anyone(), random.choice(members), self._changed)
+            self.remove(self._anyone(), random.choice(members))
 
-    def _add(self, at: int, *, is_learner: bool) -> None:
+    def add(self, at: int, *, is_learner: bool) -> int:
+        """Ask a member to add another; return the number of its machine."""
         number = self._next_number
         self._next_number += 1
         self.counts["learners added" if is_learner else "voters added"] += 1
-        request = etcd.MemberAddRequest(peerURLs=[_url(number)], isLearner=is_learner)
+        request = etcd.MemberAddRequest(peerURLs=[url_of(number)], isLearner=is_learner)
         self._line(f"adds m{number}{' as a learner' if is_learner else ''}")
         self._ask(at, "/etcdserverpb.Cluster/MemberAdd", request, self._changed)
+        return number
 
-    def _remove(self, at: int, number: int, then: Callable[[bytes | Status | None], None]) -> None:
+    def remove(
+        self,
+        at: int,
+        number: int,
+        then: Callable[[bytes | Status | None], None] | None = None,
+    ) -> None:
+        """Ask a member to remove another, or itself."""
         self.counts["members removed"] += 1
         self._line(f"removes m{number}")
         removal = etcd.MemberRemoveRequest(ID=self._id_of(number))
-        self._ask(at, "/etcdserverpb.Cluster/MemberRemove", removal, then)
+        self._ask(at, "/etcdserverpb.Cluster/MemberRemove", removal, then or self._changed)
 
     def _id_of(self, number: int) -> int:
         return next(each for each, at in self._ids.items() if at == number)
@@ -278,12 +300,12 @@ class Operator:
         def removed(result: bytes | Status | None) -> None:
             self._changed(result)
             if isinstance(result, bytes):
-                self._add(at, is_learner=False)
+                self.add(at, is_learner=False)
             else:
                 self._absent = 0
                 self._end_replacement()
 
-        self._remove(at, number, removed)
+        self.remove(at, number, removed)
 
     def _divide(self, absent: Machine) -> None:
         """Let a replaced member come back, with as many others as a quorum would need."""
@@ -332,8 +354,11 @@ class Operator:
         cluster, known = self._cluster, member.cluster
         if not known.voters:
             return
+        learners, self._learners = self._learners, len(known.members) - len(known.voters)
+        if learners < 2 <= self._learners:
+            self.counts["two learners at once"] += 1
         for each in known.members:
-            number = _number(each.peer_urls[0])
+            number = number_of(each.peer_urls[0])
             if each.id not in self._ids:
                 self._ids[each.id] = number
                 self._line(f"sets up m{number}")
@@ -357,8 +382,8 @@ class Operator:
             running = [each.member for each in self._cluster.machines.values()]
             told = [each for each in running if each is not None and each.cluster.members]
             member = random.choice(told or [member])
-        flags = {_name(each): each.peer_urls for each in member.cluster.members}
-        return flags | {f"m{number}": (_url(number),)}
+        flags = {name_of(each): each.peer_urls for each in member.cluster.members}
+        return flags | {f"m{number}": (url_of(number),)}
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
         """Check where a process without a log starts; return whether it may.
@@ -411,7 +436,9 @@ class Operator:
     def _wipe(self) -> None:
         """Let a machine lose its disk, if the others can do without it, and start it."""
         random, cluster, newest = self._random, self._cluster, self._newest()
-        if newest is None or self._wiped or self._is_changing(newest):
+        if newest is None or len(newest.cluster.voters) < 3:
+            return
+        if self._wiped or self._leaving or self.is_changing:
             return
         number = random.choice(cluster.members)
         if not is_bootstrapped(newest.cluster.members, self._id_of(number)):
@@ -426,25 +453,38 @@ class Operator:
             machine.config = replace(machine.config, initial_cluster=flags)
         machine.start()
 
-    def _is_changing(self, newest: Member) -> bool:
-        """Return whether members are changing, or are too few for one to be lost."""
-        voters = newest.cluster.voters
+    @property
+    def is_changing(self) -> bool:
+        """Whether members are changing; those that were removed need not have left."""
+        newest = self._newest()
         return bool(
-            len(voters) < 3
-            or len(voters) != len(self._ids)
+            newest is None
+            or len(newest.cluster.voters) != len(self._standing())
             or self._open
-            or self._leaving
             or self._is_replacing
             or (self._late_until and self._is_undecided())
+        )
+
+    def _standing(self) -> dict[int, int]:
+        """Return the members that were not removed, by their id: the number of their machine."""
+        return {each: at for each, at in self._ids.items() if each not in self._leaving}
+
+    def _is_seeing_off(self) -> bool:
+        """Return whether a removed member is to leave; one that nobody informs may stay."""
+        return any(
+            not self._removed_time[1]
+            or not self._is_known(each)
+            or self._must_leave(self._cluster.machines[self._ids[each]])
+            for each in self._leaving
         )
 
     def _replace_wiped(self, member: Member) -> None:
         """Remove a member that lost its disk, and add another."""
         if member.cluster.is_removed(self._wiped):
             self._wiped = 0
-            self._add(self._anyone(), is_learner=False)
+            self.add(self._anyone(), is_learner=False)
         elif self._is_found_out and not self._open:
-            self._remove(self._anyone(), self._ids[self._wiped], self._changed)
+            self.remove(self._anyone(), self._ids[self._wiped], self._changed)
 
     def _is_known(self, member_id: int) -> bool:
         """Return whether all voters know of a removal; one that does not may need that vote.
@@ -463,6 +503,8 @@ class Operator:
         is_absent = member_id == self._absent
         if member_id not in self._leaving:
             span = ABSENT_LEAVE_SECONDS if is_absent else LEAVE_SECONDS
+            if self._removed_time[1]:
+                span = self._removed_time
             self._leaving[member_id] = now + self._random.uniform(*span)
         if is_absent and self._has_replacement(member_id) and not self._is_peace:
             self._divide(machine)
@@ -497,23 +539,21 @@ class Operator:
     # Other tasks.
 
     def _move_leader(self) -> None:
-        leader = next(
-            (
-                each
-                for each in self._cluster.machines.values()
-                if each.member and each.member.is_leader
-            ),
-            None,
-        )
+        machines = self._cluster.machines.values()
+        leader = next((each for each in machines if each.member and each.member.is_leader), None)
         others = [
             member_id
             for member_id, number in self._ids.items()
             if leader is not None and number != leader.number
         ]
         if leader is not None and others:
-            self.counts["leaders moved"] += 1
-            request = etcd.MoveLeaderRequest(targetID=self._random.choice(others))
-            self._ask(leader.number, "/etcdserverpb.Maintenance/MoveLeader", request)
+            self.move_leader(leader.number, self._random.choice(others))
+
+    def move_leader(self, number: int, member_id: int) -> None:
+        """Ask a leader to hand over to a member, which is named by its id."""
+        self.counts["leaders moved"] += 1
+        request = etcd.MoveLeaderRequest(targetID=member_id)
+        self._ask(number, "/etcdserverpb.Maintenance/MoveLeader", request)
 
     def _defragment(self) -> None:
         self.counts["defragmentations"] += 1
@@ -521,7 +561,10 @@ class Operator:
         self._ask(self._anyone(), "/etcdserverpb.Maintenance/Defragment", request)
 
     def _want_snapshot(self) -> None:
-        machine = self._cluster.machines[self._anyone()]
+        self.want_snapshot(self._cluster.machines[self._anyone()])
+
+    def want_snapshot(self, machine: Machine) -> None:
+        """Let a member make a snapshot early."""
         if machine.member is not None:
             self.counts["early snapshots"] += 1
             machine.member.snapshots.is_wanted = True
@@ -534,17 +577,23 @@ class Operator:
             yield from self._clear(member, AlarmType.CORRUPT)
         if not member.alarms.raised(AlarmType.NO_SPACE):
             return
-        compaction = etcd.CompactionRequest(revision=member.store.revision, physical=True)
-        # The check of what watchers got has to know of it.
-        history, now = self._cluster.history, self._world.now
-        history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
-        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, self._next_step)
+        self.compact(member.store.revision, self._next_step)
         yield
         for number in list(self._cluster.members):
             request = etcd.DefragmentRequest()
             self._ask(number, "/etcdserverpb.Maintenance/Defragment", request, self._next_step)
             yield
         yield from self._clear(member, AlarmType.NO_SPACE)
+
+    def compact(
+        self, revision: int, then: Callable[[bytes | Status | None], None] | None = None
+    ) -> None:
+        """Ask for a compaction."""
+        compaction = etcd.CompactionRequest(revision=revision, physical=True)
+        # The check of what watchers got has to know of it.
+        history, now = self._cluster.history, self._world.now
+        history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
+        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, then)
 
     def _clear(self, member: Member, alarm_type: int) -> Iterator[None]:
         for alarm in member.alarms.raised(alarm_type):
@@ -596,19 +645,20 @@ class Operator:
 
     def _is_busy(self) -> bool:
         member = self._newest()
-        if member is None or self._open or self._leaving or self._alarmed is not None:
+        if member is None or self._open or self._is_seeing_off() or self._alarmed is not None:
             return True
-        if self._wiped or any(each.member is None for each in self._cluster.machines.values()):
+        machines, standing = self._cluster.machines, self._standing()
+        if self._wiped or any(machines[number].member is None for number in standing.values()):
             return True
         if self._late_until and self._is_undecided():
             return True
         known = member.cluster
         ids = sorted(each.id for each in known.voters)
         return (
-            ids != sorted(self._ids)
+            ids != sorted(standing)
             or any(each.id not in self._ids for each in known.members)
             or bool(member.alarms.raised())
-            or self._cluster.members != sorted(self._ids.values())
+            or self._cluster.members != sorted(standing.values())
         )
 
     def _is_undecided(self) -> bool:
@@ -618,7 +668,8 @@ class Operator:
         with an entry of one term they are the leader's, or a part of it; and what it has then is
         decided when all have applied it.
         """
-        now, machines = self._world.now, self._cluster.machines.values()
+        now = self._world.now
+        machines = [self._cluster.machines[number] for number in self._standing().values()]
         if any(each.deaf_until > now for each in machines):
             self._late_until = now + self._late_seconds
         logs = [each.member.node.raft.log for each in machines if each.member is not None]
@@ -640,18 +691,6 @@ class Operator:
 
 def _applied(member: Member) -> int:
     return member.applied
-
-
-def _url(number: int) -> str:
-    return f"http://m{number}:2380"
-
-
-def _name(peer: Peer) -> str:
-    return f"m{_number(peer.peer_urls[0])}"
-
-
-def _number(url: str) -> int:
-    return int(url.removeprefix("http://m").removesuffix(":2380"))
 
 
 def _shown(result: bytes | Status | None) -> str:

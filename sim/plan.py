@@ -6,6 +6,7 @@ from random import Random
 from sim.faults import (
     Faults,
     draw,
+    draw_directed,
     draw_hands,
     draw_hang_ups,
     draw_more,
@@ -13,7 +14,7 @@ from sim.faults import (
     draw_transfers,
 )
 from sim.limits import Limits, draw_limits
-from sim.workloads import Workload, draw_more_clients, draw_workload
+from sim.workloads import READER, Workload, draw_more_clients, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """The length of a heartbeat, and how many of them make an election timeout."""
@@ -28,6 +29,8 @@ SMALL_CHANCE = 0.3
 SHORT_TURNS_CHANCE = 0.8
 _LONG_STEPS = [0.0001, 0.0003, 0.001]
 """How long it takes to come to the next look at the clock."""
+DIRECTED_SECONDS, SLEEPER_SECONDS = 6.0, 9.0
+"""How long faults last, at least, where steps have to follow each other."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -93,6 +96,24 @@ def draw_plan(seed: int, members: int) -> Plan:
             seconds = max(seconds, SLEEPING_SECONDS)
             workload = replace(workload, sessions=max(12, workload.sessions), lease_seconds=(3, 5))
             options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
+    faults = draw_directed(Random(f"{seed}/directed"), faults, members)
+    if faults.growth_full_gap:
+        # So that the log grows beyond a segment, again and again.
+        options |= {"segment_bytes": 4096}
+        workload = replace(workload, value_bytes_max=max(400, workload.value_bytes_max))
+    elif faults.sleeper_gap or faults.leader_removal_gap or faults.quorum_loss:
+        # Clients go on for as long as that lasts.
+        least = SLEEPER_SECONDS if faults.sleeper_gap else DIRECTED_SECONDS
+        before, seconds = seconds, max(seconds, least)
+        workload = replace(workload, think=workload.think * 2 * seconds / before)
+    if faults.sleeper_gap:
+        # One that is cut off must not disturb the others, nor ignore what it was sent before.
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4, "pre_vote": True}
+        options |= {"snapshot_entries": 5, "catch_up_entries": 1, "inflight_messages_max": 16}
+    if faults.leader_removal_gap:
+        readers = (READER,) * 3
+        workload = replace(workload, shapes=workload.shapes + readers)
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
     calls = Random(f"{seed}/calls")
     faults = draw_hang_ups(calls, faults)
     workload = draw_more_clients(calls, workload)

@@ -70,6 +70,12 @@ class Reflector(Watcher):
         del revision
         self._world.after(self._random.uniform(0.01, 0.3), self._list)
 
+    def leave_removed(self) -> None:
+        """List elsewhere, too, if its member was removed."""
+        super().leave_removed()
+        if self._caller.member not in self._streams.members:
+            self._caller.member = self._random.choice(self._streams.members)
+
     def take(self, events: tuple[Event, ...]) -> None:
         """Change the cache as the events say."""
         for event in events:

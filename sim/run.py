@@ -194,11 +194,12 @@ class Run:
         if self.plan.waits_for_leases:
             self._expect_leases_to_end()
         self._expect_nothing_left()
-        if len(cluster.machines) > 1:
+        if len(cluster.members) > 1:
             self._expect_hand_over()
-        for machine in cluster.machines.values():
+        machines = [machine for machine in cluster.machines.values() if not machine.has_left]
+        for machine in machines:
             machine.crash(power_cut=True)
-        for machine in cluster.machines.values():
+        for machine in machines:
             machine.start()
         self._expect_service("after all had lost power")
         self._expect_agreement()
@@ -252,7 +253,7 @@ class Run:
     def _expect_agreement(self) -> None:
         """Require that all members reach the same state, and that it is that of the history."""
         world, cluster = self.world, self.cluster
-        machines = list(cluster.machines.values())
+        machines = cluster.standing()
 
         def differ() -> bool:
             members = [each.member for each in machines if each.member is not None]
@@ -300,6 +301,8 @@ class Run:
     def _expect_watchers(self) -> None:
         world = self.world
         everybody = [*self.watchers, *self.reflectors]
+        for watcher in everybody:
+            watcher.leave_removed()
         waiting = list(everybody)
         deadline = world.now + WATCH_SECONDS_MAX
 
@@ -356,21 +359,21 @@ class Run:
         )
 
     def _newest_term(self) -> int:
-        machines = self.cluster.machines.values()
+        machines = self.cluster.standing()
         return max(machine.member.term for machine in machines if machine.member is not None)
 
     def _leases(self) -> list[tuple[str, int]]:
         """Return which members have which leases."""
         found = []
-        for machine in self.cluster.machines.values():
+        for machine in self.cluster.standing():
             assert machine.member is not None
             found += [(machine.name, lease) for lease in machine.member.lessor.leases()]
         return found
 
     def _expect_hand_over(self) -> None:
         """Require that a leader which is told to end lets another lead, and is back in time."""
-        world, machines = self.world, self.cluster.machines
-        leader = max(machines.values(), key=_leads_in)
+        world = self.world
+        leader = max(self.cluster.standing(), key=_leads_in)
         term = _leads_in(leader)
         leader.terminate()
         if not world.run_while(lambda: not leader.is_dead, world.now + END_SECONDS_MAX):
@@ -384,15 +387,22 @@ class Run:
 
     def _expect_nothing_left(self) -> None:
         """Require that members keep nothing for clients that are gone."""
-        world, machines = self.world, self.cluster.machines.values()
-
+        world, cluster = self.world, self.cluster
         waits = self.plan.waits_for_proposals
 
+        def machines() -> list[Machine]:
+            # A removed member may leave meanwhile.
+            return [
+                machine
+                for machine in cluster.machines.values()
+                if machine.number in cluster.members or machine.member is not None
+            ]
+
         def is_kept() -> bool:
-            return any(leftovers(machine, proposals=waits) for machine in machines)
+            return any(leftovers(machine, proposals=waits) for machine in machines())
 
         if not world.look_while(is_kept, world.now + LEAVE_SECONDS_MAX, LOOK_SECONDS):
-            kept = {machine.name: leftovers(machine) for machine in machines}
+            kept = {machine.name: leftovers(machine) for machine in machines()}
             raise Violation(
                 "memory is bounded",
                 f"after all clients left: {kept}",
@@ -452,6 +462,7 @@ class Run:
             "helpers died": sum(machine.helpers_lost for machine in cluster.machines.values()),
             **cluster.nemesis.counts,
             **cluster.operator.counts,
+            **cluster.director.counts,
         }
 
 

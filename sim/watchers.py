@@ -114,7 +114,9 @@ class Watcher:
         """Open a stream, and watch from the next revision on."""
         if self.is_stopped or self._call is not None:
             return
-        self._member = self._random.choice(self._streams.members)
+        member = self._random.choice(self._streams.members)
+        if not self._streams.stays(self.name, self._member):
+            self._member = member
         self.is_created = False
         self._fragments = []
         self.connections += 1
@@ -171,6 +173,13 @@ class Watcher:
         if self._call is not None:
             call, self._call = self._call, None
             self._streams.hang_up(self._member, call)
+
+    def leave_removed(self) -> None:
+        """Continue at a member, if this one was removed: it may never learn of anything more."""
+        if self._call is not None and self._member not in self._streams.members:
+            self.line("leaves a removed member", Kind.WATCH_ENDED)
+            self.hang_up()
+            self._reconnect()
 
     def _lost(self, result: bytes | Status | None) -> None:
         self._call = None

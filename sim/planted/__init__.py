@@ -11,6 +11,8 @@ from sim.planted.calls import (
     renew_amid_a_transfer,
 )
 from sim.planted.consensus import (
+    answer_reads_on_a_removed_leader,
+    apply_a_change_on_top_of_a_snapshot,
     commit_an_older_term_by_counting,
     count_votes_of_removed_members,
     forget_the_vote,
@@ -38,6 +40,7 @@ from sim.planted.storage import (
     apply_twice_after_restart,
     compact_away_a_needed_revision,
     index_ahead_of_effects,
+    leave_the_directory_of_a_snapshot_unsynced,
     lose_the_tail_of_the_log,
     run_log_jobs_after_a_failed_one,
 )
@@ -79,6 +82,9 @@ PLANTED: dict[str, Planted] = {
         overwrite_the_key_at_the_cursor,
         hash_a_state_that_was_replaced,
         renew_amid_a_transfer,
+        apply_a_change_on_top_of_a_snapshot,
+        answer_reads_on_a_removed_leader,
+        leave_the_directory_of_a_snapshot_unsynced,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

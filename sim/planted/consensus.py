@@ -8,11 +8,19 @@ from unittest.mock import patch
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedure
 from kvorum.member.reads import Reads
-from kvorum.raft import election, reads
+from kvorum.raft import election, membership, reads
+from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry
 from kvorum.raft.log import RaftLog
-from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, HardState, Message, MessageType
+from kvorum.raft.messages import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    ConfState,
+    HardState,
+    Message,
+    MessageType,
+)
 from kvorum.raft.progress import Progress
 from kvorum.raft.quorum import VoteResult
 from kvorum.raft.rawnode import RawNode
@@ -61,6 +69,43 @@ def skip_the_read_index_quorum() -> Iterator[None]:
 
 
 @contextmanager
+def answer_reads_on_a_removed_leader() -> Iterator[None]:
+    """Let a leader answer alone where there is one voter, even if that is another member."""
+
+    def decides_alone(tracker: Tracker, _node: int) -> bool:
+        return len(tracker.config.incoming) == 1 and not tracker.config.outgoing
+
+    with (
+        patch.object(Tracker, "is_voter", lambda _tracker, _node: True),
+        patch.object(Tracker, "decides_alone", decides_alone),
+        patch.object(membership, "drop_all", lambda _raft: None),
+    ):
+        yield
+
+
+@contextmanager
+def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
+    """Apply what was handed out before a snapshot came until its installation begins."""
+
+    def may_apply(member: Member) -> bool:
+        return not member.is_installing and not member.writer.is_keeping_commit
+
+    def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfState:
+        snapshot, raft.log.unstable.snapshot = raft.log.unstable.snapshot, None
+        try:
+            return original(raft, change)
+        finally:
+            raft.log.unstable.snapshot = snapshot
+
+    original = membership.apply_conf_change
+    with (
+        patch.object(Member, "may_apply", property(may_apply)),
+        patch.object(membership, "apply_conf_change", apply_conf_change),
+    ):
+        yield
+
+
+@contextmanager
 def match_a_late_read_index_answer() -> Iterator[None]:
     """Take any answer for that of the current round."""
 
@@ -69,7 +114,7 @@ def match_a_late_read_index_answer() -> Iterator[None]:
         for state in states:
             current = reads._round
             if current is not None:
-                reads.confirmed.append((state.index, current.reads))
+                reads.confirmed.append((state.index, current.reads, current.started))
                 reads.confirmed_at = min(current.asked_at.values(), default=-inf)
                 confirmed += current.confirming
                 reads._round = None

@@ -8,10 +8,12 @@ from unittest.mock import patch
 from kvorum.backend.backend import Backend
 from kvorum.backend.flush import StageFlush
 from kvorum.backend.view import View
+from kvorum.files import Files
 from kvorum.member.jobs import Job
 from kvorum.member.logwriter import LogWriter
 from kvorum.mvcc import history
 from kvorum.server.jobs import JobOrder
+from kvorum.snap import ReceivedDatabase, WriteSnap, database_path
 from kvorum.wal import opening, reading
 from kvorum.wal.reading import LogContent
 
@@ -107,3 +109,34 @@ def compact_away_a_needed_revision() -> Iterator[None]:
 
     with patch.object(history, "compacted", compacted):
         yield
+
+
+@contextmanager
+def leave_the_directory_of_a_snapshot_unsynced() -> Iterator[None]:
+    """Give a received snapshot and its database their names, and do not make these durable.
+
+    Both are in one directory, and the sync for the snapshot's own file covers the database, too. So
+    both are left out; those of snapshots that the member makes itself are not.
+    """
+    finish, run = ReceivedDatabase.finish, WriteSnap.run
+
+    def finish_unsynced(received: ReceivedDatabase) -> int:
+        with patch.object(type(received._files), "sync_directory", _not_at_all):
+            return finish(received)
+
+    def run_unsynced(work: WriteSnap, files: Files) -> None:
+        if not files.exists(database_path(work.directory, work.snapshot.index)):
+            run(work, files)
+            return
+        with patch.object(type(files), "sync_directory", _not_at_all):
+            run(work, files)
+
+    with (
+        patch.object(ReceivedDatabase, "finish", finish_unsynced),
+        patch.object(WriteSnap, "run", run_unsynced),
+    ):
+        yield
+
+
+def _not_at_all(_files: Files, _path: str) -> None:
+    pass

@@ -116,6 +116,18 @@ def test_without_a_leader_a_proposal_never_began() -> None:
     assert cluster.answer(machine, read) == errors.TIMEOUT
 
 
+def test_a_read_does_not_wait_for_ever_for_what_it_must_see() -> None:
+    cluster = Cluster(3)
+    leader, machine = cluster.leader(), cluster.follower()
+    machine.held.add(Place.LOG)
+    cluster.success(leader, leader.put(b"key"))
+    began = cluster.now
+    read = machine.range(b"key")
+    assert cluster.answer(machine, read) == errors.TIMEOUT_WAIT_APPLIED_INDEX
+    assert 7.0 <= cluster.now - began < 7.3
+    assert not machine.running.reads.confirmed
+
+
 def test_a_proposal_that_waits_for_a_leader_is_taken_when_there_is_one() -> None:
     cluster = Cluster(3)
     machine = cluster.follower()

@@ -128,7 +128,7 @@ def test_a_member_that_joins_may_crash_and_start_again(directory: Path) -> None:
         with running(part, 6, replace(FRAMES, change_gap=1e9)) as cluster:
             world = cluster._world
             world.run_until(3.0)
-            cluster.operator._add(1, is_learner=False)
+            cluster.operator.add(1, is_learner=False)
             assert world.run_while(lambda: max(cluster.machines) < 4, 10.0)
             machine = cluster.machines[max(cluster.machines)]
             world.run_until(world.now + 0.002 * 2**step)

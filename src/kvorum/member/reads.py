@@ -70,8 +70,8 @@ class Reads:
         self.confirmed_at = -inf
         self.failed_rounds = 0
         self._round: _Round | None = None
-        # (index to be applied, reads), in order of their rounds.
-        self.confirmed: deque[tuple[int, list[Read]]] = deque()
+        # (index to be applied, reads, when their round began), in order of the rounds.
+        self.confirmed: deque[tuple[int, list[Read], float]] = deque()
 
     def ask(self, node: "RawNode", now: float) -> None:
         """Begin a round if reads wait and none runs; ask again if the last question is old."""
@@ -121,7 +121,7 @@ class Reads:
             current = self._round
             asked_at = None if current is None else current.asked_at.get(state.context)
             if current is not None and asked_at is not None:
-                self.confirmed.append((state.index, current.reads))
+                self.confirmed.append((state.index, current.reads, current.started))
                 self.confirmed_at = asked_at
                 confirmed += current.confirming
                 self._round = None
@@ -138,6 +138,16 @@ class Reads:
         self._round = None
         self.failed_rounds += 1
         return [*(read[0] for read in current.reads), *current.confirming]
+
+    def expire_confirmed(self, started_before: float) -> "list[Waiter]":
+        """Give up the reads of rounds that began before a moment, and whose index is not applied.
+
+        A member that was removed, or is cut off, may never get the entries up to there.
+        """
+        waiters: list[Waiter] = []
+        while self.confirmed and self.confirmed[0][2] <= started_before:
+            waiters += [read[0] for read in self.confirmed.popleft()[1]]
+        return waiters
 
     def take_ready(self, applied: int) -> list[Read]:
         """Return the reads that may run now."""

@@ -9,6 +9,7 @@ from kvorum.api.errors import (
     TIMEOUT,
     TIMEOUT_DUE_TO_CONNECTION_LOST,
     TIMEOUT_DUE_TO_LEADER_FAIL,
+    TIMEOUT_WAIT_APPLIED_INDEX,
     Status,
 )
 
@@ -28,6 +29,8 @@ def expire(member: Member, now: float) -> None:
             member.answer(waiter, status)
     for waiter in member.reads.expire(oldest):
         member.answer(waiter, TIMEOUT)
+    for waiter in member.reads.expire_confirmed(oldest):
+        member.answer(waiter, TIMEOUT_WAIT_APPLIED_INDEX)
     if member.changes:
         member.forget_changes()
 

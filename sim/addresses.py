@@ -1,0 +1,18 @@
+"""Names and addresses of machines, by their number: `m7` at `http://m7:2380`."""
+
+from kvorum.membership.documents import Member
+
+
+def url_of(number: int) -> str:
+    """Return where the others reach a machine."""
+    return f"http://m{number}:2380"
+
+
+def number_of(url: str) -> int:
+    """Return the number of the machine at an address."""
+    return int(url.removeprefix("http://m").removesuffix(":2380"))
+
+
+def name_of(member: Member) -> str:
+    """Return the name of the machine that was added for a member."""
+    return f"m{number_of(member.peer_urls[0])}"

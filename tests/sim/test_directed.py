@@ -1,0 +1,86 @@
+"""Directed faults reach the places they lead to, and every guarantee holds there."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import pytest
+
+from kvorum.files.memory import Call
+from sim.campaign import size_of
+from sim.directed import _growths
+from sim.faults import without_faults
+from sim.plan import Plan, draw_plan
+from sim.run import Outcome, simulate_plan
+from sim.shrink import _cuts
+
+SEEDS_MAX = 400
+
+
+def plans(option: str) -> list[Plan]:
+    """Return the plans of a few seeds that have a directed fault."""
+    drawn = (draw_plan(seed, size_of(seed)) for seed in range(SEEDS_MAX))
+    nothing = getattr(without_faults(), option)
+    return [plan for plan in drawn if getattr(plan.faults, option) != nothing]
+
+
+def reached(option: str, is_there: Callable[[Outcome], bool]) -> bool:
+    """Run plans until one gets there; none may violate anything."""
+    for plan in plans(option)[:8]:
+        outcome = simulate_plan(plan)
+        assert not outcome.guarantee, outcome
+        if is_there(outcome):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("option", "count"),
+    [
+        ("sleeper_gap", "sleepers given a snapshot"),
+        ("sleeper_gap", "crashes with a snapshot"),
+        ("growth_full_gap", "disks full at an append"),
+        ("leader_removal_gap", "leaders removed"),
+        ("learners_at_once", "two learners at once"),
+        ("quorum_loss", "new clusters forced"),
+    ],
+)
+def test_it_gets_there(option: str, count: str) -> None:
+    assert reached(option, lambda outcome: outcome.faults.get(count, 0) > 0)
+
+
+def test_a_seed_has_at_most_one_sequence_of_steps() -> None:
+    names = ("sleeper_gap", "growth_full_gap", "leader_removal_gap", "quorum_loss")
+    for seed in range(SEEDS_MAX):
+        faults = draw_plan(seed, size_of(seed)).faults
+        assert sum(bool(getattr(faults, name)) for name in names) <= 1, seed
+
+
+def test_each_can_be_left_out() -> None:
+    plan = plans("quorum_loss")[0]
+    peace = without_faults()
+    changed = replace(
+        plan,
+        faults=replace(
+            plan.faults,
+            sleeper_gap=1.0,
+            growth_full_gap=1.0,
+            leader_removal_gap=1.0,
+            removed_time=(1.0, 2.0),
+            stays_chance=0.5,
+            learners_at_once=2,
+        ),
+    )
+    for cut in _cuts(changed):
+        changed = cut(changed)
+    assert all(
+        getattr(changed.faults, field.name) == getattr(peace, field.name) for field in fields(peace)
+    )
+
+
+def test_the_append_that_crosses_a_segment_is_told_from_others() -> None:
+    crosses = dict(_growths(4096))["an append"]
+    assert not crosses(Call("pwrite", "/data/member/wal/0.tmp", 4000, 96))
+    assert crosses(Call("pwrite", "/data/member/wal/0.tmp", 4000, 97))
+    assert not crosses(Call("pwrite", "/data/member/snap/x", 4000, 97))
+    # The head of the next segment.
+    assert not crosses(Call("pwrite", "/data/member/wal/0.tmp", 0, 5000))
