@@ -18,6 +18,7 @@ from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Job, Place
 from kvorum.member.waits import Signal
 from kvorum.membership.versions import decide_cluster_version, decide_storage_version
+from kvorum.snap import database_name
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -77,13 +78,20 @@ def _hash_job(compaction: Compactor, work: HashRows) -> Job:
 
 def _purge(member: Member, _now: float) -> None:
     """Remove snapshots and segments that no start needs any more."""
-    config = member.config
-    for directory, ending, keep in (
-        (member.snap_directory, ".snap", config.snapshots_kept),
-        (member.snap_directory, ".snap.db", config.snapshots_kept),
-        (member.wal_directory, ".wal", config.segments_kept),
-    ):
-        work = Purge(directory, ending, keep)
+    config, snapshots, directory = (
+        member.config,
+        member.config.snapshots_kept,
+        member.snap_directory,
+    )
+    purges = [
+        # One that was received after this is installed later, however many follow it.
+        Purge(directory, ".snap.db", snapshots, database_name(member.applied)),
+        Purge(member.wal_directory, ".wal", config.segments_kept),
+    ]
+    if not member.snapshots.writing and member.writer.received is None:
+        # A file without its record counts for nothing: the one before must not give way to it.
+        purges.append(Purge(directory, ".snap", snapshots))
+    for work in purges:
         member.out.jobs.append(Job(Place.LOG, work, member.purged))
 
 
