@@ -21,7 +21,7 @@ _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
-TRANSFERS_CHANCE = 0.35
+TRANSFERS_CHANCE = 0.7
 SNAPSHOTS_CHANCE = 0.7
 
 RETENTION_CHANCE = 0.3
@@ -88,7 +88,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
-    elif members > 2 and is_free:
+    elif members > 2 and is_free and not faults.partition_gap:
         transfers = Random(f"{seed}/transfers")
         if transfers.random() < TRANSFERS_CHANCE:
             # As above, and leaders pause only when they have told another member to take over.
