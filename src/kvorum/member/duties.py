@@ -18,6 +18,7 @@ from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Job, Place
 from kvorum.member.waits import Signal
 from kvorum.membership.versions import decide_cluster_version, decide_storage_version
+from kvorum.snap import ReleaseDatabases
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -80,11 +81,13 @@ def _purge(member: Member, _now: float) -> None:
     config = member.config
     for directory, ending, keep in (
         (member.snap_directory, ".snap", config.snapshots_kept),
-        (member.snap_directory, ".snap.db", config.snapshots_kept),
         (member.wal_directory, ".wal", config.segments_kept),
     ):
         work = Purge(directory, ending, keep)
         member.out.jobs.append(Job(Place.LOG, work, member.purged))
+    # Not by their number: an older one may wait to be installed while newer ones arrive.
+    release = ReleaseDatabases(member.snap_directory, member.backend.durable_index)
+    member.out.jobs.append(Job(Place.LOG, release, member.purged))
 
 
 def _check_readers(member: Member, _now: float) -> None:
