@@ -93,6 +93,9 @@ def _purge(member: Member, _now: float) -> None:
         purges.append(Purge(directory, ".snap", snapshots))
     for work in purges:
         member.out.jobs.append(Job(Place.LOG, work, member.purged))
+    # Not by their number: an older one may wait to be installed while newer ones arrive.
+    release = ReleaseDatabases(member.snap_directory, member.backend.durable_index)
+    member.out.jobs.append(Job(Place.LOG, release, member.purged))
 
 
 def _check_readers(member: Member, _now: float) -> None:

@@ -84,7 +84,10 @@ class ReceivedDatabase:
 
 @dataclass(slots=True, frozen=True)
 class ReleaseDatabases:
-    """A job: remove received databases that are older than a snapshot whose record is durable."""
+    """A job: remove received databases that are older than what is durable without them.
+
+    That is a snapshot whose record is durable, or the backend's own index.
+    """
 
     directory: str
     snapshot_index: int
