@@ -78,8 +78,9 @@ LIMITS = (
     Limit("mvcc.slices", "FREED_PER_SLICE", _FEW, ("mvcc.index", "mvcc.sortedkeys")),
     Limit("mvcc.ranges", "FIRST_READ_ROWS", (1, 2, 3)),
     Limit("mvcc.ranges", "RUNS_PER_MERGE", (2, 3)),
-    Limit("mvcc.compaction", "KEYS_PER_STEP", _FEW),
-    Limit("mvcc.compaction", "ROWS_PER_STEP", _FEW),
+    # Not fewer: a compaction must end within seconds, and pauses between steps.
+    Limit("mvcc.compaction", "KEYS_PER_STEP", (10, 20)),
+    Limit("mvcc.compaction", "ROWS_PER_STEP", (10, 20)),
     Limit("mvcc.sortedkeys", "CHUNK_MAX", (2, 5, 20)),
     Limit("mvcc.sortedkeys", "FEW", (0, 1, 3)),
     Limit("mvcc.hashes", "_ROWS_PER_SCAN", (1, 3, 20)),

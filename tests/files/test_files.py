@@ -116,13 +116,6 @@ def test_purge_keeps_the_newest_and_what_is_locked(files: Files, base: str) -> N
     assert files.list(base) == ["1.snap", "5.wal"]
 
 
-def test_purge_leaves_what_is_too_new_and_does_not_count_it(files: Files, base: str) -> None:
-    for name in ("1.wal", "2.wal", "3.wal", "4.wal"):
-        files.close(files.open(f"{base}/{name}", Opening.CREATE))
-    assert Purge(base, ".wal", 1, "3.wal").run(files) == ["1.wal", "2.wal"]
-    assert files.list(base) == ["3.wal", "4.wal"]
-
-
 def test_power_cut_keeps_what_was_synced_and_asks_about_the_rest() -> None:
     files = MemoryFiles()
     files.make_directory("/d")

@@ -16,16 +16,10 @@ class Purge:
     directory: str
     ending: str
     keep: int
-    last: str = ""
-    """The newest that may be removed: those after it do not count, and stay. Empty: any may be."""
 
     def run(self, files: Files) -> list[str]:
         """Return the names that were removed; nothing is removed for `keep` 0."""
-        names = [
-            name
-            for name in files.list(self.directory)
-            if name.endswith(self.ending) and (not self.last or name <= self.last)
-        ]
+        names = [name for name in files.list(self.directory) if name.endswith(self.ending)]
         removed: list[str] = []
         for name in names[: max(0, len(names) - self.keep)] if self.keep else []:
             path = f"{self.directory}/{name}"

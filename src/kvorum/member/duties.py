@@ -15,10 +15,10 @@ from kvorum.api.codec import cluster_version_request
 from kvorum.files import Purge
 from kvorum.member import leases, requests, timeouts
 from kvorum.member.callers import MEMBER
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import Job, Place, Work
 from kvorum.member.waits import Signal
 from kvorum.membership.versions import decide_cluster_version, decide_storage_version
-from kvorum.snap import database_name
+from kvorum.snap import ReleaseDatabases
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -78,24 +78,17 @@ def _hash_job(compaction: Compactor, work: HashRows) -> Job:
 
 def _purge(member: Member, _now: float) -> None:
     """Remove snapshots and segments that no start needs any more."""
-    config, snapshots, directory = (
-        member.config,
-        member.config.snapshots_kept,
-        member.snap_directory,
-    )
-    purges = [
-        # One that was received after this is installed later, however many follow it.
-        Purge(directory, ".snap.db", snapshots, database_name(member.applied)),
+    config = member.config
+    works: list[Work] = [
         Purge(member.wal_directory, ".wal", config.segments_kept),
+        # Not by their number: an older one may wait to be installed while newer ones arrive.
+        ReleaseDatabases(member.snap_directory, member.backend.durable_index),
     ]
     if not member.snapshots.writing and member.writer.received is None:
         # A file without its record counts for nothing: the one before must not give way to it.
-        purges.append(Purge(directory, ".snap", snapshots))
-    for work in purges:
+        works.append(Purge(member.snap_directory, ".snap", config.snapshots_kept))
+    for work in works:
         member.out.jobs.append(Job(Place.LOG, work, member.purged))
-    # Not by their number: an older one may wait to be installed while newer ones arrive.
-    release = ReleaseDatabases(member.snap_directory, member.backend.durable_index)
-    member.out.jobs.append(Job(Place.LOG, release, member.purged))
 
 
 def _check_readers(member: Member, _now: float) -> None:

@@ -17,12 +17,7 @@ _NAME = re.compile(r"([0-9a-f]{16})\.snap\.db")
 
 def database_path(directory: str, index: int) -> str:
     """Return the path of the database that came with the snapshot at an index."""
-    return f"{directory}/{database_name(index)}"
-
-
-def database_name(index: int) -> str:
-    """Return its name; names sort by index."""
-    return f"{index:016x}.snap.db"
+    return f"{directory}/{index:016x}.snap.db"
 
 
 class ReceivedDatabase:
