@@ -12,9 +12,9 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as etcd
 from kvorum.api.pb import v3electionpb as election
 from kvorum.api.pb import v3lockpb as lock
+from sim.arrivals import REFUSED
 from sim.describe import describe_request, describe_result
 from sim.history import History, Record
-from sim.machine import REFUSED
 from sim.operations import Pairs
 from sim.pieces import STREAM_PATH, Pieces
 from sim.world import World

@@ -24,13 +24,14 @@ from kvorum.raft.states import Role
 from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
+from sim.arrivals import REFUSED
 from sim.directed import Director
 from sim.edge import CLIENT_DELAY, Answered
 from sim.entering import Entrance
 from sim.faults import Faults, without_faults
 from sim.history import History
 from sim.links import Links
-from sim.machine import REFUSED, Machine
+from sim.machine import Machine
 from sim.moments import Kind, State
 from sim.nemesis import DATABASE_FLIPS, Nemesis
 from sim.network import Network
@@ -301,7 +302,7 @@ class Cluster:
         else:
             self._world.after(
                 delay,
-                self.machines[member].serve,
+                self.machines[member].arrivals.serve,
                 self._calls,
                 NUMBERS[path],
                 payload,
@@ -313,7 +314,7 @@ class Cluster:
         """Wait no longer for an answer, or break off a stream."""
         self._fickle.discard(call)
         if member in self.machines:
-            self.machines[member].hang_up(call)
+            self.machines[member].arrivals.hang_up(call)
 
     def _hanging_up(self, member: int, answered: Answered) -> Answered:
         """Let the client of a new call hang up soon, if the seed says so."""
@@ -352,7 +353,9 @@ class Cluster:
         if machine is None:
             self._world.after(CLIENT_DELAY[1], answered, REFUSED)
             return self._calls
-        self._world.after(0.0, machine.open_stream, self._calls, NUMBERS[path], answered, message)
+        self._world.after(
+            0.0, machine.arrivals.open_stream, self._calls, NUMBERS[path], answered, message
+        )
         return self._calls
 
     def send(self, member: int, call: int, payload: bytes) -> None:
@@ -360,7 +363,7 @@ class Cluster:
         machine = self.machines.get(member)
         if machine is not None:
             self._world.after(
-                CLIENT_DELAY[1], machine.stream_event, EventKind.MESSAGE, call, payload
+                CLIENT_DELAY[1], machine.arrivals.stream_event, EventKind.MESSAGE, call, payload
             )
 
     def stall(self, member: int, call: int, seconds: float) -> None:
@@ -368,7 +371,7 @@ class Cluster:
         machine = self.machines.get(member)
         if machine is not None:
             machine.edge.stall(call)
-            self._world.after(seconds, machine.unstall, call)
+            self._world.after(seconds, machine.arrivals.unstall, call)
 
     def stays(self, name: str, member: int) -> bool:
         """Return whether a client of that name stays with a member because it was removed."""

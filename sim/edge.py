@@ -14,6 +14,7 @@ from kvorum.api.errors import Status
 from kvorum.edge.interface import Headers
 from kvorum.server.ending import Phase
 from kvorum.server.server import Server
+from sim.arrivals import Arrivals
 from sim.faults import Faults
 from sim.violation import Violation
 from sim.world import World
@@ -34,15 +35,13 @@ class Host(Protocol):
 
     name: str
     server: Server | None
+    arrivals: Arrivals
 
     def look(self) -> None:
         """Look at the member, before it says anything."""
 
     def output(self) -> None:
         """Let one more output leave the process, unless it ends here."""
-
-    def ended_before(self, call: int) -> None:
-        """Report the end of a unary call that had ended before anybody asked for the report."""
 
 
 class _Call(NamedTuple):
@@ -228,7 +227,7 @@ class SimulatedEdge:
         if call in self._calls:
             self._waiting.add(call)
         else:
-            self._host.ended_before(call)
+            self._host.arrivals.ended_before(call)
 
     def has_room(self, call: int, is_long: bool = False) -> bool:  # noqa: ARG002
         """Take every answer."""

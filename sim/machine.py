@@ -14,8 +14,6 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped, StartRefused
@@ -34,8 +32,9 @@ from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.checks import make_config
 from kvorum.wal import exists as log_exists
+from sim.arrivals import Arrivals
 from sim.disk import Disk, ProcessEnd, is_caused_by
-from sim.edge import Answered, SimulatedEdge
+from sim.edge import SimulatedEdge
 from sim.entering import Entrance
 from sim.faults import Faults
 from sim.hands import SimulatedHands
@@ -66,14 +65,12 @@ class Machine:
     """A disk that stays, and a process that comes and goes."""
 
     __slots__ = (
-        "_abandoned",
         "_alarm_at",
         "_busy_until",
         "_clock_now",
         "_cluster",
         "_due_at",
         "_entrance",
-        "_events",
         "_in_turn",
         "_incarnation",
         "_is_woken",
@@ -83,13 +80,13 @@ class Machine:
         "_pace",
         "_phase_seconds",
         "_random",
-        "_requests",
         "_slack_seconds",
         "_stalled_until",
         "_started_at",
         "_turn_at",
         "_turns_now",
         "_world",
+        "arrivals",
         "config",
         "crashes",
         "deaf_until",
@@ -141,9 +138,7 @@ class Machine:
         self.logs = CollectedLogs(world, self.name)
         self.member: Member | None = None
         self.server: Server | None = None
-        # What arrived since the last turn; it waits here while the server has no room.
-        self._requests: list[Request] = []
-        self._events: list[Event] = []
+        self.arrivals = Arrivals(self)
         self.peers: MachinePeers
         # Where a process without a log starts, and whether it is told that its cluster exists.
         self.initial_start = _NOWHERE
@@ -195,8 +190,6 @@ class Machine:
         self._in_turn = False
         self._busy_until = 0.0
         self._started_at = UNIX_SECONDS
-        # Calls that were given up before they arrived; also some that have ended.
-        self._abandoned: set[int] = set()
         # By how much the process's clock advances in a second.
         self._pace = 1.0
         # After how many more outputs the process ends; None: it does not.
@@ -378,7 +371,7 @@ class Machine:
         self.member = None
         self.server = None
         self._entrance = None
-        self._requests, self._events = [], []
+        self.arrivals.forget()
         self.paused_until = self.deaf_until = 0.0
         self.disk.power_off(power_cut=power_cut)
         self.edge.crash()
@@ -551,7 +544,7 @@ class Machine:
         self._clock_now = max(now, self._clock_now)
         least, most = self.faults.turn_budget
         server.turn_seconds = least + self._random.random() * (most - least)
-        requests, events = self._take_arrived(server)
+        requests, events = self.arrivals.take(server)
         self._in_turn = True
         server.turn(now, requests, events, self.peers.poll(), jobs.take_ended())
         while started := server.take_jobs():
@@ -577,19 +570,10 @@ class Machine:
     def _check_calls(self, server: Server) -> None:
         """Check that no call whose client waits for an answer was forgotten."""
         known = server.calls.unary
-        waiting = {request[0] for request in self._requests}
+        waiting = self.arrivals.calls()
         for call in self.edge.unary_calls():
             if call not in known and call not in waiting:
                 raise Violation(ANSWERED, f"{self.name} has forgotten call {call}")
-
-    def _take_arrived(self, server: Server) -> tuple[list[Request], list[Event]]:
-        """Return what arrived, if the server has room for it."""
-        calls_max, bytes_max = server.room
-        if calls_max <= 0 or bytes_max <= 0:
-            return [], []
-        requests, self._requests = self._requests, []
-        events, self._events = self._events + self.peers.take_events(), []
-        return requests, events
 
     def said(self, message: Message) -> None:
         """Note a raft message that leaves the process."""
@@ -632,89 +616,7 @@ class Machine:
         """Note a hash that was made of the rows."""
         self._cluster.hashed(self, work, result)
 
-    # What arrives.
-
-    def serve(
-        self,
-        call: int,
-        method: int,
-        payload: bytes,
-        answered: Answered,
-    ) -> None:
-        """Take a unary request; a machine that is down refuses the connection."""
-        if self.member is None or self.edge.is_closed:
-            answered(REFUSED)
-            return
-        if self.later(self.serve, call, method, payload, answered):
-            return
-        if call in self._abandoned:
-            return
-        self.edge.register(call, answered)
-        self._requests.append((call, method, payload, None))
-        self.request_turn()
-
-    def open_stream(
-        self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
-    ) -> None:
-        """Open a stream; a machine that is down refuses the connection."""
-        if self.member is None or self.edge.is_closed:
-            answered(REFUSED)
-            return
-        if call in self._abandoned:
-            return
-        self.edge.register_stream(call, answered, message)
-        self.stream_event(EventKind.OPENED, call, (method, None))
-
-    def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
-        """Take what happened to a stream."""
-        if self.is_dead or not self.edge.is_open(call):
-            return
-        if self.later(self.stream_event, kind, call, detail):
-            return
-        if kind == EventKind.ENDED:
-            self.edge.forget(call)
-        self._events.append((kind, call, detail))
-        self.request_turn()
-
-    def hang_up(self, call: int) -> None:
-        """Note that a client is gone: a stream's end is reported, a unary answer is not taken.
-
-        A call that no turn has taken yet is never heard of.
-        """
-        if self._withdraw(call):
-            self.edge.forget(call)
-        elif self.edge.reports_end(call):
-            self.stream_event(EventKind.ENDED, call, None)
-        elif not self.edge.forget(call):
-            # It may not have arrived yet.
-            self._abandoned.add(call)
-
-    def _withdraw(self, call: int) -> bool:
-        """Take back a call that waits for a turn; return whether it did."""
-        requests, events = self._requests, self._events
-        if any(request[0] == call for request in requests):
-            self._requests = [request for request in requests if request[0] != call]
-        elif (EventKind.OPENED, call) in ((event[0], event[1]) for event in events):
-            self._events = [event for event in events if event[1] != call]
-        else:
-            return False
-        return True
-
-    def ended_before(self, call: int) -> None:
-        """Report the end of a unary call that had ended before anybody asked for the report."""
-        self._events.append((EventKind.ENDED, call, None))
-        self.request_turn()
-
-    def unstall(self, call: int) -> None:
-        """Let the client of a stream take what waits for it."""
-        if self.edge.unstall(call):
-            self.stream_event(EventKind.WRITABLE, call, None)
-
     @property
     def incarnation(self) -> int:
         """A number that changes with every start and every end of the process."""
         return self._incarnation
-
-
-REFUSED = Status(Code.UNAVAILABLE, "connection refused")
-"""The request was not even sent."""
