@@ -66,6 +66,7 @@ class SimulatedEdge:
         "_world",
         "faults",
         "pending",
+        "unary",
     )
 
     def __init__(self, world: World, host: Host, faults: Faults) -> None:
@@ -74,6 +75,8 @@ class SimulatedEdge:
         self._random: Random = world.stream(f"{host.name}/edge")
         self.faults = faults
         self._calls: dict[int, _Call] = {}
+        # The unary calls that are open, in order.
+        self.unary: dict[int, None] = {}
         # When the last message of a stream arrives: messages keep their order.
         self._last: dict[int, float] = {}
         # Streams whose client reads nothing for now, and what waits for it.
@@ -94,13 +97,10 @@ class SimulatedEdge:
         """Whether clients know that no more calls are served."""
         return self._quiet_at is not None and self._quiet_at <= self._world.now
 
-    def unary_calls(self) -> list[int]:
-        """Return the unary calls that are open."""
-        return [number for number, call in self._calls.items() if call.message is None]
-
     def register(self, call: int, answered: Answered) -> None:
         """Note a unary call whose request has arrived."""
         self._calls[call] = _Call(answered, None)
+        self.unary[call] = None
 
     def register_stream(
         self, call: int, answered: Answered, message: Callable[[bytes], None]
@@ -127,11 +127,13 @@ class SimulatedEdge:
         self._waiting.discard(call)
         self._stalled.pop(call, None)
         self.pending.pop(call, None)
+        self.unary.pop(call, None)
         return self._calls.pop(call, None) is not None
 
     def crash(self) -> None:
         """Break all connections."""
         calls, self._calls = self._calls, {}
+        self.unary.clear()
         self._last.clear()
         self._waiting.clear()
         self._stalled.clear()
@@ -172,6 +174,7 @@ class SimulatedEdge:
         self._say()
         for call, result in batch:
             known = self._calls.pop(call, None)
+            self.unary.pop(call, None)
             self._waiting.discard(call)
             if known is None:
                 continue

@@ -33,7 +33,7 @@ _INLINE_CHANCE = 0.5
 _BEGUN_CHANCE = 0.67
 """The chance that what a hand is to do has at least begun when its process ends."""
 _POOL_THREADS = 2
-_PAUSE_CHANCES = (0.0, 0.0, 0.1, 0.5)
+_PAUSE_CHANCES = (0.0, 0.0, 0.0, 0.1, 0.3)
 """How often a job of the helper pauses at a call to the disk or a read of the database; each job
 draws one of these. Many do not pause at all, because a pause costs two changes of threads."""
 _LOST = "the helper process ended with -9 before it answered"

@@ -569,9 +569,10 @@ class Machine:
 
     def _check_calls(self, server: Server) -> None:
         """Check that no call whose client waits for an answer was forgotten."""
-        known = server.calls.unary
-        waiting = self.arrivals.calls()
-        for call in self.edge.unary_calls():
+        if not self.edge.unary:
+            return
+        known, waiting = server.calls.unary, self.arrivals.calls()
+        for call in self.edge.unary:
             if call not in known and call not in waiting:
                 raise Violation(ANSWERED, f"{self.name} has forgotten call {call}")
 
