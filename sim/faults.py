@@ -398,11 +398,12 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
     is_alone = random.random() < 0.8
     if kind >= 0.35 or (members < 3 and kind >= 0.06):
         return faults
+    if kind < 0.06:
+        # One call that fails is no sequence: everything else may happen, too.
+        return replace(faults, growth_full_gap=random.uniform(0.2, 1.0))
     faults = replace(faults, fall_gap=0.0, replace_gap=0.0, rivals_gap=0.0, wipe_gap=0.0)
     if is_alone:
         faults = _left_alone(faults)
-    if kind < 0.06:
-        return replace(faults, growth_full_gap=random.uniform(0.2, 1.0))
     # Where changes are refused because a member cannot be reached, few are made.
     faults = replace(faults, strict_changes=False, learners_at_once=random.randint(1, 2))
     if kind < 0.18:

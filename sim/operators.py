@@ -254,9 +254,9 @@ class Operator:
         smallest, largest = min(2, self._size), max(self._size + 1, min(MEMBERS_MAX, 3))
         may_grow = len(self._ids) - len(self._leaving) < largest
         if may_grow and (len(members) <= smallest or random.random() < 0.5):
-            is_learner = random.random() < 0.6
+            at, is_learner = self._anyone(), random.random() < 0.6
             for _ in range(self.faults.learners_at_once if is_learner else 1):
-                self.add(self._anyone(), is_learner=is_learner)
+                self.add(at, is_learner=is_learner)
         elif len(members) > smallest:
             self.remove(self._anyone(), random.choice(members))
 
