@@ -7,6 +7,7 @@ is restored, that is, the bit flips back, and what was written since stays.
 """
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
@@ -15,10 +16,10 @@ from kvorum.backend.buckets import KEY
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.errors import BackendError
 from kvorum.files.interface import parent, read_file
-from kvorum.files.memory import Call, MemoryFiles
+from kvorum.files.memory import SECTOR_BYTES, Call, MemoryFiles
 from kvorum.member.errors import StartRefused
 from kvorum.snap import SnapError
-from kvorum.wal.errors import WalError
+from kvorum.wal.errors import CorruptLogError, WalError
 from sim.environments import DamagedEntry, SimulatedEnvironments
 from sim.moments import Kind
 
@@ -26,6 +27,7 @@ from sim.moments import Kind
 # never written.
 _DAMAGE = (BackendError, WalError, SnapError, StartRefused, AssertionError)
 _FAILURES = (errno.EIO, errno.ENOSPC)
+_FLIPPED_BIT = re.compile(r"with bit (\d+) flipped back")
 _FILE_ENDINGS = {"log": ("wal", ".wal"), "snapshot": ("snap", ".snap")}
 
 
@@ -276,7 +278,28 @@ class Disk:
         """
         if any(isinstance(each, OSError) and each.errno in _FAILURES for each in causes(error)):
             return True
-        return bool(self._damage) and is_caused_by(error, *_DAMAGE)
+        if self._damage:
+            return is_caused_by(error, *_DAMAGE)
+        return any(
+            isinstance(each, CorruptLogError) and self._lacks(each) for each in causes(error)
+        )
+
+    def _lacks(self, error: CorruptLogError) -> bool:
+        """Return whether a log is refused for one bit, which was all that a lost sector held.
+
+        Lost or flipped, it is the same; production refuses, and what restores a disk sets the bit.
+        """
+        found = _FLIPPED_BIT.search(error.problem)
+        if found is None:
+            return False
+        offset, bit = divmod(int(found[1]), 8)
+        sector = offset // SECTOR_BYTES * SECTOR_BYTES
+        content = read_file(self.files, error.path)
+        if any(content[max(sector, error.offset) : sector + SECTOR_BYTES]):
+            return False
+        self._damage.append(DamagedFile(error.path, offset, 1 << bit, 0))
+        self.damage_count += 1
+        return True
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -4,7 +4,8 @@ A record with a sector of zeros looks torn, but the zeros may be its real conten
 damage is of another kind. Every bit is tried. Those in front of the data are flipped back one after
 the other. For the data, the difference between the checksums tells which bit is wrong: it is traced
 back byte by byte through the zeros that would have followed the bit. The chance that a torn record
-is mistaken for a flipped one is one in 2^32 for every bit of it.
+is mistaken for a flipped one is one in 2^32 for every bit of it, unless the lost sector held just
+that bit of it.
 """
 
 import struct
