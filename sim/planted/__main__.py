@@ -1,6 +1,6 @@
 """Looks for every planted bug, from three ranges of seeds, on all cores; prints a table.
 
-`python -m sim.planted [name ...]`; the exit code is 1 if one stays unnoticed in 200 seeds.
+`python -m sim.planted [name ...]`; the exit code is 1 if one stays unnoticed in 400 seeds.
 """
 
 import os

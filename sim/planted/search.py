@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from sim.campaign import size_of
 from sim.run import Outcome, simulate
 
-SEEDS_MAX = 200
+SEEDS_MAX = 400
 
 Planted = Callable[[], AbstractContextManager[object]]
 
