@@ -33,8 +33,8 @@ from kvorum.telemetry.counting import CallCounts
 from kvorum.telemetry.figures import ServerFigures
 
 TURN_SECONDS: Final = 0.005
-CALLS_PER_TURN = 1000
-BYTES_PER_TURN = 4 * 1024 * 1024
+CALLS_PER_TURN: Final = 1000
+BYTES_PER_TURN: Final = 4 * 1024 * 1024
 NOTHING: Final = (0, 0)
 
 INLINE_CALLS_MAX = 4
