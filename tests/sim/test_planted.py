@@ -14,11 +14,16 @@ from sim.planted.search import SEEDS_MAX, find
 STOPPED = "the member serves"
 # Or it refuses for ever what a leader goes on to send.
 STORM = "members get somewhere"
+# Promises leave before others that were made earlier.
+ORDER = "messages leave in the order in which raft made them"
 # Entries that were committed are gone.
 LOG = {"one log", "leaders have what is committed"}
 # A seed to begin with, and the guarantees whose violation shows the bug.
 KNOWN = {
-    "acknowledge_before_fsync": (0, {"one history", "acknowledged is durable", STOPPED, *LOG}),
+    "acknowledge_before_fsync": (
+        0,
+        {"one history", "acknowledged is durable", "one leader per term", ORDER, STOPPED, *LOG},
+    ),
     "lose_the_tail_of_the_log": (0, {"one history", "acknowledged is durable", STOPPED, *LOG}),
     # A change of the members may be among what is applied twice.
     "apply_twice_after_restart": (
@@ -33,7 +38,8 @@ KNOWN = {
         {"watch: unique", "watch: filter", "watch: bookmarkable", "watch: reliable"},
     ),
     "miss_the_last_compare": (0, {"answers are explained by the history"}),
-    "send_in_reverse_order": (0, {"messages leave in the order in which raft made them"}),
+    "run_log_jobs_after_a_failed_one": (0, {"the log ends at a failure"}),
+    "send_in_reverse_order": (0, {ORDER}),
     "tell_progress_too_soon": (20_000, {"watch: bookmarkable", "watch: reliable"}),
 }
 
