@@ -78,9 +78,9 @@ LIMITS = (
     Limit("mvcc.slices", "FREED_PER_SLICE", _FEW, ("mvcc.index", "mvcc.sortedkeys")),
     Limit("mvcc.ranges", "FIRST_READ_ROWS", (1, 2, 3)),
     Limit("mvcc.ranges", "RUNS_PER_MERGE", (2, 3)),
-    # Not fewer: a compaction must end within seconds, and pauses between steps.
-    Limit("mvcc.compaction", "KEYS_PER_STEP", (10, 20)),
-    Limit("mvcc.compaction", "ROWS_PER_STEP", (10, 20)),
+    # Not fewer: several compactions must end within seconds, and pause between steps.
+    Limit("mvcc.compaction", "KEYS_PER_STEP", (30, 60)),
+    Limit("mvcc.compaction", "ROWS_PER_STEP", (30, 60)),
     Limit("mvcc.sortedkeys", "CHUNK_MAX", (2, 5, 20)),
     Limit("mvcc.sortedkeys", "FEW", (0, 1, 3)),
     Limit("mvcc.hashes", "_ROWS_PER_SCAN", (1, 3, 20)),
