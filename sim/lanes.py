@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from kvorum.raft.states import Role
 from sim.moments import Kind, Moment, Moments, State
 
 _DEATHS = (Kind.KILLED, Kind.POWER_CUT, Kind.GIVEN_UP)
-_CLIENT_ORDER = "csrw"
-"""Clients, sessions, caches, watchers, by the first letter of their names."""
+_CLIENT_ORDER = "csroiw"
+"""Clients, sessions, caches, observers, inspectors, watchers, by the first letters of names."""
 
 
 class Span(NamedTuple):
@@ -138,5 +139,6 @@ def clients_of(moments: Moments) -> list[str]:
 
 
 def _client_order(name: str) -> tuple[int, int, str]:
-    digits = name[1:].rstrip("r")
+    # Behind its number, a letter for what else a client does at the same time.
+    digits = name[1:].rstrip(ascii_lowercase)
     return _CLIENT_ORDER.index(name[0]), int(digits), name
