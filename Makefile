@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -99,7 +99,7 @@ ifeq ($(EDGE),native)
 	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
 
-bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
 bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
@@ -116,6 +116,9 @@ trace-put: setup ## Show, system call by system call, that an answer follows its
 
 put-hops: setup ## Count the functions that a put passes in the server, room by room
 	$(BIN)/python -m bench.hops
+
+bench-auth: setup h2load $(TRY_ORACLE) ## Measure what authentication costs, beside etcd's, and puts amid a flood of logins
+	$(BIN)/python -m bench.auth
 
 bench-edge: setup h2load $(TRY_ORACLE) ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
@@ -150,7 +153,8 @@ properties: setup ## Try every property on other examples than `make test` does
 differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls with a real etcd's answers
 	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
 		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
-		tests/cluster/test_differential.py
+		tests/cluster/test_differential.py tests/auth/test_table.py tests/auth/test_differential.py \
+		tests/auth/test_members.py tests/auth/test_grants.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate

@@ -54,6 +54,7 @@ class Load:
         requests: int = 0,
         latencies: bool = False,
         scheme: str = "http",
+        headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self._processes: list[subprocess.Popen[str]] = []
@@ -67,6 +68,8 @@ class Load:
             else:
                 command += ["-D", str(seconds), "--warm-up-time", str(WARM_UP_SECONDS)]
             command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+            for name, value in headers:
+                command += ["-H", f"{name}: {value}"]
             command += ["-d", str(body)]
             if latencies:
                 self._logs.append(Path(self._directory.name, f"log{number}"))
@@ -106,10 +109,12 @@ def channel(address: str) -> Any:
     return grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
 
 
-def call(address: str, path: str, message: bytes) -> bytes:
+def call(
+    address: str, path: str, message: bytes, metadata: Sequence[tuple[str, str]] = ()
+) -> bytes:
     """Ask once; raises grpc.RpcError if the answer is an error."""
     with channel(address) as connection:
-        answer: bytes = connection.unary_unary(path)(message, timeout=30)
+        answer: bytes = connection.unary_unary(path)(message, timeout=30, metadata=metadata)
         return answer
 
 

@@ -19,6 +19,7 @@ from random import Random
 from kvorum.api.codec import length_delimited
 from kvorum.api.errors import Status
 from kvorum.api.requests import parse_put, parse_range, parse_txn
+from kvorum.auth.tokens import SimpleTokens
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge.interface import Request
 from kvorum.files.real import RealFiles
@@ -69,6 +70,8 @@ class Machine:
             boot_clock=time.monotonic,
             random_below=Random(1).randrange,
             unix_seconds=1.7e9,
+            wall_clock=time.time,
+            tokens=SimpleTokens(300.0),
         )
         self.member: Member = open_member(config, seams)
         self.server = Server(

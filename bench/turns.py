@@ -31,6 +31,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import decode_txn, parse_put
+from kvorum.auth.tokens import SimpleTokens
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
@@ -113,6 +114,8 @@ class Machine:
             boot_clock=time.monotonic,
             random_below=Random(name).randrange,
             unix_seconds=1.7e9,
+            wall_clock=time.time,
+            tokens=SimpleTokens(300.0),
         )
         self.longest = Longest()
         self.member: Member = open_member(config, seams)

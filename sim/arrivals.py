@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Event, EventKind, Request
+from kvorum.edge.interface import Event, EventKind, Metadata, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,20 +47,34 @@ class Arrivals:
         """Return the unary calls that wait for a turn."""
         return {request[0] for request in self._requests}
 
-    def serve(self, call: int, method: int, payload: bytes, answered: Answered) -> None:
+    def serve(
+        self,
+        call: int,
+        method: int,
+        payload: bytes,
+        answered: Answered,
+        metadata: Metadata | None = None,
+    ) -> None:
         """Take a unary request; a machine that is down refuses the connection."""
         machine = self._machine
         if machine.member is None or machine.edge.is_closed:
             answered(REFUSED)
             return
-        if machine.later(self.serve, call, method, payload, answered) or call in self._abandoned:
+        if machine.later(self.serve, call, method, payload, answered, metadata):
+            return
+        if call in self._abandoned:
             return
         machine.edge.register(call, answered)
-        self._requests.append((call, method, payload, None))
+        self._requests.append((call, method, payload, metadata))
         machine.request_turn()
 
     def open_stream(
-        self, call: int, method: int, answered: Answered, message: Callable[[bytes], None]
+        self,
+        call: int,
+        method: int,
+        answered: Answered,
+        message: Callable[[bytes], None],
+        metadata: Metadata | None = None,
     ) -> None:
         """Open a stream; a machine that is down refuses the connection."""
         machine = self._machine
@@ -68,7 +82,7 @@ class Arrivals:
             answered(REFUSED)
         elif call not in self._abandoned:
             machine.edge.register_stream(call, answered, message)
-            self.stream_event(EventKind.OPENED, call, (method, None))
+            self.stream_event(EventKind.OPENED, call, (method, metadata))
 
     def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
         """Take what happened to a stream."""

@@ -11,6 +11,7 @@ has left nothing behind. In bucket `meta` some entries are a member's own:
 
 from collections.abc import Iterable
 
+from kvorum.auth.store import AuthStore
 from kvorum.backend.backend import Backend
 from kvorum.backend.buckets import (
     BUCKETS,
@@ -91,11 +92,14 @@ def _pairs(member: Member) -> list[tuple[str, object, object]]:
     alarms.restore()
     read = Cluster(backend, cluster.cluster_id, cluster.local_id)
     read.restore()
+    users = AuthStore(backend)
+    users.restore()
     voters = tuple(each.id for each in cluster.voters)
     learners = tuple(each.id for each in cluster.learners)
     leases = {lease: lessor._leases[lease] for lease in sorted(lessor.leases())}
     return [
         ("alarms", alarms.raised(), member.alarms.raised()),
+        ("users and roles", _users(users), _users(member.auth)),
         ("members", read.members, cluster.members),
         ("removed members", read.removed, cluster.removed),
         ("cluster version", read.version, cluster.version),
@@ -115,6 +119,12 @@ def _pairs(member: Member) -> list[tuple[str, object, object]]:
             {lease: sorted(each.keys) for lease, each in leases.items() if each.key_count},
         ),
     ]
+
+
+def _users(auth: AuthStore) -> list[object]:
+    """Return whether users are in force, their revision, and all of them with their roles."""
+    users, roles = map(auth.user, auth.users), map(auth.role, auth.roles)
+    return [auth.is_enabled, auth.revision, *map(str, users), *map(str, roles)]
 
 
 def _leased(backend: Backend) -> dict[int, list[bytes]]:

@@ -48,6 +48,36 @@ METHODS: dict[type, tuple[str, Any]] = {
     ),
     etcd.LeaseLeasesRequest: ("/etcdserverpb.Lease/LeaseLeases", etcd.LeaseLeasesResponse),
     etcd.AuthStatusRequest: ("/etcdserverpb.Auth/AuthStatus", etcd.AuthStatusResponse),
+    etcd.AuthEnableRequest: ("/etcdserverpb.Auth/AuthEnable", etcd.AuthEnableResponse),
+    etcd.AuthDisableRequest: ("/etcdserverpb.Auth/AuthDisable", etcd.AuthDisableResponse),
+    etcd.AuthUserAddRequest: ("/etcdserverpb.Auth/UserAdd", etcd.AuthUserAddResponse),
+    etcd.AuthUserGetRequest: ("/etcdserverpb.Auth/UserGet", etcd.AuthUserGetResponse),
+    etcd.AuthUserListRequest: ("/etcdserverpb.Auth/UserList", etcd.AuthUserListResponse),
+    etcd.AuthUserDeleteRequest: ("/etcdserverpb.Auth/UserDelete", etcd.AuthUserDeleteResponse),
+    etcd.AuthUserChangePasswordRequest: (
+        "/etcdserverpb.Auth/UserChangePassword",
+        etcd.AuthUserChangePasswordResponse,
+    ),
+    etcd.AuthUserGrantRoleRequest: (
+        "/etcdserverpb.Auth/UserGrantRole",
+        etcd.AuthUserGrantRoleResponse,
+    ),
+    etcd.AuthUserRevokeRoleRequest: (
+        "/etcdserverpb.Auth/UserRevokeRole",
+        etcd.AuthUserRevokeRoleResponse,
+    ),
+    etcd.AuthRoleAddRequest: ("/etcdserverpb.Auth/RoleAdd", etcd.AuthRoleAddResponse),
+    etcd.AuthRoleGetRequest: ("/etcdserverpb.Auth/RoleGet", etcd.AuthRoleGetResponse),
+    etcd.AuthRoleListRequest: ("/etcdserverpb.Auth/RoleList", etcd.AuthRoleListResponse),
+    etcd.AuthRoleDeleteRequest: ("/etcdserverpb.Auth/RoleDelete", etcd.AuthRoleDeleteResponse),
+    etcd.AuthRoleGrantPermissionRequest: (
+        "/etcdserverpb.Auth/RoleGrantPermission",
+        etcd.AuthRoleGrantPermissionResponse,
+    ),
+    etcd.AuthRoleRevokePermissionRequest: (
+        "/etcdserverpb.Auth/RoleRevokePermission",
+        etcd.AuthRoleRevokePermissionResponse,
+    ),
 }
 """What is asked for, by the request's type: its path, and what it is answered with."""
 
@@ -98,6 +128,9 @@ class Calls(Protocol):
 
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Read nothing from a stream for a while."""
+
+    def is_ready(self) -> bool:
+        """Return whether there is nothing to wait for before the next request."""
 
     def stays(self, name: str, member: int) -> bool:
         """Return whether a client of that name stays with a member because it was removed."""

@@ -18,6 +18,7 @@ from sim.workloads import ETCD, KUBERNETES, READER, STREAMER, Workload
 from sim.world import World
 
 BACKLOG_SECONDS = 0.3
+LOGIN_LOOK_SECONDS = 0.02
 READER_PATIENCE = (0.2, 1.0)
 
 
@@ -45,6 +46,7 @@ class Client:
     __slots__ = (
         "_asked",
         "_caller",
+        "_calls",
         "_number",
         "_patience",
         "_random",
@@ -59,6 +61,7 @@ class Client:
         self, world: World, calls: Calls, history: History, workload: Workload, number: int
     ) -> None:
         self._world = world
+        self._calls = calls
         self._workload = workload
         self._number = number
         self._random: Random = world.stream(f"client {number}")
@@ -81,6 +84,9 @@ class Client:
         self._world.after(self._random.uniform(0.0, 0.5), self._next)
 
     def _next(self) -> None:
+        if not self._calls.is_ready() and not self.is_stopped:
+            self._world.after(LOGIN_LOOK_SECONDS, self._next)
+            return
         self._requests += 1
         if self.is_stopped or self._requests > self._workload.requests:
             return

@@ -11,7 +11,7 @@ from random import Random
 
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
-from kvorum.edge.interface import EventKind
+from kvorum.edge.interface import EventKind, Metadata
 from kvorum.member.alarms import AlarmType
 from kvorum.member.member import Member
 from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
@@ -25,6 +25,7 @@ from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
 from sim.arrivals import REFUSED
+from sim.auditor import Auditor
 from sim.directed import Director
 from sim.edge import CLIENT_DELAY, Answered
 from sim.entering import Entrance
@@ -43,6 +44,7 @@ from sim.world import World
 
 DIFFERS = "found data inconsistency with peers"
 """What a member logs when it stops because its hash differs from those of others."""
+TOKEN_SECONDS = 300.0
 ROUNDING_SECONDS = 0.01
 """By how much the clocks of members may fall short of the sum of their intervals."""
 ONE_CONFIGURATION = "one configuration"
@@ -71,6 +73,7 @@ class Cluster:
         "_quota_bytes",
         "_random",
         "_world",
+        "auditor",
         "configurations_compared",
         "director",
         "faults",
@@ -84,6 +87,7 @@ class Cluster:
         "nemesis",
         "network",
         "operator",
+        "token_seconds",
     )
 
     def __init__(
@@ -123,6 +127,9 @@ class Cluster:
         self._founders = size
         # Called after every turn in which a member is about to get another state.
         self.installing: Callable[[Machine], None] | None = None
+        # Where there are users: who says what each committed entry has to do.
+        self.auditor: Auditor | None = None
+        self.token_seconds = TOKEN_SECONDS
         # Hashes made by machines without damage, by revision, compaction and kind.
         self._hashes: dict[tuple[int, int, bool], int] = {}
         self._numbers: dict[int, int] = {}
@@ -289,6 +296,7 @@ class Cluster:
         path: str,
         payload: bytes,
         answered: Callable[[bytes | Status | None], None],
+        metadata: Metadata | None = None,
     ) -> int:
         """Send a request; `then` gets the answer later, or None if the connection broke."""
         self._calls += 1
@@ -307,6 +315,7 @@ class Cluster:
                 NUMBERS[path],
                 payload,
                 answered,
+                metadata,
             )
         return self._calls
 
@@ -345,6 +354,7 @@ class Cluster:
         path: str,
         answered: Callable[[bytes | Status | None], None],
         message: Callable[[bytes], None],
+        metadata: Metadata | None = None,
     ) -> int:
         """Open a stream; its end is reported, as None if the connection broke."""
         self._calls += 1
@@ -354,7 +364,13 @@ class Cluster:
             self._world.after(CLIENT_DELAY[1], answered, REFUSED)
             return self._calls
         self._world.after(
-            0.0, machine.arrivals.open_stream, self._calls, NUMBERS[path], answered, message
+            0.0,
+            machine.arrivals.open_stream,
+            self._calls,
+            NUMBERS[path],
+            answered,
+            message,
+            metadata,
         )
         return self._calls
 
@@ -372,6 +388,10 @@ class Cluster:
         if machine is not None:
             machine.edge.stall(call)
             self._world.after(seconds, machine.arrivals.unstall, call)
+
+    def is_ready(self) -> bool:
+        """Return whether there is nothing to wait for before the next request: never."""
+        return True
 
     def stays(self, name: str, member: int) -> bool:
         """Return whether a client of that name stays with a member because it was removed."""
@@ -452,6 +472,8 @@ class Cluster:
             appended = member.node.raft.log.last_index()
             self.nemesis.leads(machine, term, member.committed, appended)
         self.director.turned(machine, member)
+        if self.auditor is not None:
+            self.auditor.turned(machine, member)
 
     def _look_at_compaction(self, machine: Machine, store: Store) -> None:
         """Require that somebody asked for it, or that members need not keep what it forgets."""
@@ -503,35 +525,40 @@ class Cluster:
                     f"{machine.name} committed entry {index} of term {term}, which was committed "
                     f"as one of term {known}",
                 )
+        if self.auditor is not None:
+            self.auditor.committed(log, member.committed)
         machine.seen_committed = member.committed
 
     def _look_at_configuration(self, machine: Machine, member: Member) -> None:
         """Require that raft uses the membership that was applied, and all members the same one.
 
-        From its receipt until it is installed, a snapshot's configuration is ahead of the state.
+        From its receipt until it is installed, raft uses that of a snapshot, as of its entry.
         """
-        raft, applied = member.node.raft, member.applied
-        config = raft.tracker.config
-        if applied == machine.seen_applied and config is machine.seen_configuration:
+        raft, index = member.node.raft, member.applied
+        config, snapshot = raft.tracker.config, raft.log.unstable.snapshot
+        if snapshot is not None:
+            index = snapshot.index
+        if index == machine.seen_configured and config is machine.seen_configuration:
             return
-        is_ahead = member.is_installing or raft.log.unstable.snapshot is not None
-        if is_ahead or machine.disk.is_damaged:
+        if machine.disk.is_damaged or (snapshot is None and member.is_installing):
             return
-        machine.seen_applied, machine.seen_configuration = applied, config
+        machine.seen_configured, machine.seen_configuration = index, config
         self.configurations_compared += 1
+        expected = (member.conf_state if snapshot is None else snapshot.conf_state).normal()
         decides = config.conf_state()
-        if decides != member.conf_state.normal():
+        if decides != expected:
+            has = "applied" if snapshot is None else f"was sent snapshot {index} with"
             raise Violation(
                 ONE_CONFIGURATION,
-                f"raft decides by {decides} at {machine.name}, which applied {member.conf_state}",
+                f"raft decides by {decides} at {machine.name}, which {has} {expected}",
             )
-        if applied < self._founders:
+        if index < self._founders:
             return  # the founders know each other before they have applied anything
-        known = self._configurations.setdefault(applied, decides)
+        known = self._configurations.setdefault(index, decides)
         if known != decides:
             raise Violation(
                 ONE_CONFIGURATION,
-                f"{machine.name} decides by {decides} at entry {applied}, others by {known}",
+                f"{machine.name} decides by {decides} at entry {index}, others by {known}",
             )
 
     def _look_at_leader(self, machine: Machine, member: Member) -> None:

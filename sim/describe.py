@@ -120,3 +120,10 @@ def describe_result(result: bytes | Status | None, response: Any) -> str:
     elif isinstance(response, LeaderResponse):
         text += f" {shown(response.kv.key)}={shown(response.kv.value)}"
     return text
+
+
+def outcome(result: bytes | Status | None) -> str:
+    """Return what became of a request whose answer does not matter."""
+    if result is None:
+        return "is not answered"
+    return result.text if isinstance(result, Status) else "is done"

@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kvorum.server.ending import Phase
+from sim.moments import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -32,12 +33,14 @@ LOOK_SECONDS = 0.02
 CHANGE_SECONDS_MAX = 1.5
 """How long a step waits for a change of the membership."""
 ASLEEP_SECONDS = (1.0, 2.5)
+_KEPT_SECONDS = (0.2, 1.0)
+"""How long one sleeps whose appends are kept: most of the time is for what comes then."""
 KEPT, PAUSED, CUT_OFF, WITHOUT_POWER = "kept", "paused", "cut off", "without power"
 _WAYS = (KEPT, KEPT, KEPT, KEPT, PAUSED, CUT_OFF, WITHOUT_POWER)
 """How a member sleeps. Appends are kept for some, and arrive when it has been sent a snapshot."""
 _CRASH_CHANCE = 0.6
 """That a member which slept crashes when it gets a snapshot."""
-_COMMIT_STALL_SECONDS = (0.8, 2.0)
+_COMMIT_STALL_SECONDS, _NEXT_STALL_SECONDS = (0.8, 2.0), (0.05, 0.3)
 _FULL_SECONDS = (0.1, 1.5)
 _ARMED_SECONDS_MAX = 3.0
 _REMOVED_PAUSE_SECONDS = (0.2, 0.9)
@@ -131,7 +134,7 @@ class Director:
 
     def _line(self, what: str) -> None:
         if self._world.trace is not None:
-            self._world.trace.line(self._world.now, "dir", what)
+            self._world.trace.line(self._world.now, "dir", what, Kind.OPERATOR)
 
     def _leader(self) -> Machine | None:
         leaders = [
@@ -148,19 +151,29 @@ class Director:
             self._slow = 0
             # Long enough for a snapshot to come while the change waits.
             self._is_stalled = True
-            machine.stall(self._random.uniform(*_COMMIT_STALL_SECONDS))
+            seconds = self._random.uniform(*_COMMIT_STALL_SECONDS)
+            machine.stall(seconds)
+            # What is written next is slow, too, so that it is not done in the same turn.
+            self._world.after(seconds, self._stall, machine, machine.incarnation)
         if machine.number == self._woken and (
             member.installation is not None or member.node.raft.log.unstable.snapshot is not None
         ):
             self._woken = 0
             self.counts["sleepers given a snapshot"] += 1
+            is_waiting = member.writer.is_keeping_commit
+            self.counts["snapshots before a change was applied"] += is_waiting
             if not self._is_stalled and self._random.random() < _CRASH_CHANCE:
                 delay = self._random.choice([0.0, 0.01, 0.1, 0.5]) * self._random.random()
                 self._world.after(delay, self._crash, machine, machine.incarnation)
 
+    def _stall(self, machine: Machine, incarnation: int) -> None:
+        if not self._is_peace and machine.incarnation == incarnation:
+            machine.stall(self._random.uniform(*_NEXT_STALL_SECONDS))
+
     def _crash(self, machine: Machine, incarnation: int) -> None:
         """Let a member crash that has received a snapshot, here or between two calls."""
-        if machine.incarnation == incarnation:
+        # In peace nobody would start it again.
+        if not self._is_peace and machine.incarnation == incarnation:
             self.counts["crashes with a snapshot"] += 1
             if self._random.random() < 0.3:
                 machine.crash_amid()
@@ -184,15 +197,12 @@ class Director:
         self._line(f"{machine.name} will sleep: {way}")
         cluster.operator.avoids = machine.number
         try:
+            committing = 0
             if way == KEPT:
-                # What it is sent in the beginning arrives in the end.
-                network.keep_appends(machine.number)
-                added = cluster.operator.add(leader.number, is_learner=random.random() < 0.7)
-                yield from self._until(lambda: added in cluster.machines, CHANGE_SECONDS_MAX)
-                yield random.uniform(0.0, 0.2)
+                committing = yield from self._keep_a_change(machine, leader)
             # What was sent before may still arrive, and must not be enough to go on from.
             last = _last_index(self._leader() or leader)
-            asleep = random.uniform(*ASLEEP_SECONDS)
+            asleep = random.uniform(*(_KEPT_SECONDS if way == KEPT else ASLEEP_SECONDS))
             wakes_at = self._world.now + asleep
             if way == PAUSED:
                 machine.pause(asleep)
@@ -205,12 +215,38 @@ class Director:
                 yield from self._change_once(machine)
                 yield random.uniform(0.0, 0.3)
             yield from self._forget_the_past(machine, last)
-            yield from self._wake(machine, way)
+            yield from self._wake(machine, way, committing)
         finally:
             self._slow = self._woken = cluster.operator.avoids = 0
-            network.release_appends(machine.number)
+            network.end_keeping(machine.number)
             network.heal()
             _start_if_down(machine)
+
+    def _keep_a_change(self, sleeper: Machine, leader: Machine) -> Generator[float, None, int]:
+        """Keep what a member is sent, until that adds a learner, commits it, and goes on.
+
+        Returns how many of those appends it takes to commit it.
+        """
+        cluster, network = self._cluster, self._cluster.network
+        network.keep_appends(sleeper.number)
+        # A voter would be needed for a quorum before it is there.
+        added = cluster.operator.add(leader.number, is_learner=True)
+        yield from self._until(lambda: added in cluster.machines, CHANGE_SECONDS_MAX)
+        # The entry that adds it is not beyond this.
+        index = _applied(self._leader() or leader)
+
+        def is_committed() -> bool:
+            return any(each.commit >= index for each in network.kept(sleeper.number))
+
+        yield from self._until(is_committed, CHANGE_SECONDS_MAX)
+        kept = network.kept(sleeper.number)
+        count = next((place for place, each in enumerate(kept, 1) if each.commit >= index), 0)
+        last = max((each.last for each in kept[:count]), default=0)
+        yield from self._until(
+            lambda: any(each.last > last for each in network.kept(sleeper.number)),
+            CHANGE_SECONDS_MAX,
+        )
+        return count
 
     def _change_once(self, sleeper: Machine) -> Steps:
         """Change the membership, but for the sleeper, and wait until that is done."""
@@ -220,8 +256,10 @@ class Director:
         at = random.choice(awake) if leader is None else leader.number
         # The sleeper has a vote: without it, the others must be a quorum all the time.
         if len(cluster.members) < min(MEMBERS_MAX, self._size + 1):
-            operator.add(at, is_learner=random.random() < 0.7)
+            added = operator.add(at, is_learner=random.random() < 0.7)
             if self.faults.learners_at_once > 1 and random.random() < 0.5:
+                # Raft takes one change at a time.
+                yield from self._until(lambda: added in cluster.machines, CHANGE_SECONDS_MAX)
                 operator.add(at, is_learner=True)
         elif len(awake) > 2:
             operator.remove(at, random.choice([each for each in awake if each != at]))
@@ -259,21 +297,38 @@ class Director:
         if leader is not None and others:
             cluster.operator.move_leader(leader.number, self._random.choice(others))
 
-    def _wake(self, machine: Machine, way: str) -> Steps:
-        """Let it be back, sometimes with what it was sent before it slept, and crash."""
+    def _wake(self, machine: Machine, way: str, committing: int) -> Steps:
+        """Let it be back, sometimes with what it was sent before it slept, and crash.
+
+        So many appends commit a change. The rest come once its disk is slow to note that: they are
+        written before a snapshot is installed, and the change may be applied in between.
+        """
         random, network = self._random, self._cluster.network
         self._woken, self._is_stalled = machine.number, False
         if way == WITHOUT_POWER:
             _start_if_down(machine)
         elif way == KEPT:
             # It has to hear of them before it hears of a later term.
-            if random.random() < 0.85:
+            if random.random() < 0.9:
                 self._slow = machine.number
-            network.release_appends(machine.number)
-            yield from self._until(lambda: self._is_stalled, random.uniform(0.02, 0.3))
+            network.release_appends(machine.number, committing)
+            yield from self._until(lambda: self._is_stalled, random.uniform(0.1, 0.5))
+            network.end_keeping(machine.number)
+            yield random.uniform(0.02, 0.1)
+            self._lose_sight(machine)
         network.heal()
         yield from self._until(lambda: machine.is_dead, 2.0 if self._is_stalled else 1.5)
         yield random.uniform(0.0, 0.3)
+
+    def _lose_sight(self, machine: Machine) -> None:
+        """Let the leader know, as from a transport, that a member could not be reached.
+
+        It goes back to what that has acknowledged, and does not wait for it to refuse the rest: a
+        refusal would wait for the disk.
+        """
+        leader = self._leader()
+        if leader is not None and leader.member is not None and machine.member is not None:
+            leader.member.unreachable(machine.member.id)
 
     # A disk that is full where a file grows.
 
@@ -438,6 +493,10 @@ def _term(machine: Machine) -> int:
 
 def _first_index(machine: Machine) -> int:
     return 0 if machine.member is None else machine.member.node.raft.log.first_index()
+
+
+def _applied(machine: Machine) -> int:
+    return 0 if machine.member is None else machine.member.applied
 
 
 def _last_index(machine: Machine) -> int:

@@ -101,6 +101,8 @@ class Faults:
     """
     flip_crash_chance: float
     """Chance that a machine crashes right after a bit of its disk has flipped."""
+    password_error_chance: float = 0.0
+    """Chance that a job about a password fails; `sim.users` draws it."""
     disk_stall_gap: float
     """Average time between two stalls of a disk; 0: there is none."""
     disk_stall_time: Span
@@ -341,8 +343,16 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
     if rivals_gap and random.random() < 0.75:
         faults = _left_alone(faults)
     if rivals_gap:
-        # To vote twice, a member must be asked twice, and restart in between.
-        faults = replace(faults, rivals_gap=rivals_gap, vote_crash_chance=random.uniform(0.3, 0.9))
+        # To vote twice, a member must be asked twice, and restart in between; all of it before the
+        # one that is late has heard of the other.
+        faults = replace(
+            faults,
+            rivals_gap=rivals_gap,
+            vote_crash_chance=random.uniform(0.6, 0.95),
+            link_delay=min(faults.link_delay, (0.001, 0.02)),
+            log_time=min(faults.log_time, (0.001, 0.01)),
+            wake_delay=min(faults.wake_delay, (0.0, 0.003)),
+        )
     return faults
 
 
@@ -413,6 +423,10 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
             drop_chance=0.0,
             delay_chance=0.0,
             sleeper_gap=random.uniform(0.2, 1.0),
+            # Slow disks would take the time for the steps; one is slow where that leads somewhere.
+            log_time=random.choice([(0.0001, 0.001), (0.001, 0.01)]),
+            flush_time=random.choice([(0.0005, 0.005), (0.01, 0.1)]),
+            helper_time=(0.001, 0.01),
         )
     if kind < 0.27:
         return replace(

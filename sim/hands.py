@@ -33,6 +33,8 @@ _INLINE_CHANCE = 0.5
 _BEGUN_CHANCE = 0.67
 """The chance that what a hand is to do has at least begun when its process ends."""
 _POOL_THREADS = 2
+_PASSWORD_TIME = (0.0005, 0.02)
+"""How long a password takes: it needs no disk, and so is not slowed down by one."""
 _PAUSE_CHANCES = (0.0, 0.0, 0.0, 0.1, 0.3)
 """How often a job of the helper pauses at a call to the disk or a read of the database; each job
 draws one of these. Many do not pause at all, because a pause costs two changes of threads."""
@@ -48,6 +50,7 @@ class Hand(Enum):
     FLUSHER = "flusher"
     HELPER = "helper"
     POOL = "pool"
+    PASSWORDS = "passwords"
 
 
 _HANDS = {
@@ -55,7 +58,11 @@ _HANDS = {
     Place.FLUSHER: Hand.FLUSHER,
     Place.HELPER: Hand.HELPER,
     Place.POOL: Hand.POOL,
+    Place.PASSWORDS: Hand.PASSWORDS,
 }
+
+WITH_A_DISK = tuple(hand for hand in Hand if hand is not Hand.PASSWORDS)
+"""Those that a disk can fail."""
 
 
 class HelperEnd(BaseException):
@@ -213,13 +220,17 @@ class SimulatedHands:
             self._start(hand, job)
 
     def _start(self, hand: Hand, job: Job) -> None:
-        seconds = self._random.uniform(*self._span(hand)) + self._machine.stalled_seconds
+        seconds = self._random.uniform(*self._span(hand))
+        if hand is not Hand.PASSWORDS:
+            seconds += self._machine.stalled_seconds
         self._world.after(seconds, self._come, self._machine.incarnation, hand, job)
 
     def _span(self, hand: Hand) -> Span:
         faults = self._machine.faults
         if hand in (Hand.WRITER, Hand.THREAD):
             return faults.log_time
+        if hand is Hand.PASSWORDS:
+            return _PASSWORD_TIME
         return faults.flush_time if hand is Hand.FLUSHER else faults.helper_time
 
     def _come(self, incarnation: int, hand: Hand, job: Job) -> None:
@@ -231,7 +242,11 @@ class SimulatedHands:
             machine.guarded(self._help if hand is Hand.HELPER else self._do, hand, job)
 
     def _do(self, hand: Hand, job: Job) -> None:
-        if hand is Hand.WRITER and self._has_writer_failed:
+        chance = self._machine.faults.password_error_chance
+        if hand is Hand.PASSWORDS and chance and self._random.random() < chance:
+            # It computes, and touches nothing: all that can fail is to have room for it.
+            self._end(hand, job, (None, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
+        elif hand is Hand.WRITER and self._has_writer_failed:
             self._end(hand, job, (None, OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))))
         else:
             self._end(hand, job, self._run(hand, job))

@@ -22,7 +22,7 @@ from kvorum.api.pb.etcdserverpb import (
     StatusResponse,
 )
 from kvorum.mvcc.hashes import hash_rows
-from sim.calls import Asked, Caller
+from sim.calls import Asked, Caller, Calls
 from sim.cluster import Cluster
 from sim.history import History, Record, Row
 from sim.images import GUARANTEE as SNAPSHOTS
@@ -66,6 +66,7 @@ class Inspector:
     __slots__ = (
         "_call",
         "_caller",
+        "_calls",
         "_cluster",
         "_hashers",
         "_history",
@@ -79,16 +80,19 @@ class Inspector:
         "snapshots",
     )
 
-    def __init__(self, world: World, cluster: Cluster, history: History, number: int) -> None:
+    def __init__(
+        self, world: World, cluster: Cluster, calls: Calls, history: History, number: int
+    ) -> None:
         self._world = world
         self._cluster = cluster
+        self._calls = calls
         self._history = history
         self.name = f"i{number}"
         self._random: Random = world.stream(f"inspector {number}")
-        self._caller = Caller(world, cluster, history, FIRST_NUMBER + number, self.name)
+        self._caller = Caller(world, calls, history, FIRST_NUMBER + number, self.name)
         # For hashes at an installation: the second one has to wait for the first.
         self._hashers = [
-            Caller(world, cluster, history, FIRST_NUMBER + number, f"{self.name}{letter}")
+            Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}{letter}")
             for letter in "ab"
         ]
         # The stream of a snapshot, and the member that sends it.
@@ -113,7 +117,7 @@ class Inspector:
             caller.give_up()
         if self._call is not None:
             (member, call), self._call = self._call, None
-            self._cluster.hang_up(member, call)
+            self._calls.hang_up(member, call)
 
     def _later(self) -> None:
         self._world.after(self._random.expovariate(1 / GAP_SECONDS), self._next)
@@ -253,7 +257,7 @@ class Inspector:
     # Snapshots.
 
     def _ask_for_snapshot(self, member: int) -> None:
-        cluster, before = self._cluster, self._before(member)
+        calls, before = self._calls, self._before(member)
         name = f"a snapshot of m{member}, asked for by {self.name} at {self._world.now:.6f},"
         blobs = Blobs(name)
         call = 0
@@ -271,20 +275,20 @@ class Inspector:
             if self._call == (member, call):
                 blobs.take(data)
 
-        call = cluster.open_stream(member, SNAPSHOT_PATH, ended, message)
+        call = calls.open_stream(member, SNAPSHOT_PATH, ended, message)
         self._call = (member, call)
         self._line(f"snapshot at m{member}")
-        cluster.send(member, call, b"")
+        calls.send(member, call, b"")
         if self._random.random() < 0.3:
             seconds = self._random.uniform(0.05, 1.0)
-            self._world.after(0.001, cluster.stall, member, call, seconds)
+            self._world.after(0.001, calls.stall, member, call, seconds)
         patience = self._random.uniform(*PATIENCE)
         self._world.after(patience, self._give_up_snapshot, member, call)
 
     def _give_up_snapshot(self, member: int, call: int) -> None:
         if self._call == (member, call):
             self._call = None
-            self._cluster.hang_up(member, call)
+            self._calls.hang_up(member, call)
             self._later()
 
     def _take_snapshot(self, name: str, blobs: Blobs, before: Before) -> None:

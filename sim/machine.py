@@ -14,6 +14,7 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
+from kvorum.auth.tokens import SimpleTokens
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped, StartRefused
@@ -110,9 +111,9 @@ class Machine:
         "number",
         "paused_until",
         "peers",
-        "seen_applied",
         "seen_committed",
         "seen_configuration",
+        "seen_configured",
         "seen_revision",
         "seen_term",
         "server",
@@ -157,7 +158,7 @@ class Machine:
         self.led_at_the_end = False
         self.paused_until = 0.0
         self.deaf_until = 0.0
-        self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
+        self.seen_revision = self.seen_term = self.seen_committed = self.seen_configured = 0
         self.seen_configuration: Configuration | None = None
         self.crashes = 0
         self.starts = 0
@@ -278,6 +279,8 @@ class Machine:
             boot_clock=lambda: max(self.now, self._clock_now),
             random_below=self._random.randrange,
             unix_seconds=self._time_of_day(),
+            wall_clock=lambda: UNIX_SECONDS + self._world.now,
+            tokens=SimpleTokens(self._cluster.token_seconds),
         )
         self.known = start.known
         joins = None if start.joined is None else start.joined[:2]
@@ -289,7 +292,7 @@ class Machine:
         self.server = Server(member, self.edge, self.peers, self.logs, _SETTINGS)
         self.edge.open()
         self.server.peer_listeners.add(PEER_LISTENER)
-        self.seen_revision = self.seen_term = self.seen_committed = self.seen_applied = 0
+        self.seen_revision = self.seen_term = self.seen_committed = self.seen_configured = 0
         self.seen_configuration = None
         self.line(f"up applied {member.applied} revision {member.store.revision}", Kind.UP)
         self._cluster.turned(self)

@@ -38,6 +38,7 @@ def kept(machine: Machine) -> dict[str, int]:
         CALLS: len(calls.unary) + len(calls.streams),
         PROPOSALS: len(member.proposals.pending),
         "procedures": len(procedures._calls) + len(procedures._asked) + len(procedures._held),
+        "calls with a token to come": len(machine.server.services._undecided._calls),
         "procedures that wait for a signal": sum(map(len, procedures._signalled.values())),
         "watches of procedures": len(procedures._watches),
         "reads that wait": len(reads.waiting) + len(reads.confirmed),

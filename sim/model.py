@@ -5,8 +5,8 @@ request once more. One that changes something runs on the state before the revis
 and must have the effects of that revision; any other runs on the state at that revision.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from kvorum.api.pb.etcdserverpb import (
     Compare,
@@ -22,7 +22,20 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.pb.mvccpb import KeyValue
-from sim.history import History, Row, is_in_range
+from sim.history import Row, is_in_range
+
+
+class States(Protocol):
+    """What requests run on: the history, or any other store that knows its keys."""
+
+    def all_keys(self) -> Iterable[bytes]:
+        """Return every key that ever was, in order."""
+
+    def at(self, key: bytes, main: int, /) -> bytes | None:
+        """Return the encoded key-value of a key at a revision, None if it does not exist."""
+
+    def range_at(self, key: bytes, end: bytes, main: int, /) -> list[bytes]:
+        """Return the encoded key-values of a range at a revision, in the order of keys."""
 
 
 class Transaction:
@@ -30,7 +43,7 @@ class Transaction:
 
     __slots__ = ("_before", "_history", "_written", "main", "rows")
 
-    def __init__(self, history: History, before: int, main: int) -> None:
+    def __init__(self, history: States, before: int, main: int) -> None:
         self._history = history
         self._before = before
         self._written: dict[bytes, bytes | None] = {}
@@ -80,7 +93,7 @@ class Transaction:
 
 
 def run(
-    history: History, request: Any, before: int, main: int
+    history: States, request: Any, before: int, main: int
 ) -> tuple[RangeResponse | PutResponse | DeleteRangeResponse | TxnResponse, list[Row]]:
     """Return the answer to a request, without headers, and the rows it writes as revision main."""
     transaction = Transaction(history, before, main)
@@ -91,7 +104,7 @@ def run(
     if isinstance(request, DeleteRangeRequest):
         return _delete(transaction, request), transaction.rows
     assert isinstance(request, TxnRequest), f"{request!r} is not about keys"
-    return _txn(transaction, request, _holds(transaction, request.compare)), transaction.rows
+    return _txn(transaction, request, holds(transaction, request.compare)), transaction.rows
 
 
 def _range(transaction: Transaction, request: RangeRequest) -> RangeResponse:
@@ -134,15 +147,15 @@ def _txn(transaction: Transaction, request: TxnRequest, succeeded: bool) -> TxnR
     operations = request.success if succeeded else request.failure
     # All compares, nested ones too, see the state before anything is written.
     nested = [
-        _holds(transaction, each.request_txn.compare) if each.HasField("request_txn") else False
+        holds(transaction, each.request_txn.compare) if each.HasField("request_txn") else False
         for each in operations
     ]
-    for operation, holds in zip(operations, nested, strict=True):
-        response.responses.append(_operation(transaction, operation, holds))
+    for operation, is_fulfilled in zip(operations, nested, strict=True):
+        response.responses.append(_operation(transaction, operation, is_fulfilled))
     return response
 
 
-def _operation(transaction: Transaction, operation: RequestOp, holds: bool) -> ResponseOp:
+def _operation(transaction: Transaction, operation: RequestOp, succeeds: bool) -> ResponseOp:
     if operation.HasField("request_range"):
         return ResponseOp(response_range=_range(transaction, operation.request_range))
     if operation.HasField("request_put"):
@@ -150,10 +163,11 @@ def _operation(transaction: Transaction, operation: RequestOp, holds: bool) -> R
     if operation.HasField("request_delete_range"):
         deletion = operation.request_delete_range
         return ResponseOp(response_delete_range=_delete(transaction, deletion))
-    return ResponseOp(response_txn=_txn(transaction, operation.request_txn, holds))
+    return ResponseOp(response_txn=_txn(transaction, operation.request_txn, succeeds))
 
 
-def _holds(transaction: Transaction, compares: Sequence[Compare]) -> bool:
+def holds(transaction: Transaction, compares: Sequence[Compare]) -> bool:
+    """Return whether all compares hold."""
     return all(_is_true(transaction, compare) for compare in compares)
 
 

@@ -11,7 +11,7 @@ from math import inf
 from random import Random
 
 from sim.faults import Faults
-from sim.hands import Hand
+from sim.hands import WITH_A_DISK
 from sim.links import Links
 from sim.machine import Machine
 from sim.moments import Kind
@@ -200,7 +200,8 @@ class Nemesis:
             leader.crash(power_cut=True)
             world.after(random.uniform(0.0, 0.01), self._restart, leader)
             rivals = [machine for machine in self._machines.values() if machine is not leader]
-            stands_at = random.uniform(0.0, 0.03)
+            # It is back by then: it votes for one of them, and is asked by the late one, too.
+            stands_at = random.uniform(0.01, 0.03)
             for rival in rivals:
                 delay = stands_at + random.uniform(0.0, 0.001)
                 world.after(delay, rival.run_out_of_patience)
@@ -346,7 +347,7 @@ class Nemesis:
         machine, random = self._victim(), self._random
         if not machine.is_dead:
             self.counts["jobs failed"] += 1
-            machine.hands.fail(random.choice(list(Hand)), random.randint(0, _JOB_CALLS_MAX))
+            machine.hands.fail(random.choice(WITH_A_DISK), random.randint(0, _JOB_CALLS_MAX))
         self._again(self._fail_job)
 
     def _kill_helper(self) -> None:

@@ -6,6 +6,7 @@ sent and when it would arrive.
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import NamedTuple
 
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import encode_message
@@ -18,6 +19,17 @@ _LATE_SECONDS_MAX = 10.0
 
 Deliver = Callable[[int, int, bytes], None]
 """Takes sender, receiver and frame."""
+
+
+class Kept(NamedTuple):
+    """An append that is kept for its receiver."""
+
+    sender: int
+    frame: bytes
+    last: int
+    """The index of the last entry that its receiver has with it."""
+    commit: int
+    """Up to where its receiver may commit with it."""
 
 
 class Network:
@@ -47,8 +59,8 @@ class Network:
         # Until when what a member sends takes longer, and by how much; what it is sent takes twice
         # that.
         self._held_back: dict[int, tuple[float, float]] = {}
-        # Appends that are kept for a member until they are released: sender and frame.
-        self._kept: dict[int, list[tuple[int, bytes]]] = {}
+        # Appends that are kept for a member until they are released.
+        self._kept: dict[int, list[Kept]] = {}
 
     def send(self, sender: int, to: int, message: Message) -> None:
         """Send a message; it may not arrive."""
@@ -63,7 +75,8 @@ class Network:
         if world.trace is not None:
             world.trace.line(world.now, f"m{sender}", f"> m{to} {describe(message)}")
         if to in self._kept and message.type == MessageType.APP:
-            self._kept[to].append((sender, frame))
+            last = message.index + len(message.entries)
+            self._kept[to].append(Kept(sender, frame, last, min(message.commit, last)))
             return
         self._carry(sender, to, frame)
         # A transport sends a forwarded proposal once: two arrivals would be two proposals.
@@ -103,10 +116,22 @@ class Network:
         """Keep the appends that a member is sent until they are released; all else arrives."""
         self._kept[member] = []
 
-    def release_appends(self, member: int) -> None:
-        """Let the appends that were kept for a member arrive at once, even if it is cut off."""
-        for sender, frame in self._kept.pop(member, ()):
-            self._world.after(self.faults.link_delay[0], self._deliver, sender, member, frame)
+    def kept(self, member: int) -> Sequence[Kept]:
+        """Return the appends that are kept for a member, as they were sent."""
+        return self._kept.get(member, ())
+
+    def release_appends(self, member: int, count: int) -> None:
+        """Let the first appends that are kept for a member arrive, even if it is cut off."""
+        kept = self._kept.get(member, [])
+        for each in kept[:count]:
+            delay = self.faults.link_delay[0]
+            self._world.after(delay, self._deliver, each.sender, member, each.frame)
+        del kept[:count]
+
+    def end_keeping(self, member: int) -> None:
+        """Release what is kept for a member, and keep no more."""
+        self.release_appends(member, len(self.kept(member)))
+        self._kept.pop(member, None)
 
     def is_cut(self, sender: int, to: int) -> bool:
         """Return whether nothing passes from one member to another now."""

@@ -27,12 +27,15 @@ from kvorum.membership.bootstrap import (
 from kvorum.membership.identity import cluster_id
 from kvorum.peer.cluster.joining import Joined, Start
 from sim.addresses import name_of, number_of, url_of
+from sim.calls import Calls
+from sim.describe import outcome
 from sim.entering import Entrance
 from sim.faults import Faults
 from sim.history import History, Record
 from sim.machine import Machine
 from sim.moments import Kind
 from sim.network import Network
+from sim.recalls import RECALL_SECONDS, recall
 from sim.violation import Violation
 from sim.world import World
 
@@ -64,25 +67,13 @@ _REASONS = (
 """Why a machine may be refused although its operator started it correctly."""
 
 
-class Cluster(Protocol):
+class Cluster(Calls, Protocol):
     """What the operator deals with."""
 
     history: History
     network: Network
     machines: dict[int, Machine]
     members: list[int]
-
-    def call(
-        self,
-        member: int,
-        path: str,
-        payload: bytes,
-        answered: Callable[[bytes | Status | None], None],
-    ) -> int:
-        """Send a request; `then` gets the answer later, or None if the connection broke."""
-
-    def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer."""
 
     def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
         """Set up an empty machine for a member that was added, with the members of a cluster."""
@@ -121,6 +112,7 @@ class Operator:
         "_wiped",
         "_world",
         "avoids",
+        "calls",
         "counts",
         "faults",
     )
@@ -132,6 +124,7 @@ class Operator:
         self._late_seconds = FRAMED_LATE_SECONDS_MAX if faults.frames else PLAIN_LATE_SECONDS_MAX
         self._world = world
         self._cluster = cluster
+        self.calls: Calls = cluster
         self._random: Random = world.stream("operator")
         self.faults = faults
         self.counts: Counter[str] = Counter()
@@ -219,22 +212,22 @@ class Operator:
         then: Callable[[bytes | Status | None], None] | None = None,
     ) -> None:
         """Send a request to a member, and wait for a while."""
-        cluster, world = self._cluster, self._world
+        world = self._world
         call = 0
 
         def answered(result: bytes | Status | None) -> None:
             if call in self._open:
                 self._open.discard(call)
-                self._line(f"{path.rpartition('/')[2]} at m{number} {_shown(result)}")
+                self._line(f"{path.rpartition('/')[2]} at m{number} {outcome(result)}")
                 if then is not None:
                     then(result)
 
         def lose_patience() -> None:
             if call in self._open:
-                cluster.hang_up(number, call)
+                self.calls.hang_up(number, call)
                 answered(None)
 
-        call = cluster.call(number, path, request.SerializeToString(), answered)
+        call = self.calls.call(number, path, request.SerializeToString(), answered)
         self._open.add(call)
         world.after(PATIENCE_SECONDS, lose_patience)
 
@@ -634,9 +627,12 @@ class Operator:
         world = self._world
         if self._late_until:
             self._late_until = world.now + self._late_seconds
-        deadline = world.now + SETTLE_SECONDS_MAX
+        recall_at, deadline = world.now + RECALL_SECONDS, world.now + SETTLE_SECONDS_MAX
         while self._is_busy() and world.now < deadline:
             world.run_until(world.now + LOOK_SECONDS)
+            if world.now >= recall_at:
+                count = recall(self._cluster.machines, self._ids)
+                self.counts["removed members called back"] += count
         if self._is_busy():
             raise Violation(
                 "the cluster can be changed in bounded time",
@@ -691,9 +687,3 @@ class Operator:
 
 def _applied(member: Member) -> int:
     return member.applied
-
-
-def _shown(result: bytes | Status | None) -> str:
-    if result is None:
-        return "is not answered"
-    return result.text if isinstance(result, Status) else "is done"

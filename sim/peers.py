@@ -172,7 +172,9 @@ class PlainPeers(WithoutPort):
 
 
 def _answer(member: Member, question: Question, take: Callable[[Answer], None]) -> Steps:
-    answered = yield from questions.answer(member, question.path, question.body)
+    answered = yield from questions.answer(
+        member, question.path, question.body, dict(question.headers)
+    )
     take(questions.meaning(question.path, answered.status, answered.body))
     return None
 

@@ -341,7 +341,7 @@ class _Picture:
         self._bottom = top + height + LANE_GAP
 
     def _operator(self) -> None:
-        told = self._moments.of("op")
+        told = [each for each in self._moments.events if each.who in ("op", "dir")]
         if not told:
             return
         canvas, top = self._canvas, self._bottom

@@ -14,6 +14,7 @@ from sim.faults import (
     draw_transfers,
 )
 from sim.limits import Limits, draw_limits
+from sim.users import Realm, draw_realm
 from sim.workloads import READER, Workload, draw_more_clients, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
@@ -24,11 +25,19 @@ SLEEPING_SECONDS = 5.0
 TRANSFERS_CHANCE = 0.7
 SNAPSHOTS_CHANCE = 0.7
 
+BCRYPT_COST = 4
+"""The least that there is."""
 RETENTION_CHANCE = 0.3
 SMALL_CHANCE = 0.3
 SHORT_TURNS_CHANCE = 0.8
 _LONG_STEPS = [0.0001, 0.0003, 0.001]
 """How long it takes to come to the next look at the clock."""
+REALM_SECONDS = 6.0
+"""How long faults last, at least, where there are users to be made first."""
+NEST_WEIGHT = 1.0
+"""How often clients of etcd's shape nest transactions there."""
+REALM_REQUESTS = 1.5
+"""How many times as much clients ask for there."""
 DIRECTED_SECONDS, SLEEPER_SECONDS = 6.0, 9.0
 """How long faults last, at least, where steps have to follow each other."""
 
@@ -51,6 +60,8 @@ class Plan:
     """Whether the run waits for the end of all leases."""
     waits_for_proposals: bool
     """Whether the run waits for the end of all lost proposals."""
+    realm: Realm | None = None
+    """The users of a run with authentication."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -60,6 +71,7 @@ class Plan:
             f"{self.workload}",
             f"{self.options}",
             f"limits {self.limits or 'as in production'}",
+            f"{self.realm or 'nobody has to say who it is'}",
         ]
 
 
@@ -110,6 +122,10 @@ def draw_plan(seed: int, members: int) -> Plan:
         # One that is cut off must not disturb the others, nor ignore what it was sent before.
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4, "pre_vote": True}
         options |= {"snapshot_entries": 5, "catch_up_entries": 1, "inflight_messages_max": 16}
+        # What is kept for it has to hold a change, with all that comes before.
+        options.pop("inflight_bytes_max", None)
+        # Compactions that are asked for must end in time, whatever the retention.
+        options |= {"compaction_pause_seconds": 0.01}
     if faults.leader_removal_gap:
         readers = (READER,) * 3
         workload = replace(workload, shapes=workload.shapes + readers)
@@ -124,6 +140,20 @@ def draw_plan(seed: int, members: int) -> Plan:
     if limits and small.random() < SHORT_TURNS_CHANCE:
         # A turn ends after a few looks at the clock; what is left waits for the next.
         faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))
+    if faults.sleeper_gap:
+        # Members that join are sent snapshots; whoever sent one must not keep its log for long.
+        limits |= {"member.snapshots.HELD_AFTER_SENDING_SECONDS": 0.3}
+    # A flipped bit may change a user, which nothing finds.
+    realm = None if faults.flip_gap else draw_realm(Random(f"{seed}/realm"))
+    if realm is not None:
+        faults = replace(faults, password_error_chance=realm.password_error_chance)
+        # Clients go on for as long as that lasts, and some are refused.
+        before, seconds = seconds, max(seconds, REALM_SECONDS)
+        requests = int(workload.requests * REALM_REQUESTS)
+        think = workload.think * seconds / before / REALM_REQUESTS
+        weights = (*workload.weights, ("nest", NEST_WEIGHT))
+        workload = replace(workload, requests=requests, think=think, weights=weights)
+        options |= {"bcrypt_cost": BCRYPT_COST}
     return Plan(
         seed=seed,
         members=members,
@@ -136,6 +166,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         limits=limits,
         waits_for_leases=waits_for_leases,
         waits_for_proposals=random.random() < 0.2,
+        realm=realm,
     )
 
 

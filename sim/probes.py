@@ -5,8 +5,7 @@ from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import PutRequest, RangeRequest
-from sim.calls import METHODS
-from sim.cluster import Cluster
+from sim.calls import METHODS, Calls
 from sim.world import World
 
 PROBE_SECONDS = 0.5
@@ -15,9 +14,9 @@ PROBE_SECONDS = 0.5
 class Probe:
     """Asks one member to put and get a key until it does."""
 
-    def __init__(self, world: World, cluster: Cluster, member: int) -> None:
+    def __init__(self, world: World, calls: Calls, member: int) -> None:
         self._world = world
-        self._cluster = cluster
+        self._calls = calls
         self.member = member
         self.is_done = False
         self.last = "no answer"
@@ -54,4 +53,4 @@ class Probe:
                 self._attempt += 1
                 self._world.after(PROBE_SECONDS, self.start)
 
-        self._cluster.call(self.member, path, request.SerializeToString(), answered)
+        self._calls.call(self.member, path, request.SerializeToString(), answered)

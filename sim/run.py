@@ -8,11 +8,16 @@ everything. Then the power is cut everywhere once more, and all of that must hol
 import shutil
 import tempfile
 import traceback
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sim import checks
+from sim.administrators import Administrator, Wanted
+from sim.auditor import Auditor
+from sim.auth_checks import check_visits
 from sim.buckets import check_buckets
+from sim.calls import Calls
 from sim.clients import Client
 from sim.cluster import Cluster
 from sim.inspectors import Inspector
@@ -25,11 +30,13 @@ from sim.marks import counted
 from sim.memory import check_bounds, leftovers
 from sim.observers import GUARANTEE as OBSERVED
 from sim.observers import Observer
+from sim.permissions import ROOT
 from sim.plan import Plan, draw_plan
 from sim.probes import Probe
 from sim.reflectors import Reflector
 from sim.sessions import Session
 from sim.trace import Trace
+from sim.users import Realm, Users
 from sim.violation import Violation
 from sim.watch_checks import check_watcher
 from sim.watchers import Watcher
@@ -110,27 +117,32 @@ class Run:
                 trace.line(0.0, "---", line)
         self.cluster = cluster = Cluster(world, plan.members, plan.faults, directory, plan.options)
         history, workload = cluster.history, plan.workload
+        self.users: Users | None = None
+        self.administrators: list[Administrator] = []
+        if plan.realm is not None:
+            self._let_users_in(plan.realm)
         self.clients = [
-            Client(world, cluster, history, workload, number)
+            Client(world, self._calls(f"c{number}"), history, workload, number)
             for number in range(1, len(workload.shapes) + 1)
         ]
         self.sessions = [
-            Session(world, cluster, history, workload, number)
+            Session(world, self._calls(f"s{number}"), history, workload, number)
             for number in range(1, workload.sessions + 1)
         ]
         self.reflectors = [
-            Reflector(world, cluster, history, workload, number)
+            Reflector(world, self._calls(f"r{number}"), history, workload, number)
             for number in range(1, workload.reflectors + 1)
         ]
         self.watchers = [
-            Watcher(world, cluster, history, workload, number)
+            Watcher(world, self._calls(f"w{number}"), history, workload, number)
             for number in range(1, workload.watchers + 1)
         ]
         self.observers = [
-            Observer(world, cluster, history, number) for number in range(1, workload.observers + 1)
+            Observer(world, self._calls(f"o{number}"), history, number)
+            for number in range(1, workload.observers + 1)
         ]
         self.inspectors = [
-            Inspector(world, cluster, history, number)
+            Inspector(world, cluster, self._calls(f"i{number}"), history, number)
             for number in range(1, workload.inspectors + 1)
         ]
         cluster.nemesis.peace_at = plan.fault_seconds
@@ -138,6 +150,23 @@ class Run:
         # The counts when the bounds were last checked, and how often they were exceeded.
         self.events = 0
         self.storms = 0
+
+    def _let_users_in(self, realm: Realm) -> None:
+        """Let clients say who they are, and members be compared with what they may do."""
+        world, cluster = self.world, self.cluster
+        cluster.token_seconds = realm.token_seconds
+        cluster.auditor = Auditor(cluster.history, realm.token_seconds)
+        self.users = users = Users(world, cluster, realm, cluster.auditor.ledger)
+        cluster.operator.calls = users.badge("op", ROOT)
+        wanted: Wanted = deque()
+        self.administrators = [
+            Administrator(world, users, cluster.history, number, wanted)
+            for number in range(1, realm.administrators + 1)
+        ]
+
+    def _calls(self, name: str) -> Calls:
+        """Return what carries the calls of a client."""
+        return self.cluster if self.users is None else self.users.badge(name)
 
     def outcome(self) -> Outcome:
         """Run it, and return the outcome."""
@@ -173,6 +202,8 @@ class Run:
         """Run everything; raise Violation where a guarantee does not hold."""
         world, cluster = self.world, self.cluster
         cluster.start()
+        for administrator in self.administrators:
+            administrator.start()
         for client in self.clients:
             client.start()
         for session in self.sessions:
@@ -212,6 +243,11 @@ class Run:
             session.stop()
         for inspector in self.inspectors:
             inspector.stop()
+        for administrator in self.administrators:
+            administrator.stop()
+        if self.users is not None:
+            # Whoever watches to the end has to be let in.
+            self.users.promote()
 
     def close(self) -> None:
         """End all processes, so that their files can be removed."""
@@ -233,13 +269,18 @@ class Run:
             )
         self.world.after(BOUNDS_SECONDS, self._check_bounds)
 
+    def _calls_of_root(self, name: str) -> Calls:
+        return self.cluster if self.users is None else self.users.badge(name, ROOT)
+
     # After the faults.
 
     def _expect_service(self, when: str) -> None:
         """Require that a put and a linearizable get at every member are answered in time."""
         world, cluster = self.world, self.cluster
         deadline = world.now + SERVE_SECONDS_MAX
-        probes = [Probe(world, cluster, number) for number in cluster.members]
+        probes = [
+            Probe(world, self._calls_of_root(f"p{number}"), number) for number in cluster.members
+        ]
         for probe in probes:
             probe.start()
         if not world.run_while(lambda: any(not probe.is_done for probe in probes), deadline):
@@ -429,6 +470,8 @@ class Run:
             observer.check()
         for inspector in self.inspectors:
             inspector.check_hashes()
+        if self.users is not None and self.cluster.auditor is not None:
+            check_visits(self.users, self.cluster.auditor)
 
     def counts(self) -> dict[str, int]:
         """Return how much happened, by kind."""
@@ -451,6 +494,7 @@ class Run:
             "snapshots saved": sum(inspector.snapshots for inspector in self.inspectors),
             "ranges in pieces": sum(each.kind == "stream" for each in answered),
             "undecided": self.undecided,
+            **(self.users.counts() if self.users is not None else {}),
         }
 
     def faults(self) -> dict[str, int]:

@@ -172,6 +172,25 @@ class EtcdShape:
         request = TxnRequest(compare=compares, success=operations, failure=reads)
         return Asked("move", request, self._expected(keys))
 
+    def _nest(self) -> Asked:
+        """Write a key, and others two levels deep, whatever they are."""
+        random, keys = self._random, self._workload.keys
+        chosen = random.sample(range(keys), min(keys, random.randint(1, 3)))
+        puts = [
+            PutRequest(
+                key=KEY_PREFIX + b"%02d" % key,
+                value=self._value(),
+                prev_kv=random.random() < 0.2,
+            )
+            for key in chosen
+        ]
+        operations = [RequestOp(request_put=put) for put in puts[1:] or puts]
+        for _ in range(random.randint(1, 2)):
+            operations = [RequestOp(request_txn=TxnRequest(success=operations))]
+        if len(puts) > 1:
+            operations.insert(0, RequestOp(request_put=puts[0]))
+        return Asked("nest", TxnRequest(success=operations))
+
     def _pair(self) -> Asked:
         keys = sorted({self._key(), self._key()})
         puts = [PutRequest(key=key, value=self._value(), prev_kv=True) for key in keys]

@@ -74,6 +74,7 @@ class _Cut:
 def _cuts(plan: Plan) -> Iterator[_Cut]:
     peace = without_faults()
     yield _Cut("", "limits", {})
+    yield _Cut("", "realm", None)
     for field in fields(peace):
         yield _Cut("faults", field.name, getattr(peace, field.name))
     for name in ("watchers", "reflectors", "sessions", "observers", "inspectors"):

@@ -75,6 +75,9 @@ class WithoutPort:
 class Cluster(Protocol):
     """What a machine asks of the world around it."""
 
+    token_seconds: float
+    """How long tokens last."""
+
     def said(self, sender: int, message: Message) -> None:
         """Check a raft message that leaves a member."""
 

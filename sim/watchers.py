@@ -20,6 +20,7 @@ from kvorum.mvcc.keyvalue import key_of
 from sim.calls import Calls
 from sim.history import History, is_in_range
 from sim.moments import Kind
+from sim.permissions import REFUSALS
 from sim.violation import Violation
 from sim.workloads import (
     ETCD,
@@ -194,7 +195,8 @@ class Watcher:
         revision = response.header.revision
         if response.created:
             if response.canceled:
-                self.violate("reliable", f"was refused: {response.cancel_reason}")
+                self._refused(response.cancel_reason)
+                return
             self.is_created = True
             if self.next == 0:
                 self.next = self.first = revision + 1
@@ -205,6 +207,14 @@ class Watcher:
             self.violate("reliable", "got something before it was created")
         else:
             self._take(response, revision)
+
+    def _refused(self, reason: str) -> None:
+        """Try again later, if it is for who asks; whether that is right is judged elsewhere."""
+        if not any(each in reason for each in REFUSALS):
+            self.violate("reliable", f"was refused: {reason}")
+        self.line(f"refused: {reason}", Kind.WATCH_ENDED)
+        self.hang_up()
+        self._reconnect()
 
     def violate(self, promise: str, text: str) -> None:
         """Raise that one of the nine promises of a watch was broken."""

@@ -4,6 +4,13 @@ They are the field's classics, and each breaks a promise. `make sim-planted` loo
 three ranges of seeds, and prints how many it took.
 """
 
+from sim.planted.auth import (
+    apply_what_was_asked_as_of_an_old_revision,
+    keep_the_tokens_of_users_that_are_gone,
+    leave_nested_transactions_unchecked,
+    permit_by_the_newest_grants,
+    take_the_short_way_past_permissions,
+)
 from sim.planted.calls import (
     hash_a_state_that_was_replaced,
     keep_the_pin_of_a_stream_that_is_broken_off,
@@ -85,6 +92,11 @@ PLANTED: dict[str, Planted] = {
         apply_a_change_on_top_of_a_snapshot,
         answer_reads_on_a_removed_leader,
         leave_the_directory_of_a_snapshot_unsynced,
+        apply_what_was_asked_as_of_an_old_revision,
+        leave_nested_transactions_unchecked,
+        permit_by_the_newest_grants,
+        keep_the_tokens_of_users_that_are_gone,
+        take_the_short_way_past_permissions,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

@@ -8,6 +8,7 @@ from unittest.mock import patch
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.requests import Range
 from kvorum.member import corruption, hashing, leases, questions
+from kvorum.member.callers import Caller
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.parts import Part, done
@@ -23,10 +24,10 @@ def keep_the_pin_of_a_stream_that_is_broken_off() -> Iterator[None]:
     """Pin the revision of a range in pieces, and release it only after the last piece."""
     original = kv._range_stream
 
-    def range_stream(member: Member, request: Range) -> Steps:
+    def range_stream(member: Member, caller: Caller, request: Range) -> Steps:
         pins, main = member.store._pins, member.store.revision
         pins.hold(main)
-        status = yield from original(member, request)
+        status = yield from original(member, caller, request)
         pins.release(main)
         return status
 

@@ -169,6 +169,12 @@ MODULES = [
 ]
 
 
+@given(st.text(max_size=300), uint64s)
+def test_caller_identity(user: str, revision: int) -> None:
+    header = etcdserverpb.RequestHeader(username=user, auth_revision=revision)
+    assert codec.caller_identity(user, revision) == header.SerializeToString()
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_messages_are_written_here_alone(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):

@@ -32,8 +32,13 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.metadata: Metadata = ()
+        """What goes with every call that is given nothing else."""
         self._channel = grpc.insecure_channel(address, OPTIONS)
         self._calls: dict[str, Any] = {}
+
+    def _with(self, metadata: Metadata | None) -> Metadata:
+        return self.metadata if metadata is None else metadata
 
     def _unary(self, name: str) -> Any:
         if name not in self._calls:
@@ -48,42 +53,67 @@ class Client:
         name: str,
         request: Message,
         timeout: float = CALL_SECONDS_MAX,
-        metadata: Metadata = (),
+        metadata: Metadata | None = None,
     ) -> Any:
         """Make a unary call; return the response or the status."""
         try:
-            return self._unary(name)(request, timeout=timeout, metadata=metadata)
+            return self._unary(name)(request, timeout=timeout, metadata=self._with(metadata))
         except grpc.RpcError as error:
             return status_of(error)
 
-    def ask_bytes(self, path: str, request: bytes, timeout: float) -> bytes:
+    def ask_bytes(
+        self, path: str, request: bytes, timeout: float, metadata: Metadata | None = None
+    ) -> bytes:
         """Make a unary call that succeeds, and leave the answer as it comes."""
-        answer: bytes = self._channel.unary_unary(path)(request, timeout=timeout)
+        call = self._channel.unary_unary(path)
+        answer: bytes = call(request, timeout=timeout, metadata=self._with(metadata))
         return answer
 
-    def begin(self, name: str, request: Message, timeout: float = CALL_SECONDS_MAX) -> Any:
+    def begin(
+        self,
+        name: str,
+        request: Message,
+        timeout: float = CALL_SECONDS_MAX,
+        metadata: Metadata | None = None,
+    ) -> Any:
         """Begin a unary call; return grpc's future of the response."""
-        return self._unary(name).future(request, timeout=timeout)
+        return self._unary(name).future(request, timeout=timeout, metadata=self._with(metadata))
 
-    def pieces(self, name: str, request: Message, timeout: float = STREAM_SECONDS_MAX) -> Any:
+    def pieces(
+        self,
+        name: str,
+        request: Message,
+        timeout: float = STREAM_SECONDS_MAX,
+        metadata: Metadata | None = None,
+    ) -> Any:
         """Make a call whose answer is a stream; iterate over it."""
         method = by_name(name)
         call = self._channel.unary_stream(
             method.path, method.request.SerializeToString, method.response.FromString
         )
-        return call(request, timeout=timeout)
+        return call(request, timeout=timeout, metadata=self._with(metadata))
+
+    def pieces_of_bytes(
+        self, path: str, request: bytes, timeout: float, metadata: Metadata | None = None
+    ) -> Any:
+        """Make a call whose answer is a stream; its messages are left as they come."""
+        call = self._channel.unary_stream(path)
+        return call(request, timeout=timeout, metadata=self._with(metadata))
 
     def talk(
-        self, name: str, metadata: Metadata = (), timeout: float = STREAM_SECONDS_MAX
+        self,
+        name: str,
+        metadata: Metadata | None = None,
+        timeout: float = STREAM_SECONDS_MAX,
     ) -> "Talk":
         """Open a stream in both directions."""
         method = by_name(name)
         call = self._channel.stream_stream(
             method.path, method.request.SerializeToString, method.response.FromString
         )
-        return Talk(call, metadata, timeout)
+        return Talk(call, self._with(metadata), timeout)
 
-    def watch(self, metadata: Metadata = (), **create: Any) -> "Talk":
+    def watch(self, metadata: Metadata | None = None, **create: Any) -> "Talk":
         """Open a watch, and wait until it is created."""
         talk = self.talk("Watch/Watch", metadata)
         talk.say(pb.WatchRequest(create_request=pb.WatchCreateRequest(**create)))

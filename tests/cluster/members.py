@@ -202,7 +202,7 @@ class Member:
         assert status_of(error) in PASSING, f"{self}: {name} {request}: {error}"
         return self.answer(name, request)
 
-    def talk(self, name: str, first: Message, metadata: Metadata = ()) -> tuple[Talk, Any]:
+    def talk(self, name: str, first: Message, metadata: Metadata | None = None) -> tuple[Talk, Any]:
         """Open a stream and send a message; again if an election comes in between.
 
         Return the stream and the answer.

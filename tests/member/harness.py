@@ -21,6 +21,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import decode_delete_range, decode_put, decode_range, decode_txn
+from kvorum.auth.tokens import SimpleTokens
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.files.interface import read_file
@@ -121,6 +122,8 @@ class Machine:
             boot_clock=lambda: self.cluster.now,
             random_below=Random(f"{self.name}/{self.starts}").randrange,
             unix_seconds=1_700_000_000.0 + self.cluster.now,
+            wall_clock=lambda: 1_700_000_000.0 + self.cluster.now,
+            tokens=SimpleTokens(300.0),
         )
         self.jobs = {place: deque() for place in Place}
         self.requests, self.events, self.ended = [], [], []
@@ -313,7 +316,9 @@ class Cluster:
         assert allowed_method(question.path) == question.method
 
         def serve() -> Steps:
-            answered = yield from answer(peer.running, question.path, question.body)
+            answered = yield from answer(
+                peer.running, question.path, question.body, dict(question.headers)
+            )
             if machine.member is asking:
                 is_lost = self.is_cut(machine, peer)
                 told = meaning(question.path, answered.status, answered.body)

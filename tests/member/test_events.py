@@ -8,6 +8,7 @@ import pytest
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.files.memory import Call
+from kvorum.member.callers import MEMBER
 from kvorum.member.handover import hand_over
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
@@ -43,7 +44,7 @@ def compaction(member: Member) -> list[Steps]:
 
 def snapshots(member: Member) -> list[Steps]:
     served = Snapshots(member)
-    begun = [served.begin(b"") for _ in range(IMAGES_MAX + 1)]
+    begun = [served.begin(MEMBER, b"") for _ in range(IMAGES_MAX + 1)]
     return [steps for steps in begun if not isinstance(steps, tuple)]
 
 

@@ -121,7 +121,9 @@ Begin = Callable[[Machine], Generator[Any, Any, Any] | None]
 
 
 def stream(machine: Machine) -> Steps:
-    return _range_stream(machine.running, range_of(pb.RangeRequest(key=b"\0", range_end=b"\0")))
+    return _range_stream(
+        machine.running, MEMBER, range_of(pb.RangeRequest(key=b"\0", range_end=b"\0"))
+    )
 
 
 def queue(_machine: Machine) -> Steps:
@@ -130,7 +132,7 @@ def queue(_machine: Machine) -> Steps:
 
 
 def observation(machine: Machine) -> Steps:
-    return answered(_observe(machine.running, b"q"))
+    return _observe(machine.running, b"q")
 
 
 def comparison(machine: Machine) -> None:
@@ -159,7 +161,7 @@ def compaction(machine: Machine) -> Steps:
 
 
 def renewed(machine: Machine) -> Steps:
-    result = yield from renew(machine.running, 7)
+    result = yield from renew(machine.running, MEMBER, 7)
     return b"%d" % result if isinstance(result, int) else result
 
 

@@ -8,6 +8,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, RangeResponse
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.handover import hand_over
 from kvorum.member.jobs import Place
 from kvorum.member.leases import UNCONFIRMED, is_confirmed, renew, time_to_live_here, try_renew
@@ -28,7 +29,7 @@ def renewal(machine: Machine, lease: int) -> int:
     """Begin to renew a lease; the answer is its TTL in digits."""
 
     def steps() -> Steps:
-        result = yield from renew(machine.running, lease)
+        result = yield from renew(machine.running, MEMBER, lease)
         return b"%d" % result if isinstance(result, int) else result
 
     return machine.start_steps(steps())

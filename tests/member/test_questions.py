@@ -3,16 +3,22 @@
 import json
 from typing import Any
 
+import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
-from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseKeepAliveRequest
+from kvorum.api.pb.etcdserverpb import (
+    InternalAuthenticateRequest,
+    LeaseGrantRequest,
+    LeaseKeepAliveRequest,
+)
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.member import requests
-from kvorum.member.callers import MEMBER
+from kvorum.member.callers import MEMBER, Caller, Front
+from kvorum.member.outbox import Headers
 from kvorum.member.questions import (
     DOWNGRADE_PATH,
     HASH_KV_PATH,
@@ -22,6 +28,7 @@ from kvorum.member.questions import (
     Answered,
     allowed_method,
     answer,
+    credentials,
     meaning,
     parse_hash,
 )
@@ -43,11 +50,17 @@ def cluster() -> Cluster:
     return cluster
 
 
-def asked(cluster: Cluster, machine: Machine, path: str, body: bytes = b"") -> Answered:
+def asked(
+    cluster: Cluster,
+    machine: Machine,
+    path: str,
+    body: bytes = b"",
+    headers: Headers = (),
+) -> Answered:
     answers: list[Answered] = []
 
     def steps() -> Steps:
-        answers.append((yield from answer(machine.running, path, body)))
+        answers.append((yield from answer(machine.running, path, body, dict(headers))))
         return None
 
     machine.running.start(None, MEMBER, steps())
@@ -196,3 +209,82 @@ def test_an_answer_of_any_content_is_understood_or_none(
             parse_hash(told)
         elif path.startswith(PROMOTE_PREFIX):
             decode_members(told)
+
+
+# For whom a member asks.
+
+ODD_NAMES = ["j\u00fcrgen", "a b", "a\r\nx-kvorum-user: root", "%72oot", "", "\udcff", "\0"]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Cluster:
+    """A member whose authentication is enabled; all but `u` have the role `root`."""
+    cluster = Cluster(1)
+    auth = cluster.leader().running.auth
+    for name in ("root", "u", *filter(None, ODD_NAMES)):
+        auth.add_user(name, b"hash", no_password=False)
+        if name != "u":
+            auth.grant_role(name, "root")
+    auth.enable()
+    return cluster
+
+
+def promoted_for(cluster: Cluster, headers: Headers) -> int:
+    """Return the status of the answer to who asks to promote a member that there is not.
+
+    That is found only after the caller was: 404.
+    """
+    return asked(cluster, cluster.leader(), PROMOTE_PREFIX + "5", headers=headers).status
+
+
+@pytest.mark.parametrize("name", ["root", "u", "stranger", *ODD_NAMES])
+def test_a_caller_with_any_name_is_told_to_the_leader(guarded: Cluster, name: str) -> None:
+    headers = credentials(Caller(Front.GRPC, name, 7))
+    # Whatever the name is, it can be sent.
+    h11.Request(method="POST", target="/", headers=[("host", "x"), *headers])
+    has_role = name not in ("u", "stranger", "")
+    assert promoted_for(guarded, headers) == (404 if has_role else 500)
+
+
+@given(st.binary(max_size=20).map(lambda name: name.decode(errors="surrogateescape")))
+def test_any_name_becomes_a_header(name: str) -> None:
+    headers = credentials(Caller(Front.GRPC, name, 7))
+    h11.Request(method="POST", target="/", headers=[("host", "x"), *headers])
+    assert bool(headers) == bool(name)
+
+
+def test_a_token_is_judged_by_the_leader(guarded: Cluster) -> None:
+    member = guarded.leader().running
+    for user, expected in (("root", 404), ("u", 500)):
+        token = member.tokens.assign(user, "prefix", member.applied, member.now)
+        caller = Caller(Front.GRPC, user, 7, token=token)
+        assert promoted_for(guarded, credentials(caller)) == expected
+    for token in ("", "nonsense", "prefix.1"):
+        # What the caller's name is does not count then.
+        headers = (("authorization", token), ("x-kvorum-user", "root"))
+        assert promoted_for(guarded, headers) == 500
+
+
+def test_a_token_that_the_leader_does_not_know_yet_is_awaited(guarded: Cluster) -> None:
+    machine = guarded.leader()
+    member = machine.running
+    token = f"another.{member.applied}"
+    statuses: list[int] = []
+
+    def steps() -> Steps:
+        headers = {"authorization": token}
+        found = yield from answer(member, PROMOTE_PREFIX + "5", b"", headers)
+        statuses.append(found.status)
+        return None
+
+    member.start(None, MEMBER, steps())
+    guarded.settle()
+    assert not statuses
+    request = InternalAuthenticateRequest(name="root", simple_token="another")
+    machine.propose(requests.AUTHENTICATE, request.SerializeToString())
+    guarded.settle()
+    assert statuses == [404]
+
+
+def test_without_authentication_nobody_is_asked(cluster: Cluster) -> None:
+    assert promoted_for(cluster, ()) == promoted_for(cluster, (("authorization", "x"),)) == 404

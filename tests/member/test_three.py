@@ -8,6 +8,7 @@ from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, PutResponse, RangeResponse
 from kvorum.files.memory import Call
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Place
 from kvorum.member.leases import renew
 from kvorum.member.waits import Steps
@@ -334,7 +335,7 @@ def renewal(machine: Machine, lease: int) -> int:
     """Begin to renew a lease; the answer is its TTL in digits."""
 
     def steps() -> Steps:
-        result = yield from renew(machine.running, lease)
+        result = yield from renew(machine.running, MEMBER, lease)
         return b"%d" % result if isinstance(result, int) else result
 
     return machine.start_steps(steps())

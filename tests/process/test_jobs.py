@@ -8,19 +8,20 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvorum.auth.passwords import CheckPassword
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge import open_edge
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
 from kvorum.member.jobs import Job, JobLostError, Nothing, Place
-from kvorum.process.hands import ProcessHands
-from kvorum.process.helper import LENGTH, PACKAGES, START, Helper
+from kvorum.process.hands import PASSWORDS_NICENESS, ProcessHands
+from kvorum.process.helper import LENGTH, NICENESS_MAX, PACKAGES, START, Helper
 from kvorum.server.jobs import Ended, JobOrder, Outcome
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
@@ -323,3 +324,26 @@ def test_a_helper_whose_server_was_killed_ends_without_a_word(is_cut: bool) -> N
         sent = LENGTH.pack(len(work)) + work
         _, said = process.communicate(sent[:-1] if is_cut else sent)
     assert (process.returncode, said) == (0 if is_cut else -signal.SIGPIPE, b"")
+
+
+def test_only_the_process_of_passwords_gives_way_to_others() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+
+    async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
+        for place, work in (
+            (Place.PASSWORDS, CheckPassword(b"no hash", "anything")),
+            (Place.HELPER, Nothing()),
+        ):
+            order.submit([Job(place, work)])
+            _, result, error = await next_ended()
+            assert error is None and not result
+        hands = cast("ProcessHands", order._hands)
+        niceness = {}
+        for place, helper in hands._helpers.items():
+            assert helper._process is not None
+            niceness[place] = os.getpriority(os.PRIO_PROCESS, helper._process.pid)
+        expected = min(NICENESS_MAX, before + PASSWORDS_NICENESS)
+        assert niceness == {Place.HELPER: before, Place.PASSWORDS: expected}
+
+    with_order(use)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before

@@ -61,7 +61,8 @@ revisions = st.one_of(
 bounds = st.one_of(st.just(0), st.just(0), st.integers(-6, 1).map(At))
 
 
-def _resolved(fields: dict[str, Any], revision: int) -> dict[str, Any]:
+def resolved(fields: dict[str, Any], revision: int) -> dict[str, Any]:
+    """Return fields with the revisions that are meant at this one."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, At):
@@ -76,7 +77,7 @@ def simple(
     """Make calls whose request has these fields."""
 
     def make(values: dict[str, Any], revision: int) -> Message:
-        return message(**_resolved(values, revision))
+        return message(**resolved(values, revision))
 
     return st.fixed_dictionaries(fields).map(lambda values: Call(name, values, make))
 
@@ -163,7 +164,7 @@ def txn_fields(draw: st.DrawFn, depth: int) -> dict[str, Any]:
 
 def make_txn(fields: dict[str, Any], revision: int) -> pb.TxnRequest:
     return pb.TxnRequest(
-        compare=[pb.Compare(**_resolved(each, revision)) for each in fields["compare"]],
+        compare=[pb.Compare(**resolved(each, revision)) for each in fields["compare"]],
         success=[_make_operation(kind, each, revision) for kind, each in fields["success"]],
         failure=[_make_operation(kind, each, revision) for kind, each in fields["failure"]],
     )
@@ -174,7 +175,7 @@ def _make_operation(kind: str, fields: Any, revision: int) -> pb.RequestOp:
         return pb.RequestOp()
     if kind == "txn":
         return pb.RequestOp(request_txn=make_txn(fields, revision))
-    fields = _resolved(fields, revision)
+    fields = resolved(fields, revision)
     if kind == "put":
         return pb.RequestOp(request_put=pb.PutRequest(**fields))
     if kind == "range":

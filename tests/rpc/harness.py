@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from kvorum.api.descriptors import Method, methods
 from kvorum.api.errors import Status
+from kvorum.auth.tokens import SimpleTokens, Tokens
 from kvorum.backend.environment import Environments
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.edge.interface import Event, EventKind, Metadata, Request
@@ -37,6 +38,8 @@ METHODS: dict[str, Method] = {method.path: method for method in methods()}
 TURNS_MAX = 10_000
 STEP_SECONDS = 0.01
 TURN_SECONDS = 1.0
+SETTINGS_NAMES = ("operations_max", "certificates_count")
+"""Options of the server; all others are the member's."""
 
 
 class Stream:
@@ -83,6 +86,7 @@ class Harness:
         directory: str = "/data/member",
         make_peers: Callable[[Member, RecordingEdge], Peers] | None = None,
         on_tick: Callable[[bool], None] | None = None,
+        tokens: Tokens | None = None,
         **options: Any,
     ) -> None:
         if files is None:
@@ -100,7 +104,7 @@ class Harness:
         self._environments = environments
         self.edge = RecordingEdge()
         self.logger = RecordingLogger()
-        settings = {name: options.pop(name) for name in ("operations_max",) if name in options}
+        settings = {name: options.pop(name) for name in SETTINGS_NAMES if name in options}
         urls = ("http://127.0.0.1:2",)
         # Small, because a disk in memory is filled with zeros when a segment is prepared.
         options.setdefault("segment_bytes", 1 << 20)
@@ -114,6 +118,8 @@ class Harness:
             boot_clock=lambda: self.now,
             random_below=_zero,
             unix_seconds=1_700_000_000.0,
+            wall_clock=lambda: 1_700_000_000.0 + self.now,
+            tokens=SimpleTokens(300.0) if tokens is None else tokens,
         )
         self.member: Member = open_member(config, seams)
         peers = make_peers(self.member, self.edge) if make_peers else NoPeers(self.member)

@@ -190,3 +190,27 @@ def test_a_failed_job_stops_the_member(harness: Harness) -> None:
     plant(harness, STATUS, lambda call, caller, _: harness.member.start(call, caller, steps()))
     with pytest.raises(MemberStopped):
         harness.ask("Maintenance/Status", pb.StatusRequest())
+
+
+def test_nothing_of_a_password_is_logged(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = "/etcdserverpb.Auth/UserAdd"
+    plant(harness, path, slips)
+    request = pb.AuthUserAddRequest(name="somebody", password="secret")
+    assert harness.ask("Auth/UserAdd", request) == errors.INTERNAL
+    assert "unforeseen" in caplog.text and "secret" not in caplog.text
+
+
+def test_a_slip_over_a_token_ends_its_call_alone(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slip(*_: object) -> None:
+        raise SlipError("unforeseen")
+
+    harness.member.auth.is_enabled = True
+    monkeypatch.setattr(type(harness.member.tokens), "shown", slip)
+    answer = harness.ask("Maintenance/Status", pb.StatusRequest(), metadata={"token": b"a.1"})
+    assert answer == errors.INTERNAL
+    harness.member.auth.is_enabled = False
+    check_alive(harness)

@@ -46,6 +46,8 @@ class RecordingEdge:
         """Whether clients confirm that they know of the end."""
         self.closes = True
         """Whether clients close their connections after that."""
+        self.certificate: bytes | None = None
+        """What every client shows, in DER."""
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         for call, result in batch:
@@ -86,8 +88,9 @@ class RecordingEdge:
     def peer(self, call: int) -> str:
         return f"127.0.0.1:{call}"
 
-    def peer_certificate(self, call: int) -> None:
-        pass
+    def peer_certificate(self, call: int) -> bytes | None:
+        del call
+        return self.certificate
 
     def pause(self, call: int) -> None:
         pass

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.durations import duration, duration_text
 from kvorum.backend.backend import Limits as BackendLimits
 from kvorum.edge import Limits as EdgeLimits
 from kvorum.member.config import MemberConfig
@@ -32,7 +33,6 @@ from kvorum.settings.help import flags_text
 from kvorum.settings.member import member_config
 from kvorum.settings.rows import BOOL, Flag
 from kvorum.settings.suggestions import suggestions
-from kvorum.settings.values import duration, duration_text
 from tests.etcd import binary, is_target
 
 # A value other than the default, for each kind.
@@ -109,7 +109,22 @@ def test_what_zero_stands_for() -> None:
     assert (config.batch_seconds, config.batch_writes_max) == (0.1, 10_000)
     assert (config.compaction_batch_revisions, config.compaction_sleep_seconds) == (1000, 0.01)
     assert (config.progress_notify_seconds, config.slow_request_seconds) == (600.0, 0.3)
+    assert config.token_ttl_seconds == 300
     assert config == Config()
+
+
+@pytest.mark.parametrize("cost", [0, 3, 4, 31, 32, 2**64 - 1])
+def test_a_cost_that_bcrypt_does_not_have_is_replaced(cost: int) -> None:
+    given = {"data-dir": "d", "name": "n", "bcrypt-cost": cost}
+    config = make_config(given)
+    if 4 <= cost <= 31:
+        assert config.bcrypt_cost == cost and suggestions(config, given) == []
+    else:
+        assert config.bcrypt_cost == 10
+        fields = {"min-cost": 4, "max-cost": 31, "default-cost": 10, "given-cost": cost}
+        text = "use default bcrypt cost instead of the invalid given cost"
+        assert suggestions(config, given) == [(text, fields)]
+    assert member_config(config, "d").bcrypt_cost == config.bcrypt_cost
 
 
 def test_a_member_has_defaults_only_for_what_no_flag_decides() -> None:

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from kvorum.files.memory import Call
 from sim.campaign import size_of
+from sim.cluster import Cluster
 from sim.directed import _growths
 from sim.faults import without_faults
 from sim.plan import Plan, draw_plan
-from sim.run import Outcome, simulate_plan
+from sim.run import Outcome, memory_directory, simulate_plan
 from sim.shrink import _cuts
+from sim.world import World
 
 SEEDS_MAX = 400
 
@@ -38,6 +41,7 @@ def reached(option: str, is_there: Callable[[Outcome], bool]) -> bool:
     [
         ("sleeper_gap", "sleepers given a snapshot"),
         ("sleeper_gap", "crashes with a snapshot"),
+        ("sleeper_gap", "snapshots before a change was applied"),
         ("growth_full_gap", "disks full at an append"),
         ("leader_removal_gap", "leaders removed"),
         ("learners_at_once", "two learners at once"),
@@ -84,3 +88,20 @@ def test_the_append_that_crosses_a_segment_is_told_from_others() -> None:
     assert not crosses(Call("pwrite", "/data/member/snap/x", 4000, 97))
     # The head of the next segment.
     assert not crosses(Call("pwrite", "/data/member/wal/0.tmp", 0, 5000))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_crashes_in_peace(seed: int) -> None:
+    world = World(seed)
+    with TemporaryDirectory(dir=memory_directory()) as directory:
+        cluster = Cluster(world, 3, without_faults(), directory, {"election_ticks": 4})
+        cluster.start()
+        world.run_until(2.0)
+        machine = cluster.machines[2]
+        # It was given a snapshot, and is to crash a moment later.
+        world.after(0.3, cluster.director._crash, machine, machine.incarnation)
+        cluster.director.stop(without_faults())
+        world.run_until(5.0)
+        assert not machine.crashes
+        for each in cluster.machines.values():
+            each.end()

@@ -4,6 +4,7 @@ Whatever call it was, the member starts on what is left and serves. A cluster on
 because its log was there and the first batch of it was not.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,31 @@ def test_the_power_may_fail_before_any_call(tmp_path: Path, is_first: bool) -> N
         serve(world, cluster)
         machine.end()
     assert cut_off > 10, "hardly any start came so far that it was cut off"
+
+
+def test_nothing_is_lost_if_the_first_start_was_killed(tmp_path: Path) -> None:
+    """The next one finds names that may not be durable, and the power fails much later."""
+    killed = 0
+    for calls in range(CALLS_MAX):
+        world = World(calls)
+        directory = tmp_path / str(calls)
+        directory.mkdir()
+        faults = replace(without_faults(), power_cut_chance=0.0)
+        cluster = Cluster(world, 1, faults, str(directory), {"segment_bytes": 4096})
+        machine = cluster.machines[1]
+        machine.disk.cut_off_after(calls)
+        machine.start()
+        world.run_until(world.now + 1.0)
+        machine.disarm()
+        if machine.is_dead:
+            killed += 1
+            machine.start()
+        serve(world, cluster)
+        assert machine.member is not None
+        revision = machine.member.store.revision
+        machine.crash(power_cut=True)
+        machine.start()
+        serve(world, cluster)
+        assert machine.member.store.revision > revision, f"killed before call {calls}"
+        machine.end()
+    assert killed > 10, "hardly any start came so far that it was killed"

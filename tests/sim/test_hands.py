@@ -1,11 +1,13 @@
 """The hands of a simulated machine: they fail, die and hang amid jobs, and others go on."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from kvorum.api.pb.etcdserverpb import PutRequest
+from kvorum.auth.passwords import HashPassword
 from kvorum.backend import open_view
 from kvorum.backend.environment import Environments
 from kvorum.files import Files
@@ -161,3 +163,26 @@ def test_a_process_that_ends_amid_a_job_of_the_helper_takes_it_along(stage: Stag
     stage.world.run_until(stage.world.now + SECONDS)
     assert stage.ended == []
     assert not files.exists("/data/two")
+
+
+def test_a_failed_password_ends_its_job_and_not_the_member(stage: Stage) -> None:
+    work = HashPassword("secret", 4, bytes(16))
+    stage.submit(Place.PASSWORDS, work)
+    stage.wait()
+    assert isinstance(stage.ended[0], bytes)
+    stage.machine.faults = replace(stage.machine.faults, password_error_chance=1.0)
+    stage.submit(Place.PASSWORDS, work)
+    stage.wait()
+    assert isinstance(stage.ended[1], OSError) and stage.member.stopped is None
+
+
+def test_passwords_are_done_one_after_the_other(stage: Stage) -> None:
+    for cost in (5, 4, 6):
+        stage.submit(Place.PASSWORDS, HashPassword("secret", cost, bytes(16)))
+    while len(stage.ended) < 3:
+        stage.wait()
+    assert [bytes(each)[4:6] for each in stage.ended if isinstance(each, bytes)] == [
+        b"05",
+        b"04",
+        b"06",
+    ]

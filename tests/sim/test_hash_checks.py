@@ -40,7 +40,7 @@ def another_hash(body: bytes) -> Hashed:
     "option", ["corrupt_check_seconds", "compact_hash_check_seconds", "initial_corrupt_check"]
 )
 def test_some_runs_compare_hashes_and_some_of_them_where_bits_flip(option: str) -> None:
-    plans = [draw_plan(seed, 3) for seed in range(100)]
+    plans = [draw_plan(seed, 3) for seed in range(400)]
     comparing = [plan for plan in plans if plan.options[option]]
     assert any(plan.faults.flip_gap for plan in comparing)
     assert not all(plan.faults.flip_gap for plan in comparing)

@@ -88,6 +88,15 @@ def test_every_member_has_a_lane_and_every_leader_its_terms() -> None:
     assert len(run.cluster.leaders) > 1
 
 
+def test_the_steps_of_directed_faults_are_told() -> None:
+    plans = (draw_plan(seed, size_of(seed)) for seed in range(SEEDS_MAX))
+    plan = next(plan for plan in plans if plan.faults.sleeper_gap)
+    _, trace = run_of(plan.seed, plan.members)
+    told = [line.partition(" dir ")[2] for line in trace.lines if " dir " in line]
+    titles = [title(each) for each in elements(draw(trace.moments, "a run", []), "operator")]
+    assert told and all(any(each.endswith(what) for each in titles) for what in told)
+
+
 def test_every_request_is_there_with_its_answer() -> None:
     run, trace = run_of(4, 3)
     page = draw(trace.moments, "a run")

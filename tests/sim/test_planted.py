@@ -18,6 +18,12 @@ STORM = "members get somewhere"
 ORDER = "messages leave in the order in which raft made them"
 # Entries that were committed are gone.
 LOG = {"one log", "leaders have what is committed"}
+# Somebody did what was not permitted, or was refused what was.
+PERMITTED = {
+    "what is permitted is applied, and nothing else",
+    "answers are permitted, refusals are explained",
+    "one history",
+}
 # A seed to begin with, and the guarantees whose violation shows the bug.
 KNOWN = {
     "acknowledge_before_fsync": (
@@ -38,8 +44,12 @@ KNOWN = {
         {"watch: unique", "watch: filter", "watch: bookmarkable", "watch: reliable"},
     ),
     "miss_the_last_compare": (0, {"answers are explained by the history"}),
+    "apply_what_was_asked_as_of_an_old_revision": (13, PERMITTED),
+    "leave_nested_transactions_unchecked": (13, PERMITTED),
+    "take_the_short_way_past_permissions": (9, PERMITTED),
     "run_log_jobs_after_a_failed_one": (0, {"the log ends at a failure"}),
     "send_in_reverse_order": (0, {ORDER}),
+    "apply_a_change_on_top_of_a_snapshot": (0, {"one configuration"}),
     "tell_progress_too_soon": (20_000, {"watch: bookmarkable", "watch: reliable"}),
 }
 

@@ -17,6 +17,8 @@ FOUND = {
     (100934, 3): "none in the members: a restored disk got back what was replaced since",
     (100960, 3): "none in the members: an operator took a change for lost that was in a log",
     (101290, 3): "the name of the applied index was damaged: a start applied everything again",
+    (148, 3): "tokens outlived the end of authentication within a snapshot",
+    (286, 3): "a token was refused by a member that lacked only the login",
     (344, 3): "a change of the membership that was dropped kept commit indexes from followers",
     (356, 3): "a start had more of its log in memory than it may keep, and refused everything",
     (20162, 3): "a read at a removed member waited for an index that never came",
@@ -31,6 +33,10 @@ FOUND = {
     (822465, 1): "the last of two members forgot that the other had been removed",
     (826286, 3): "none in the members: an operator asked for flags when nobody ran",
     (910621, 1): "a lease was renewed as of the last turn, and ended before its time",
+    (1001426, 3): "none in the members: one that got a snapshot crashed in peace, and stayed down",
+    (1003710, 3): "a removed leader was refused at once, and the last of two needed its vote",
+    (1004576, 3): "a leader that was removed before it was published ended at once",
+    (1006583, 5): "a start after one that was killed left the member's directory not durable",
 }
 
 

@@ -36,7 +36,6 @@ NOT_SHOWN = {
     r"etcd_grpc_proxy_.*": "of the proxy, 0 in every server",
     r"etcd_debugging_store_.*": "of the v2 store, which never was here",
     r"etcd_debugging_disk_backend_commit_.*": "phases of bbolt's commit",
-    r"etcd_debugging_auth_revision": "no authentication yet",
     r"etcd_.*(apply_duration|snapshot_apply|learner_promote).*": "not kept yet",
     r"etcd_server_slow_read_indexes_total": "not kept yet",
     r"etcd_debugging_(mvcc_.*(pause|duration|put_size|events|compaction_last)).*": "not kept yet",
@@ -96,6 +95,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
                 ["del", "none"],
                 ["lease", "grant", "100"],
                 ["compaction", "3"],
+                ["role", "add", "r"],
+                ["role", "grant-permission", "r", "read", "a"],
+                ["user", "add", "u", "--no-password"],
             ):
                 assert etcdctl(address, *command).code == 0, command
             put_both = 'value("a") = "1"\n\nput a 5\nput d 6\n\n\n'
@@ -144,6 +146,7 @@ def test_names_types_and_labels_are_those_of_the_reference(pages: Pages) -> None
 
 
 SAME = [
+    "etcd_debugging_auth_revision",
     "etcd_mvcc_put_total",
     "etcd_mvcc_delete_total",
     "etcd_mvcc_txn_total",

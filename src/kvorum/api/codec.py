@@ -210,3 +210,14 @@ def alarm_request(action: int, member_id: int, alarm: int) -> bytes:
 def cluster_version_request(version: str) -> bytes:
     """Encode a ClusterVersionSetRequest."""
     return length_delimited(b"\x0a", version.encode())
+
+
+USER_FIELD: Final = 0x12
+REVISION_FIELD: Final = 0x18
+"""Of `RequestHeader`, with their wire types."""
+
+
+def caller_identity(user: str, revision: int) -> bytes:
+    """Encode the fields of `RequestHeader` that say who asks, as they follow the id."""
+    name = user.encode("utf-8", "surrogateescape")
+    return (length_delimited(b"\x12", name) if name else b"") + scalar(b"\x18", revision)

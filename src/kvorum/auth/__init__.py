@@ -1,1 +1,5 @@
-"""Authentication, as far as there is any: data that asks for it is recognized and refused."""
+"""Authentication: users, roles, permissions by range of keys, passwords and tokens.
+
+What is replicated is in `store`: plain data, changed only by entries, alike on every member. Tokens
+are each member's own. Nothing here knows of requests, calls or the log.
+"""

@@ -13,22 +13,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from kvorum.api.errors import StatusError
 from kvorum.api.marks import mark
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
-from kvorum.auth.enabled import is_change
 from kvorum.member import changes, leases, requests
 from kvorum.member.callers import NOBODY
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS, long_txn
-from kvorum.member.requests import put_of_nobody
+from kvorum.member.permissions import plain_put_refusal
+from kvorum.member.requests import parts_of_users, put_of_nobody, user_of
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message
 from kvorum.raft.states import Role
 
 if TYPE_CHECKING:
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.procedures import Waiter
     from kvorum.member.proposals import Pending
@@ -40,12 +41,21 @@ ENTRIES_PER_LOOK = 64
 _PUT: Final = requests.PUT
 
 
+UsersEntry: TypeAlias = "tuple[int, int, int, Caller, Pending | None, bytes]"
+"""Kind, start and end of the request, caller, what was proposed if that was here, encoded id."""
+
+CALLERS_MAX: Final = 1000
+"""How many callers that entries name are kept."""
+
+
 class ApplyQueue:
     """Committed entries that are not applied yet, and the one that is being applied."""
 
-    __slots__ = ("entry", "messages", "position", "slices", "waiter")
+    __slots__ = ("callers", "entry", "messages", "position", "slices", "waiter")
 
     def __init__(self) -> None:
+        # Callers by their identity in the headers of entries.
+        self.callers: dict[bytes, Caller] = {}
         self.messages: deque[Message] = deque()
         self.position = 0  # in the entries of the first message
         # The entry whose effects are computed in slices, and the waiter for its result.
@@ -113,6 +123,8 @@ def _apply_run(
     # The usual puts, nobody's and without options, go the short way while nothing can refuse them.
     # Both ways do the same, so members may differ in which one they take.
     is_plain = member.accepts_plain_puts()
+    # While authentication is enabled, those of users do, each for who asked for it.
+    is_guarded = member.auth.is_enabled and member.accepts_puts()
     normal = EntryType.NORMAL
     position = start
     while position < stop:
@@ -121,7 +133,19 @@ def _apply_run(
         data = entry.data
         kind = entry.type
         waiting = None
-        if kind == normal and data and data[0] < 0x80:
+        caller = NOBODY
+        if is_guarded:
+            users = _users_entry(member, queue, data) if kind == normal and data else None
+            if users is not None:
+                if users[0] == _PUT and _apply_users_put(member, data, users):
+                    applied += 1
+                    if hub.is_watched and hub.is_publishing:
+                        break
+                    continue
+                caller, waiting = users[3], users[4]
+                if waiting is not None:
+                    del pending[users[5]]
+        elif kind == normal and data and data[0] < 0x80:
             encoded_id = data[-id_bytes:]
             waiting = pending_pop(encoded_id, None)
             if waiting is None:
@@ -169,11 +193,12 @@ def _apply_run(
                 queue.entry, queue.slices, queue.waiter = entry, slices, None
                 return position
         else:
-            result = _execute(member, entry, waiting)
+            result = _execute(member, entry, waiting, caller)
             if result is not None:
                 queue.entry, queue.slices, queue.waiter = entry, result[0], result[1]
                 return position
             is_plain = member.accepts_plain_puts()
+            is_guarded = member.auth.is_enabled and member.accepts_puts()
         applied += 1
         if hub.is_publishing:
             break
@@ -181,21 +206,67 @@ def _apply_run(
     return position
 
 
-def _execute(member: Member, entry: Entry, waiting: Pending | None) -> tuple[Slices, Waiter] | None:
+def _users_entry(member: Member, queue: ApplyQueue, data: bytes) -> UsersEntry | None:
+    """Return what an entry is, for whom, and who waits for it; None if it is not a user's.
+
+    Read without a loop over fields, and without making a caller for each.
+    """
+    parts = parts_of_users(data)
+    if parts is None:
+        return None
+    kind, start, end, encoded_id, identity = parts
+    caller = queue.callers.get(identity)
+    if caller is None:
+        caller = user_of(identity)
+        if caller is None:
+            return None
+        if len(queue.callers) >= CALLERS_MAX:
+            queue.callers.clear()
+        queue.callers[identity] = caller
+    waiting = member.proposals.pending.get(encoded_id)
+    if waiting is not None and waiting[4] != data:
+        waiting = None
+    return kind, start, end, caller, waiting, encoded_id
+
+
+def _apply_users_put(member: Member, data: bytes, users: UsersEntry) -> bool:
+    """Apply a user's put, if it has no options and is permitted.
+
+    Does the same as `_execute`, which everything else is left to, refusals too.
+    """
+    _, start, end, caller, waiting, encoded_id = users
+    if waiting is not None:
+        request = cast("Put", waiting[3])
+    else:
+        parsed = parse_put(data[start:end])
+        if parsed is None:
+            return False
+        request = parsed
+    if (
+        request.lease
+        or request.prev_kv
+        or request.ignore_value
+        or request.ignore_lease
+        or plain_put_refusal(member, caller, request) is not None
+    ):
+        return False
+    field = member.header.field(member.store.put(request.key, request.value, 0))
+    if waiting is not None:
+        del member.proposals.pending[encoded_id]
+        member.answer(waiting[0], field)
+    return True
+
+
+def _execute(
+    member: Member, entry: Entry, waiting: Pending | None, caller: Caller
+) -> tuple[Slices, Waiter] | None:
     """Apply a request; return its slices and their waiter if it is long.
 
-    Without `waiting`, the waiter is looked up by the entry's id.
+    Without `waiting`, waiter and caller are looked up in the entry.
     """
-    caller = NOBODY
     if waiting is None:
         try:
             kind, number, body, caller = requests.decode(entry.data)
-            if is_change(kind):
-                raise MemberStopped(
-                    f"entry {entry.index} of term {entry.term} changes users, roles or "
-                    "authentication, which this version does not have. Remove this member from the "
-                    "cluster; a member of etcd may take its place"
-                )
             waiting = member.proposals.take(requests.encoded_id(number), entry.data)
             if waiting is None:
                 if kind == requests.TXN and len(body) > LONG_BYTES:

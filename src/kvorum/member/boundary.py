@@ -27,11 +27,17 @@ TEXT_MAX: Final = 300
 FRAMES_MAX: Final = 4
 
 _DATA: Final = frozenset(
-    {"member", "mvcc", "lease", "membership", "wal", "snap", "backend", "files", "raft"}
+    {"member", "mvcc", "lease", "auth", "membership", "wal", "snap", "backend", "files", "raft"}
 )
 _WORDS_ONLY: Final = frozenset(
     {
+        "kvorum.auth.jwt_keys",
+        "kvorum.auth.jwt_tokens",
+        "kvorum.auth.options",
+        "kvorum.auth.passwords",
+        "kvorum.auth.tokens",
         "kvorum.member.boundary",
+        "kvorum.member.identities",
         "kvorum.member.questions",
         "kvorum.member.stepping",
         "kvorum.membership.documents",

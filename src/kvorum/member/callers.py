@@ -1,13 +1,16 @@
 """The caller of a request: it goes with the request from the front to the code that decides.
 
-Clients do not authenticate, so a front makes one caller, nobody, for all its calls. The identity of
-a caller, its user and revision, goes into the header of every entry that is proposed for it.
-Appliers are given what the entry says and nothing else, on the proposer, too, so that all members
-decide alike.
+A front says who calls: nobody, or a user as of a revision of users and roles, known by a token or a
+certificate; or that what was shown is not valid. That identity goes into the header of every entry
+that is proposed for the caller. Appliers are given what the entry says and nothing else, on the
+proposer, too, so that all members decide alike.
 """
 
 from enum import Enum
 from typing import Final, Protocol
+
+from kvorum.api.codec import caller_identity
+from kvorum.api.errors import Status
 
 
 class Front(Enum):
@@ -30,6 +33,13 @@ class Origin(Protocol):
         """Return the common name in the client's verified certificate; empty without one."""
 
 
+class Identifying(Protocol):
+    """Says who a caller is by now: tokens end, and revisions rise."""
+
+    def renewed(self, caller: "Caller") -> "Caller":
+        """Return the caller that the same token or certificate stands for now."""
+
+
 class Caller:
     """Who asks, and through which front. Never changed: one object serves many calls.
 
@@ -38,10 +48,28 @@ class Caller:
     that; others have none.
     """
 
-    __slots__ = ("_origin", "front", "is_nobody", "revision", "user")
+    __slots__ = (
+        "_origin",
+        "front",
+        "identifying",
+        "identity",
+        "is_nobody",
+        "refusal",
+        "revision",
+        "token",
+        "user",
+    )
 
     def __init__(
-        self, front: Front, user: str = "", revision: int = 0, origin: Origin | None = None
+        self,
+        front: Front,
+        user: str = "",
+        revision: int = 0,
+        origin: Origin | None = None,
+        *,
+        identifying: Identifying | None = None,
+        token: str | None = None,
+        refusal: Status | None = None,
     ) -> None:
         self.front = front
         self.user = user
@@ -49,7 +77,30 @@ class Caller:
         self.revision = revision
         """The revision of users and roles as of which it authenticated."""
         self.is_nobody = not user and not revision
+        self.identity = caller_identity(user, revision)
+        """User and revision as they are written into the header of an entry."""
+        self.refusal = refusal
+        """Why the caller may do nothing that needs to know who it is."""
+        self.token = token
+        """What it showed; None for one who showed a certificate, or nothing."""
+        self.identifying = identifying
+        """Who tells what it is now. None for those that are not asked who they are: members, their
+        own work, and entries, which are judged by what they say."""
         self._origin = origin
+
+    def with_identity(
+        self, user: str, revision: int, token: str | None, refusal: Status | None = None
+    ) -> "Caller":
+        """Return a caller by the same front."""
+        return Caller(
+            self.front,
+            user,
+            revision,
+            self._origin,
+            identifying=self.identifying,
+            token=token,
+            refusal=refusal,
+        )
 
     def remote(self, call: int) -> str:
         """Return the address of a call's client; empty if it is not known."""

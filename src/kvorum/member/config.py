@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kvorum.auth.tokens import Tokens
 from kvorum.backend.environment import Environments
 from kvorum.files import Files
 from kvorum.raft.logger import Logger
@@ -27,6 +28,10 @@ class Seams:
     random_below: Callable[[int], int]
     unix_seconds: float
     """The time of day at the start; ids of members that are added are made from it."""
+    wall_clock: Callable[[], float]
+    """The time of day, in Unix seconds: when tokens end that say so themselves."""
+    tokens: Tokens
+    """The tokens that clients may show; none is valid at the start, unless it is signed."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -102,6 +107,8 @@ class MemberConfig:
     """How often the leader compares the hashes of all members; 0: never."""
     compact_hash_check_seconds: float
     """How often the leader compares the hashes of compactions; 0: never."""
+    bcrypt_cost: int
+    """Of the passwords that this member hashes."""
     watch_progress_seconds: float
     server_version: str = "3.7.3"
 

@@ -4,7 +4,8 @@ An applier gets the member, the caller that the entry names, the decoded request
 waits for the answer. It returns the encoded response, a Status, or slices that do; it may raise
 StatusError, having changed nothing. Alarms refuse before it runs. A quota that is found exceeded
 only here refuses nothing: every member has to do the same, so the request runs, the client gets an
-error, and the alarm is raised.
+error, and the alarm is raised. Between the two, while authentication is enabled, the caller's
+rights are checked.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from kvorum.api.pb.membershippb import (
     ClusterVersionSetRequest,
     DowngradeInfoSetRequest,
 )
-from kvorum.auth.enabled import WITHOUT_EFFECT
 from kvorum.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
-from kvorum.member import requests, transactions
+from kvorum.member import administration, permissions, requests, transactions
 from kvorum.member.ranges import range_response
 from kvorum.membership.versions import parse_version
+from kvorum.mvcc.slices import Meter, begun
 
 if TYPE_CHECKING:
     from kvorum.api.errors import Status
     from kvorum.member.callers import Caller
     from kvorum.member.member import Member
+    from kvorum.member.outbox import Result
+    from kvorum.member.permissions import Checked
     from kvorum.member.results import Sliced, Slices
 
 
@@ -49,10 +52,21 @@ ALARM_ACTIVATE: Final = 1
 ALARM_DEACTIVATE: Final = 2
 
 
-def _put(member: Member, _caller: Caller, request: api.Put, wanted: bool) -> Sliced:
+def _put(member: Member, caller: Caller, request: api.Put, wanted: bool) -> Sliced:
     refusal = member.alarms.refusal(requests.PUT)
-    if refusal is not None:
-        return refusal
+    if refusal is None and member.auth.is_enabled:
+        if request.lease:
+            return begun(_checked_put(member, caller, request, wanted))
+        refusal = permissions.plain_put_refusal(member, caller, request)
+    return _permitted_put(member, request, wanted) if refusal is None else refusal
+
+
+def _checked_put(member: Member, caller: Caller, request: api.Put, wanted: bool) -> Slices:
+    refusal = yield from permissions.put_refusal(member, caller, request, Meter())
+    return _permitted_put(member, request, wanted) if refusal is None else refusal
+
+
+def _permitted_put(member: Member, request: api.Put, wanted: bool) -> Result:
     fits = member.fits_quota(PUT_BYTES + len(request.key) + len(request.value))
     result = transactions.put(member, request, wanted)
     return result if fits else _exceeded(member)
@@ -65,20 +79,42 @@ def _range(member: Member, caller: Caller, request: api.Range, wanted: bool) -> 
     return range_response(member, caller, request) if refusal is None else refusal
 
 
-def _delete_range(
-    member: Member, _caller: Caller, request: api.DeleteRange, wanted: bool
-) -> Sliced:
+def _delete_range(member: Member, caller: Caller, request: api.DeleteRange, wanted: bool) -> Sliced:
     refusal = member.alarms.refusal(requests.DELETE_RANGE)
+    if refusal is None and member.auth.is_enabled:
+        refusal = permissions.delete_refusal(member, caller, request)
     return transactions.delete_range(member, request, wanted) if refusal is None else refusal
 
 
-def _txn(member: Member, _caller: Caller, request: api.Txn, wanted: bool) -> Sliced:
+def _txn(member: Member, caller: Caller, request: api.Txn, wanted: bool) -> Sliced:
     if member.accepts_plain_puts():
         return transactions.txn(member, request, wanted)
     cost = transactions.put_cost(request)
     refusal = member.alarms.refusal(requests.TXN, has_puts=cost > 0)
     if refusal is not None:
         return refusal
+    if member.auth.is_enabled:
+        checked = permissions.plain_txn_refusal(member, caller, request)
+        if isinstance(checked, tuple):
+            return checked
+        if checked is not None:
+            return begun(_checked_txn(member, checked, request, wanted, cost))
+    return _permitted_txn(member, request, wanted, cost)
+
+
+def _checked_txn(
+    member: Member, checked: Checked, request: api.Txn, wanted: bool, cost: int
+) -> Slices:
+    refusal = yield from checked
+    if refusal is not None:
+        return refusal
+    result = _permitted_txn(member, request, wanted, cost)
+    if isinstance(result, (bytes, tuple)):
+        return result
+    return (yield from result)
+
+
+def _permitted_txn(member: Member, request: api.Txn, wanted: bool, cost: int) -> Sliced:
     fits = not cost or member.fits_quota(cost)
     result = transactions.txn(member, request, wanted)
     return result if fits else _then_exceeded(member, result)
@@ -140,10 +176,21 @@ def _lease_grant(
 
 
 def _lease_revoke(
-    member: Member, _caller: Caller, request: LeaseRevokeRequest, _wanted: bool
+    member: Member, caller: Caller, request: LeaseRevokeRequest, _wanted: bool
 ) -> Sliced:
     refusal = member.alarms.refusal(requests.LEASE_REVOKE)
-    return transactions.revoke(member, request.ID) if refusal is None else refusal
+    if refusal is not None:
+        return refusal
+    if member.auth.is_enabled:
+        return _checked_revoke(member, caller, request.ID)
+    return transactions.revoke(member, request.ID)
+
+
+def _checked_revoke(member: Member, caller: Caller, lease_id: int) -> Slices:
+    refusal = yield from permissions.lease_refusal(member, caller, lease_id, Meter(), is_write=True)
+    if refusal is not None:
+        return refusal
+    return (yield from transactions.revoke(member, lease_id))
 
 
 def _lease_checkpoint(
@@ -213,7 +260,7 @@ APPLIERS: Final[dict[int, Applier]] = {
     requests.CLUSTER_MEMBER_ATTR_SET: _attributes,
     requests.DOWNGRADE_INFO_SET: _downgrade,
     requests.DOWNGRADE_VERSION_TEST: _no_effect,
-    **dict.fromkeys(WITHOUT_EFFECT, _no_effect),
+    **administration.APPLIERS,
 }
 
 DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
@@ -230,5 +277,5 @@ DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
     requests.CLUSTER_MEMBER_ATTR_SET: ClusterMemberAttrSetRequest.FromString,
     requests.DOWNGRADE_INFO_SET: DowngradeInfoSetRequest.FromString,
     requests.DOWNGRADE_VERSION_TEST: bytes,
-    **dict.fromkeys(WITHOUT_EFFECT, bytes),
+    **administration.DECODERS,
 }

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvorum.auth import enabled
 from kvorum.backend import open_view
 from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
@@ -16,7 +15,6 @@ from kvorum.backend.environment import Environments
 from kvorum.backend.images import image_rows, sealed_content
 from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.files import Files, Opening
-from kvorum.member.errors import MemberStopped
 from kvorum.membership.v2_store import MEMBERSHIP_BUCKETS
 from kvorum.mvcc.restore import Noted, note_slices
 from kvorum.mvcc.slices import Slices
@@ -76,27 +74,13 @@ class InstallImage:
     quota_bytes: int
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Load it; raises MemberStopped, and changes nothing, if it must not be served."""
-        self._refuse_users(files)
+        """Load it."""
         image = open_image(files, self.path)
         try:
             content = sealed_content(image, environments.native)
             install_sealed(
                 files, environments, self.directory, content, quota_bytes=self.quota_bytes
             )
-        finally:
-            image.close()
-
-    def _refuse_users(self, files: Files) -> None:
-        # Opened apart from the one that is copied: a bucket can be walked only once.
-        image = open_image(files, self.path)
-        try:
-            if enabled.is_enabled(image):
-                raise MemberStopped(
-                    f"the leader's snapshot {self.path} is not installed: {enabled.REASON}. Run "
-                    "'etcdctl auth disable' on the cluster, remove this member from it, and add it "
-                    "anew with an empty data directory"
-                )
         finally:
             image.close()
 

@@ -27,6 +27,8 @@ from kvorum.member.state import State, open_database, read_again
 from kvorum.snap import WriteSnap, database_path
 
 if TYPE_CHECKING:
+    from kvorum.auth.store import AuthStore
+    from kvorum.auth.tokens import Tokens
     from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
@@ -160,6 +162,7 @@ def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
     # The state holds what was committed; the next turn measures this anew.
     member.is_behind = False
     member.conf_state = conf_state
+    _end_tokens(member.tokens, member.auth, state.auth)
     member.use_state(state)
     member.hub.resync()
     member.procedures.flushed(state.backend.durable_index)
@@ -168,6 +171,16 @@ def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
     # clients wait for it, so it is proposed anew.
     for waiter in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
         member.answer(waiter, UNSEEN)
+
+
+def _end_tokens(tokens: Tokens, before: AuthStore, now: AuthStore) -> None:
+    """End all tokens if users or roles were changed within the snapshot.
+
+    What was changed cannot be told: a user may be there again, and authentication enabled again.
+    """
+    if now.revision != before.revision:
+        mark("tokens ended by a snapshot")
+        tokens.forget_all()
 
 
 def _forget(store: Store, lessor: Lessor) -> Steps:

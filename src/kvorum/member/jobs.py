@@ -25,6 +25,9 @@ class Place(Enum):
     """A separate process, for long Python work; what goes there can be pickled."""
     POOL = "pool"
     """Any thread, for calls that block or compute outside the interpreter."""
+    PASSWORDS = "passwords"
+    """A separate process that gives way to all others, for what anybody may ask for and takes long.
+    A thread would not do: when it needs the interpreter's lock, the loop waits for it."""
 
 
 class JobLostError(Exception):
@@ -33,6 +36,8 @@ class JobLostError(Exception):
 
 Work = Any
 """What a job does: `run(files)` for the log and the pool, else `run(files, environments)`."""
+
+_WITH_ENVIRONMENTS = (Place.FLUSHER, Place.HELPER, Place.PASSWORDS)
 
 Done = Callable[[Any], None]
 Failed = Callable[[Exception], None]
@@ -77,6 +82,6 @@ class Job:
 
     def run(self, files: Files, environments: Environments) -> object:
         """Do the work, here and now; what it returns goes to `Member.completed`."""
-        if self.place in (Place.FLUSHER, Place.HELPER):
+        if self.place in _WITH_ENVIRONMENTS:
             return self.work.run(files, environments)
         return self.work.run(files)

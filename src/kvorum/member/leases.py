@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.codec import lease_keep_alive_request, lease_revoke_request
 from kvorum.api.errors import (
+    AUTH_OLD_REVISION,
     LEASE_NOT_FOUND,
     NO_LEADER,
     NOT_PRIMARY_LESSOR,
@@ -29,8 +30,9 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseKeepAliveResponse,
 )
 from kvorum.lease.lessor import NotRenewed
-from kvorum.member import requests
+from kvorum.member import permissions, requests
 from kvorum.member.callers import MEMBER
+from kvorum.member.identities import current
 from kvorum.member.waits import (
     AppliedTo,
     AskLeader,
@@ -41,11 +43,13 @@ from kvorum.member.waits import (
     Steps,
     Until,
 )
+from kvorum.mvcc.slices import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.outbox import Result
     from kvorum.member.results import Slices
@@ -137,21 +141,26 @@ def _renew(member: Member, lease_id: int) -> int | NotRenewed:
     return member.lessor.renew(lease_id, member.clock())
 
 
-def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status]:
-    """Renew a lease here or through the leader; return its TTL, 0 if it does not exist.
+def renew(
+    member: Member, caller: Caller, lease_id: int
+) -> Generator[Wait | None, Any, int | Status]:
+    """Renew a caller's lease here or through the leader; return its TTL, 0 if it does not exist.
 
-    For procedures: `ttl = yield from renew(member, lease_id)`.
+    For procedures: `ttl = yield from renew(member, caller, lease_id)`.
     """
     deadline = member.now + member.config.request_seconds_max
     while member.now < deadline:
         if member.is_leader:
-            renewed = yield from renew_here(member, lease_id)
+            renewed = yield from renew_here(member, lease_id, caller)
             if renewed is not None:
                 return renewed
         else:
             leader = member.leader or (yield LeaderKnown(deadline))
             if not leader:
                 return NO_LEADER
+            refusal = yield from renewal_refusal(member, caller, lease_id)
+            if refusal is not None:
+                return refusal
             if leader != member.id:
                 question = lease_keep_alive_request(lease_id)
                 answer: Result | None = yield AskLeader(LEASES_PATH, question)
@@ -165,8 +174,28 @@ def renew(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | St
     return TIMEOUT
 
 
-def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int | Status | None]:
-    """Renew on the leader; None if this member does not lead, and another should be asked."""
+def renewal_refusal(
+    member: Member, caller: Caller, lease_id: int
+) -> Generator[None, None, Status | None]:
+    """Refuse a caller who may not write all keys of a lease now."""
+    refusal = permissions.identity_refusal(member, caller)
+    if refusal is None and permissions.is_asked(member, caller):
+        now = current(member, caller)
+        refusal = yield from permissions.lease_refusal(
+            member, now, lease_id, Meter(), is_write=True
+        )
+        if refusal is None and permissions.is_outdated(member, now):
+            refusal = AUTH_OLD_REVISION
+    return refusal
+
+
+def renew_here(
+    member: Member, lease_id: int, caller: Caller | None = None
+) -> Generator[Wait | None, Any, int | Status | None]:
+    """Renew on the leader; None if this member does not lead, and another should be asked.
+
+    Without a caller another member asks, which has checked its own.
+    """
     deadline = member.now + member.config.request_seconds_max
     is_current = False
     while member.is_leader:
@@ -181,6 +210,10 @@ def renew_here(member: Member, lease_id: int) -> Generator[Wait | None, Any, int
                 return TIMEOUT_WAIT_APPLIED_INDEX
             is_current = True
             continue
+        if caller is not None:
+            refusal = yield from renewal_refusal(member, caller, lease_id)
+            if refusal is not None:
+                return refusal
         renewed = _renew(member, lease_id)
         if renewed is NotRenewed.CHECKPOINTED:
             mark("lease checkpoint cleared")

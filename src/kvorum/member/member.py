@@ -25,16 +25,18 @@ from kvorum.api.errors import (
     Status,
 )
 from kvorum.api.marks import mark
+from kvorum.auth.store import ROOT
 from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.boundary import Boundary
-from kvorum.member.callers import MEMBER, Caller
+from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
+from kvorum.member.identities import current
 from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, Failed, Job, Place, Work
 from kvorum.member.logwriter import LogWriter
@@ -55,6 +57,7 @@ from kvorum.raft.states import Role, SoftState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvorum.auth.store import AuthStore
     from kvorum.backend import Backend
     from kvorum.lease.lessor import Lessor
     from kvorum.member.alarms import Alarms
@@ -87,6 +90,7 @@ class Member:
     lessor: Lessor
     cluster: Cluster
     alarms: Alarms
+    auth: AuthStore
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class Member:
         self.logger = seams.logger
         self.clock = seams.clock
         self.seams = seams
+        self.tokens = seams.tokens
         self.id = node.raft.id
         self.node = node
         self.storage = storage
@@ -167,7 +172,7 @@ class Member:
     def use_state(self, state: State) -> None:
         """Take over the replicated state: at the start, and when a snapshot was installed."""
         self.backend, self.store, self.lessor = state.backend, state.store, state.lessor
-        self.cluster, self.alarms = state.cluster, state.alarms
+        self.cluster, self.alarms, self.auth = state.cluster, state.alarms, state.auth
         self.applied, self.applied_term = self.backend.applied_index, self.backend.applied_term
         self.header.set_raft_term(self.applied_term)
         self.measure_room()
@@ -312,6 +317,11 @@ class Member:
         if self.is_behind:
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
             return
+        if self.auth.is_enabled and caller.identifying is not None:
+            caller = current(self, caller)
+            if caller.refusal is not None:
+                self.answer(waiter, caller.refusal)
+                return
         payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
             self.answer(waiter, REQUEST_TOO_LARGE)
@@ -337,7 +347,10 @@ class Member:
         """
         raft = self.node.raft
         if requests and raft.role == Role.LEADER and raft.term == term:
-            payloads = [self.ids.encode(kind, body, MEMBER)[0] for kind, body in requests]
+            # As `root`, so that members of any version revoke the leases of users that ran out.
+            auth = self.auth
+            caller = Caller(Front.MEMBER, ROOT, auth.revision) if auth.is_enabled else MEMBER
+            payloads = [self.ids.encode(kind, body, caller)[0] for kind, body in requests]
             with suppress(ProposalDroppedError):
                 raft.propose(payloads)
                 return True
@@ -402,9 +415,13 @@ class Member:
         """Return whether a write of that cost has room."""
         return cost < self._room
 
+    def accepts_puts(self) -> bool:
+        """Return whether a put without options cannot be refused but for who asks for it."""
+        return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
+
     def accepts_plain_puts(self) -> bool:
         """Return whether a put of nobody's without options cannot be refused."""
-        return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
+        return not self.auth.is_enabled and self.accepts_puts()
 
     def check_quota(self, cost: int) -> Status | None:
         """Refuse a write of that cost, and raise the alarm, if it has no room."""

@@ -12,6 +12,8 @@ from kvorum.raft.messages import Message
 
 Result = bytes | Status
 Reply = tuple[int, Result]
+Headers = tuple[tuple[str, str], ...]
+"""Names and values of HTTP headers."""
 
 
 class SnapshotTransfer(NamedTuple):
@@ -37,6 +39,7 @@ class Question(NamedTuple):
     method: str
     path: str
     body: bytes
+    headers: Headers = ()
 
 
 class Outbox:

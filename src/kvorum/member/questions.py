@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
 
 from google.protobuf.message import DecodeError
 
@@ -24,13 +25,14 @@ from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.member import leases
 from kvorum.member.hashing import Hashed, hash_kv
 from kvorum.member.promotion import promote_here
-from kvorum.member.waits import ReadIndex
+from kvorum.member.waits import AppliedTo, ReadIndex
 from kvorum.membership.documents import decode_members, encode_members
 from kvorum.mvcc.hashes import HashKV
 
 if TYPE_CHECKING:
+    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
-    from kvorum.member.outbox import Result
+    from kvorum.member.outbox import Headers, Result
     from kvorum.member.parts import Part
 
 LEASES_PATH = leases.LEASES_PATH
@@ -41,6 +43,10 @@ DOWNGRADE_PATH = "/downgrade/enabled"
 
 BODY_BYTES_MAX = 64 * 1024
 """A longer request is refused before it is read."""
+
+_AUTHORIZATION = "authorization"
+_BEARER = "Bearer "
+_USER = "x-kvorum-user"
 
 _TEXT = "text/plain; charset=utf-8"
 _PROTOBUF = "application/protobuf"
@@ -70,10 +76,10 @@ def allowed_method(path: str) -> str | None:
     return _METHODS.get(path)
 
 
-def answer(member: Member, path: str, body: bytes) -> Part[Answered]:
+def answer(member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Part[Answered]:
     """Return the steps that answer a question at a path that `allowed_method` knows."""
     if path.startswith(PROMOTE_PREFIX):
-        return _promoted(member, path.removeprefix(PROMOTE_PREFIX))
+        return _promoted(member, path.removeprefix(PROMOTE_PREFIX), headers)
     return _ANSWERS[path](member, body)
 
 
@@ -161,11 +167,44 @@ def _lease_refused(status: Status) -> Answered:
     return refused(400, status.text)
 
 
-def _promoted(member: Member, text: str) -> Part[Answered]:
+def credentials(caller: Caller) -> Headers:
+    """Return the headers that tell the leader for whom a member asks.
+
+    Other members believe a token, which they can judge, and ours each other's word: whoever speaks
+    at the peer port could as well send entries.
+    """
+    if caller.token is not None:
+        return ((_AUTHORIZATION, caller.token),)
+    # Names may hold anything, headers only letters.
+    name = quote(caller.user, safe="", errors="surrogateescape")
+    return ((_USER, name),) if name else ()
+
+
+def _admin_refusal(member: Member, headers: Mapping[str, str]) -> Part[Status | None]:
+    """Refuse to do something for a caller of another member's who does not have the role `root`."""
+    auth = member.auth
+    if not auth.is_enabled:
+        return None
+    token = headers.get(_AUTHORIZATION)
+    if token is None:
+        return auth.admin_refusal(unquote(headers.get(_USER, ""), errors="surrogateescape"))
+    token = token.removeprefix(_BEARER)
+    index = member.tokens.index_awaited(token)
+    if index > member.applied:
+        yield AppliedTo(index, member.now + leases.APPLY_WAIT_SECONDS)
+    shown = member.tokens.shown(token, member.now, member.seams.wall_clock())
+    if shown is None:
+        return errors.INVALID_AUTH_TOKEN
+    return member.auth.admin_refusal(shown.user)
+
+
+def _promoted(member: Member, text: str, headers: Mapping[str, str]) -> Part[Answered]:
     number = int(text) if _NUMBER.fullmatch(text) else _UINT64_MAX + 1
     if number > _UINT64_MAX:
         return refused(404, f"member {text} not found in cluster")
-    status = yield from promote_here(member, number)
+    status = yield from _admin_refusal(member, headers)
+    if status is None:
+        status = yield from promote_here(member, number)
     if status is None:
         return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
     # For the first two, members get other words than clients.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import StatusError
 from kvorum.api.responses import range_body_of_one
+from kvorum.member.permissions import still_current
 from kvorum.mvcc.ranges import RangeOptions, reply_parts
 from kvorum.mvcc.slices import begun
 
@@ -21,8 +22,22 @@ if TYPE_CHECKING:
     from kvorum.member.results import Sliced, Slices
 
 
-def range_response(member: Member, _caller: Caller, request: Range) -> Sliced:
+def range_response(member: Member, caller: Caller, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
+    auth = member.auth
+    if not auth.is_enabled or caller.identifying is None:
+        return _found(member, request)
+    if caller.revision != auth.revision:
+        caller = caller.identifying.renewed(caller)
+    if caller.refusal is not None:
+        return caller.refusal
+    refusal = auth.keys_refusal(caller.user, caller.revision, request.key, request.range_end, False)
+    if refusal is not None:
+        return refusal
+    return still_current(member, caller, _found(member, request))
+
+
+def _found(member: Member, request: Range) -> Sliced:
     if is_plain(request):
         store = member.store
         kv = store.get(request.key)

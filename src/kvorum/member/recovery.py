@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import Metadata
-from kvorum.auth import enabled
 from kvorum.files.interface import parent
 from kvorum.member import snapshots
 from kvorum.member.autocompaction import start_auto_compaction
 from kvorum.member.callers import MEMBER
 from kvorum.member.corruption import initial_check
-from kvorum.member.errors import MemberStopped, StartRefused
+from kvorum.member.errors import StartRefused
 from kvorum.member.forced import forcing_entries
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
@@ -74,12 +73,16 @@ def open_member(config: MemberConfig, seams: Seams, progress: Progress | None = 
     what the log, the snapshots and the backend raise about damage.
     """
     wal_directory = config.wal_directory or f"{config.directory}/wal"
+    has_log = exists(seams.files, wal_directory)
     for directory in (config.directory, f"{config.directory}/snap", f"{config.directory}/backend"):
         if not seams.files.exists(directory):
             seams.files.make_directory(directory)
-            seams.files.sync_directory(parent(directory))
+        elif has_log:
+            continue
+        # A first start that was killed may have left names that are not durable.
+        seams.files.sync_directory(parent(directory))
     RemoveLeftovers(f"{config.directory}/snap").run(seams.files)
-    if exists(seams.files, wal_directory):
+    if has_log:
         return _restart(config, seams, wal_directory, progress)
     return _begin(config, seams, wal_directory)
 
@@ -258,10 +261,7 @@ def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -
     mark("snapshot installed by a start")
     seams.logger.info(f"installing {path}")
     job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes)
-    try:
-        job.run(seams.files, seams.environments)
-    except MemberStopped as error:
-        raise StartRefused(str(error)) from error
+    job.run(seams.files, seams.environments)
 
 
 def _read_state(
@@ -279,13 +279,6 @@ def _read_state(
         progress_seconds=config.watch_progress_seconds,
     )
     backend = open_database(config, seams)
-    if enabled.is_enabled(backend):
-        backend.close()
-        raise StartRefused(
-            f"{config.directory}/backend is not served: {enabled.REASON}. Give it back to etcd "
-            "with 'kvorumutl migrate --to-etcd', run 'etcdctl auth disable' there, and migrate it "
-            "again"
-        )
     return read_state(config, backend, header, hub, cluster_id, member_id, progress)
 
 

@@ -13,7 +13,7 @@ if the header comes last and holds nothing else.
 
 from typing import Final
 
-from kvorum.api.codec import length_delimited, read_varint, varint
+from kvorum.api.codec import REVISION_FIELD, USER_FIELD, length_delimited, read_varint, varint
 from kvorum.member.callers import NOBODY, Caller, Front
 
 RANGE: Final = 3
@@ -25,6 +25,23 @@ LEASE_GRANT: Final = 8
 LEASE_REVOKE: Final = 9
 ALARM: Final = 10
 LEASE_CHECKPOINT: Final = 11
+AUTH_ENABLE: Final = 1000
+AUTH_DISABLE: Final = 1011
+AUTHENTICATE: Final = 1012
+AUTH_STATUS: Final = 1013
+USER_ADD: Final = 1100
+USER_DELETE: Final = 1101
+USER_GET: Final = 1102
+USER_CHANGE_PASSWORD: Final = 1103
+USER_GRANT_ROLE: Final = 1104
+USER_REVOKE_ROLE: Final = 1105
+USER_LIST: Final = 1106
+ROLE_LIST: Final = 1107
+ROLE_ADD: Final = 1200
+ROLE_DELETE: Final = 1201
+ROLE_GET: Final = 1202
+ROLE_GRANT_PERMISSION: Final = 1203
+ROLE_REVOKE_PERMISSION: Final = 1204
 CLUSTER_VERSION_SET: Final = 1300
 CLUSTER_MEMBER_ATTR_SET: Final = 1301
 DOWNGRADE_INFO_SET: Final = 1302
@@ -38,8 +55,6 @@ _PUT_TAG: Final = PUT << 3 | 2
 
 # Fields of the header, with their wire types.
 _ID: Final = 0x08
-_USER: Final = 0x12
-_REVISION: Final = 0x18
 
 _FIXED_BYTES: Final = {1: 8, 5: 4}
 """How long fields of those wire types are."""
@@ -105,18 +120,10 @@ class RequestIds:
         encoded = _LOW_BYTES[number & _LOW] + self._tail_end
         if caller.is_nobody and kind < _HEADER:
             return _TAGS[kind] + varint(len(body)) + body + self._tail_start + encoded, encoded
-        header = length_delimited(_HEADER_TAG, _header(encoded, caller))
-        request = length_delimited(varint(kind << 3 | 2), body)
-        return (request + header if kind < _HEADER else header + request), encoded
-
-
-def _header(encoded_id: bytes, caller: Caller) -> bytes:
-    header = varint(_ID) + encoded_id
-    if caller.user:
-        header += length_delimited(varint(_USER), caller.user.encode("utf-8", "surrogateescape"))
-    if caller.revision:
-        header += varint(_REVISION) + varint(caller.revision)
-    return header
+        header = length_delimited(_HEADER_TAG, b"\x08" + encoded + caller.identity)
+        if kind < _HEADER:
+            return _TAGS[kind] + varint(len(body)) + body + header, encoded
+        return header + length_delimited(varint(kind << 3 | 2), body), encoded
 
 
 def decode(data: bytes) -> tuple[int, int, bytes, Caller]:
@@ -183,6 +190,44 @@ def put_of_nobody(data: bytes) -> bytes | None:
     return None
 
 
+def parts_of_users(data: bytes) -> tuple[int, int, int, bytes, bytes] | None:
+    """Return kind, where the request begins and ends, encoded id and identity of a user's entry.
+
+    As `put_of_nobody`, for entries that this or another member proposed for a user. None for any
+    other shape; the identity is the header after the id.
+    """
+    tag, size = data[0], len(data)
+    try:
+        length, start = data[1], 2
+        if length >= 0x80:
+            length, start = read_varint(data, 1)
+        end = start + length
+        if tag & 0x87 != 2 or data[end : end + 2] != _HEADER_TAG:
+            return None
+        length, first = data[end + 2], end + 3
+        if length >= 0x80:
+            length, first = read_varint(data, end + 2)
+        if first + length != size or data[first] != _ID:
+            return None
+        last = first + 1
+        while data[last] >= 0x80:
+            last += 1
+        if last + 1 == size or not _is_varint(data, first + 1, last):
+            return None
+        return tag >> 3, start, end, data[first + 1 : last + 1], data[last + 1 :]
+    except (IndexError, ValueError):
+        return None
+
+
+def user_of(identity: bytes) -> Caller | None:
+    """Return the caller that the rest of a header names; None if it is not written as usual."""
+    try:
+        caller = _read_header(identity, NOBODY)[1]
+    except (IndexError, ValueError):
+        return None
+    return caller if caller.identity == identity else None
+
+
 def _is_varint(data: bytes, first: int, last: int) -> bool:
     """Return whether these bytes are one number above 0, as protobuf writes it."""
     end = data[last]
@@ -205,11 +250,11 @@ def _read_header(header: bytes, before: Caller) -> tuple[int, Caller]:
             value, offset = read_varint(header, offset)
             if tag == _ID:
                 number = value
-            elif tag == _REVISION:
+            elif tag == REVISION_FIELD:
                 revision = value
         elif wire_type == 2:
             length, offset = read_varint(header, offset)
-            if tag == _USER:
+            if tag == USER_FIELD:
                 # Whatever another member took for a name is kept as it is.
                 user = header[offset : offset + length].decode("utf-8", "surrogateescape")
             offset += length

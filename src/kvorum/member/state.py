@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import HeaderEncoder
+from kvorum.auth.store import AuthStore
 from kvorum.backend import Backend, Limits, open_backend
 from kvorum.backend.buckets import CONF_STATE, META
 from kvorum.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
@@ -40,6 +41,7 @@ class State:
     store: Store
     cluster: Cluster
     alarms: Alarms
+    auth: AuthStore
 
     def conf_state(self) -> ConfState:
         """Return the members of raft's configuration as of the last applied entry."""
@@ -131,4 +133,6 @@ def _state(
     cluster.restore()
     alarms = Alarms(backend)
     alarms.restore()
-    return State(header, hub, backend, lessor, store, cluster, alarms)
+    auth = AuthStore(backend)
+    auth.restore()
+    return State(header, hub, backend, lessor, store, cluster, alarms, auth)

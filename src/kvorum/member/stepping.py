@@ -158,7 +158,7 @@ def _ask_leader(member: Member, procedure: Procedure, wait: AskLeader) -> None:
     if member.leader == NONE:
         member.procedures.resume(procedure, NO_LEADER)
         return
-    _ask(member, procedure, Ask(member.leader, "POST", wait.path, wait.body))
+    _ask(member, procedure, Ask(member.leader, "POST", *wait))
 
 
 def _key_deleted(member: Member, procedure: Procedure, wait: KeyDeleted) -> None:

@@ -39,6 +39,8 @@ from kvorum.api.responses import (
     txn_body_of_one_put,
 )
 from kvorum.backend.quota import PUT_BYTES
+from kvorum.member.identities import current
+from kvorum.member.permissions import is_asked, still_current, txn_refusal
 from kvorum.member.ranges import is_plain, range_options
 from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
 from kvorum.mvcc.ranges import RangeOptions, field_parts, reply_parts, rows_in_slices
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from kvorum.lease.lessor import Lessor
     from kvorum.member.callers import Caller
     from kvorum.member.member import Member
+    from kvorum.member.outbox import Result
     from kvorum.member.results import Sliced, Slices
     from kvorum.mvcc.store import Store
     from kvorum.mvcc.transaction import WriteTransaction
@@ -82,7 +85,7 @@ class Path:
 # Single writes.
 
 
-def put(member: Member, request: Put, wanted: bool) -> Sliced:
+def put(member: Member, request: Put, wanted: bool) -> Result:
     """Apply a put of any kind; return its encoded response."""
     revision, previous = _put_alone(member, request)
     return member.header.field(revision) + put_body(previous) if wanted else b""
@@ -174,9 +177,23 @@ def _run(member: Member, path: Path, wanted: bool, meter: Meter) -> Slices:
     return b"".join([member.header.field(revision), *parts])
 
 
-def read_txn(member: Member, _caller: Caller, request: Txn) -> Sliced:
+def read_txn(member: Member, caller: Caller, request: Txn) -> Sliced:
     """Answer a transaction that only reads, from the state as it is now."""
+    if is_asked(member, caller):
+        return begun(_checked_read_txn(member, current(member, caller), request))
     return begun(_read_txn(member, request))
+
+
+def _checked_read_txn(member: Member, caller: Caller, request: Txn) -> Slices:
+    refusal = caller.refusal
+    if refusal is None:
+        refusal = yield from txn_refusal(member, caller, request, Meter())
+    if refusal is not None:
+        return refusal
+    result = still_current(member, caller, _read_txn(member, request))
+    if isinstance(result, (bytes, tuple)):
+        return result
+    return (yield from result)
 
 
 def _read_txn(member: Member, request: Txn) -> Slices:

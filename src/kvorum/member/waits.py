@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvorum.member.jobs import Place, Work
-from kvorum.member.outbox import Result
+from kvorum.member.outbox import Headers, Result
 from kvorum.mvcc.ranges import RangeResult
 from kvorum.raft.changes import ConfChange
 
@@ -86,6 +86,7 @@ class Signal(Enum):
     DEFRAGMENTED = "a defragmentation has ended"
     HASHED = "a hash of all keys was computed"
     SENT = "a client's snapshot was sent, or given up"
+    LOGIN = "a job for a password has ended"
 
 
 @dataclass(slots=True, frozen=True)
@@ -158,6 +159,7 @@ class Ask(NamedTuple):
     method: str
     path: str
     body: bytes
+    headers: Headers = ()
 
 
 class AskLeader(NamedTuple):
@@ -165,6 +167,7 @@ class AskLeader(NamedTuple):
 
     path: str
     body: bytes
+    headers: Headers = ()
 
 
 Wait = (

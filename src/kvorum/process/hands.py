@@ -1,4 +1,4 @@
-"""The hands that run jobs: the log's writers, the flusher's thread, the helper process, a pool.
+"""The hands that run jobs: the log's writers, the flusher's thread, helper processes, a pool.
 
 The order is `kvorum.server.jobs.JobOrder`'s. The loop appends to the log itself where that is
 quick, which saves two wake-ups of threads; otherwise the edge's native writer does. The end of a
@@ -28,10 +28,12 @@ INLINE_SYNC_SECONDS_MAX = 0.002
 this saves, so a tighter limit, once exceeded, would never be met again."""
 SLOW_SYNC_SECONDS = 1.0
 POOL_THREADS = 2
+PASSWORDS_NICENESS = 13
+"""A flood of logins then takes a few hundredths of a processor from clients who are busy."""
 
 
 class ProcessHands:
-    """Threads, the edge's writer and the helper of one process."""
+    """Threads, the edge's writer and the helpers of one process."""
 
     def __init__(
         self,
@@ -57,7 +59,10 @@ class ProcessHands:
             Place.FLUSHER: ThreadPoolExecutor(1, "flusher"),
             Place.POOL: ThreadPoolExecutor(POOL_THREADS, "pool"),
         }
-        self._helper = Helper(loop, self._helped)
+        self._helpers = {
+            Place.HELPER: Helper(loop, self._helped),
+            Place.PASSWORDS: Helper(loop, self._helped, PASSWORDS_NICENESS),
+        }
         # Jobs at threads that were not reported.
         self._begun: dict[Job, Future[object]] = {}
         # Appends at the native writer: number, job, start.
@@ -68,10 +73,11 @@ class ProcessHands:
         self.figures = JobFigures()
 
     def stop(self) -> None:
-        """Wait for the threads' jobs, and end every thread and the helper."""
+        """Wait for the threads' jobs, and end every thread and the helpers."""
         for thread in self._threads.values():
             thread.shutdown()
-        self._helper.stop()
+        for helper in self._helpers.values():
+            helper.stop()
 
     # Appends.
 
@@ -130,12 +136,12 @@ class ProcessHands:
         """Begin a job in the thread or the process of its place."""
         if type(job.work) in self.figures.durations:
             self._started[job] = time.monotonic()
-        if job.place is Place.HELPER:
-            self._helper.run(job, job.work)
+        if job.place in self._helpers:
+            self._helpers[job.place].run(job, job.work)
             return
         if isinstance(job.work, BeginDatabase):
             # A database that arrives is work for the helper, which starts meanwhile.
-            self._helper.prepare()
+            self._helpers[Place.HELPER].prepare()
         future = self._threads[job.place].submit(job.run, self._files, self._environments)
         self._begun[job] = future
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))

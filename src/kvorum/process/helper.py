@@ -1,6 +1,6 @@
-"""The helper: a process of its own for Python work that would hold up the loop.
+"""Helpers: processes of their own for work that would hold up the loop.
 
-It is started by exec when the first job needs it, opens the database as a reader, and runs one
+One is started by exec when the first job needs it, opens the database as a reader, and runs one
 job after the other. Jobs and results travel through its standard input and output as pickles,
 each after its length; standard error is the server's. It ends when its input does, so it never
 outlives the server.
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LENGTH = Struct("<Q")
 READ_BYTES = 1 << 20
+NICENESS_MAX = 19
 PACKAGES = Path(__file__).parents[2]
 START = "import sys; sys.path.append(sys.argv[1]); from kvorum.process.helper import main; main()"
 """Appends the place of this package, so that the helper finds it, installed or not."""
@@ -49,6 +50,7 @@ class Helper:
         "_buffer",
         "_is_writing",
         "_loop",
+        "_niceness",
         "_process",
         "_report",
         "_token",
@@ -56,9 +58,14 @@ class Helper:
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, report: Callable[[Any, Outcome], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[Any, Outcome], None],
+        niceness: int = 0,
     ) -> None:
+        """Make one that gives way to others by `niceness`, from the server's own priority."""
         self._loop = loop
+        self._niceness = niceness
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
@@ -97,6 +104,10 @@ class Helper:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         assert process.stdin is not None and process.stdout is not None
+        if self._niceness:
+            niceness = os.getpriority(os.PRIO_PROCESS, 0) + self._niceness
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, min(niceness, NICENESS_MAX))
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
         self._process = process

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import kvorum
+from kvorum.api.durations import duration_text
+from kvorum.auth.tokens import Tokens
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled import core_name
 from kvorum.edge import (
@@ -51,12 +53,12 @@ from kvorum.process.entering import enter
 from kvorum.process.hands import ProcessHands
 from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
+from kvorum.process.tokens import open_tokens
 from kvorum.rpc.table import METADATA_KEYS, METHODS
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
-from kvorum.settings.values import duration_text
 from kvorum.telemetry.counting import CallSeconds
 from kvorum.telemetry.figures import JobFigures
 from kvorum.telemetry.incidents import IncidentLog
@@ -141,6 +143,7 @@ class Process:
         """Serve until a signal or an error; raises what stopped the member."""
         config, logger = self._config, self._logger
         descriptors = raise_limits()
+        tokens = open_tokens(config, logger)
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)
         for url in {url.address: url for url in self._addresses()}.values():
@@ -149,7 +152,7 @@ class Process:
         settings, known = await enter(config, directory, files, credentials, logger)
         self._log_start(settings, descriptors)
         environments = LmdbEnvironments(native_rows())
-        member = self._recover(settings, files, environments)
+        member = self._recover(settings, files, environments, tokens)
         self._check(member)
         edge = self._open_edge()
         loop = asyncio.get_running_loop()
@@ -192,7 +195,11 @@ class Process:
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
     def _recover(
-        self, settings: MemberConfig, files: RealFiles, environments: LmdbEnvironments
+        self,
+        settings: MemberConfig,
+        files: RealFiles,
+        environments: LmdbEnvironments,
+        tokens: Tokens,
     ) -> Member:
         began = time.monotonic()
         seams = Seams(
@@ -203,6 +210,8 @@ class Process:
             boot_clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
             random_below=random.SystemRandom().randrange,
             unix_seconds=time.time(),
+            wall_clock=time.time,
+            tokens=tokens,
         )
         member = open_member(settings, seams, Progress(self._logger))
         self._logger.info(

@@ -1,125 +1,320 @@
-"""The Auth service of a cluster in which authentication is disabled and nobody is registered.
+"""The Auth service: users, roles, and tokens for those who know a password.
 
-There are no users and no roles, so lookups find none, and authentication cannot be enabled.
-Adding users and roles is not served.
+Changes are proposed like writes, and judged when they are applied. Questions are linearizable
+reads. Passwords are hashed, and compared with hashes, by jobs of low priority, one after the other:
+they take long, and anybody may ask for them. Only hashes go into the log.
 """
 
+import base64
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
 from kvorum.api import errors
+from kvorum.api.errors import Status, StatusError
+from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import (
     AuthDisableRequest,
     AuthEnableRequest,
     AuthenticateRequest,
+    AuthenticateResponse,
+    AuthRoleAddRequest,
     AuthRoleDeleteRequest,
     AuthRoleGetRequest,
+    AuthRoleGetResponse,
     AuthRoleGrantPermissionRequest,
     AuthRoleListRequest,
+    AuthRoleListResponse,
     AuthRoleRevokePermissionRequest,
     AuthStatusRequest,
     AuthStatusResponse,
+    AuthUserAddRequest,
     AuthUserChangePasswordRequest,
     AuthUserDeleteRequest,
     AuthUserGetRequest,
+    AuthUserGetResponse,
     AuthUserGrantRoleRequest,
     AuthUserListRequest,
+    AuthUserListResponse,
     AuthUserRevokeRoleRequest,
+    InternalAuthenticateRequest,
 )
-from kvorum.member.callers import Caller
+from kvorum.auth.passwords import PASSWORD_BYTES_MAX, CheckPassword, HashPassword, draw_salt
+from kvorum.auth.tokens import LETTERS, PREFIX_LETTERS
+from kvorum.member import requests
+from kvorum.member.callers import NOBODY, Caller
+from kvorum.member.identities import current
+from kvorum.member.jobs import Place, Work
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.parts import Part, done
+from kvorum.member.permissions import admin_refusal
+from kvorum.member.waits import Propose, ReadIndex, Signal, Signalled, Steps
+from kvorum.rpc.interface import Output, canonical
 
-PASSWORD_BYTES_MAX = 72
-AUTH_REVISION = 1
-"""The revision of a cluster in which no user and no role was ever changed."""
+PASSWORDS_WAITING_MAX: Final = 128
+"""How many passwords may wait for their job, each some 50 ms: as many as are done within the time
+for requests. More calls are refused."""
 
 
 class Auth:
-    """Answers at once: no answer here ever changes."""
+    """Serves the calls of Auth."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, edge: Output) -> None:
         self._member = member
+        self._edge = edge
+        # Passwords that wait, and whether a job has one. No job is begun for who has left.
+        self._waiting = 0
+        self._is_working = False
 
-    def _header(self) -> bytes:
-        return self._member.header.field(self._member.store.revision)
+    # Questions.
 
-    def status(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Answer that authentication is disabled."""
+    def status(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Answer whether authentication is enabled, to everybody but those with a bad token."""
         AuthStatusRequest.FromString(payload)
-        answer = AuthStatusResponse(enabled=False, authRevision=AUTH_REVISION)
-        return self._header() + answer.SerializeToString()
+        self._member.read(call, caller, _status, None, linearizable=True)
 
-    def user_change_password(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no user; a password that cannot be hashed is refused first."""
+    def user_get(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Answer which roles a user has; users may ask about themselves."""
+        request = AuthUserGetRequest.FromString(payload)
+        self._member.read(call, caller, _user, request.name, linearizable=True)
+
+    def user_list(self, call: int, caller: Caller, payload: bytes) -> None:
+        """List the users."""
+        AuthUserListRequest.FromString(payload)
+        self._member.read(call, caller, _users, None, linearizable=True)
+
+    def role_get(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Answer what a role permits; users may ask about their own."""
+        request = AuthRoleGetRequest.FromString(payload)
+        self._member.read(call, caller, _role, request.role, linearizable=True)
+
+    def role_list(self, call: int, caller: Caller, payload: bytes) -> None:
+        """List the roles."""
+        AuthRoleListRequest.FromString(payload)
+        self._member.read(call, caller, _roles, None, linearizable=True)
+
+    # Changes.
+
+    def enable(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Put users and roles in force."""
+        self._propose(call, caller, requests.AUTH_ENABLE, AuthEnableRequest.FromString(payload))
+
+    def disable(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Let everybody do everything."""
+        self._propose(call, caller, requests.AUTH_DISABLE, AuthDisableRequest.FromString(payload))
+
+    def user_delete(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Remove a user."""
+        request = AuthUserDeleteRequest.FromString(payload)
+        self._propose(call, caller, requests.USER_DELETE, request)
+
+    def user_grant_role(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Give a user a role."""
+        request = AuthUserGrantRoleRequest.FromString(payload)
+        self._propose(call, caller, requests.USER_GRANT_ROLE, request)
+
+    def user_revoke_role(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Take a role from a user."""
+        request = AuthUserRevokeRoleRequest.FromString(payload)
+        self._propose(call, caller, requests.USER_REVOKE_ROLE, request)
+
+    def role_add(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Add a role."""
+        self._propose(call, caller, requests.ROLE_ADD, AuthRoleAddRequest.FromString(payload))
+
+    def role_delete(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Remove a role."""
+        self._propose(call, caller, requests.ROLE_DELETE, AuthRoleDeleteRequest.FromString(payload))
+
+    def role_grant_permission(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Let a role do more."""
+        request = AuthRoleGrantPermissionRequest.FromString(payload)
+        self._propose(call, caller, requests.ROLE_GRANT_PERMISSION, request)
+
+    def role_revoke_permission(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Let a role do less."""
+        request = AuthRoleRevokePermissionRequest.FromString(payload)
+        self._propose(call, caller, requests.ROLE_REVOKE_PERMISSION, request)
+
+    def _propose(self, call: int, caller: Caller, kind: int, request: Message) -> None:
+        self._member.propose(call, caller, kind, canonical(request), request)
+
+    # Passwords.
+
+    def user_add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Add a user; what it says of a password is forgotten if it is to have none."""
+        request = AuthUserAddRequest.FromString(payload)
+        request.hashedPassword = ""
+        if request.options.no_password:
+            request.password = ""
+            self._propose(call, caller, requests.USER_ADD, request)
+            return None
+        return self._hash_and_propose(call, caller, requests.USER_ADD, request)
+
+    def user_change_password(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Give a user another password, or the hash of one."""
         request = AuthUserChangePasswordRequest.FromString(payload)
+        if not request.password:
+            self._propose(call, caller, requests.USER_CHANGE_PASSWORD, request)
+            return None
+        return self._hash_and_propose(call, caller, requests.USER_CHANGE_PASSWORD, request)
+
+    def _hash_and_propose(
+        self,
+        call: int,
+        caller: Caller,
+        kind: int,
+        request: AuthUserAddRequest | AuthUserChangePasswordRequest,
+    ) -> Result | None:
+        # The only refusal that comes before the caller's: hashing finds it first.
         if len(request.password.encode()) > PASSWORD_BYTES_MAX:
             return errors.PASSWORD_TOO_LONG
+        member = self._member
+        if member.auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
+            return refusal
+        self._edge.mark_waiting(call)
+        member.start(call, caller, self._hashed_and_proposed(kind, request))
+        return None
+
+    def _hashed_and_proposed(
+        self, kind: int, request: AuthUserAddRequest | AuthUserChangePasswordRequest
+    ) -> Steps:
+        member = self._member
+        salt = draw_salt(member.seams.random_below)
+        work = HashPassword(request.password, member.config.bcrypt_cost, salt)
+        hashed: bytes = yield from self._worked(work)
+        request.password = ""
+        request.hashedPassword = base64.b64encode(hashed).decode()
+        answer: Result = yield Propose(kind, canonical(request), request)
+        return answer
+
+    def authenticate(self, call: int, _caller: Caller, payload: bytes) -> None:
+        """Give a token to whoever knows the password of a user."""
+        request = AuthenticateRequest.FromString(payload)
+        # Who shows another token is nobody, too: the entry names no user.
+        self._edge.mark_waiting(call)
+        self._member.start(call, NOBODY, self._authenticated(request.name, request.password))
+
+    def _authenticated(self, name: str, password: str) -> Steps:
+        member = self._member
+        deadline = member.now + member.config.request_seconds_max
+        while member.now < deadline:
+            refusal: Status | None = yield ReadIndex()
+            if refusal is not None:
+                return refusal
+            revision = member.auth.revision
+            yield from self._password_checked(name, password)
+            prefix = "".join(
+                LETTERS[member.seams.random_below(len(LETTERS))] for _ in range(PREFIX_LETTERS)
+            )
+            entry = InternalAuthenticateRequest(name=name, simple_token=prefix)
+            answer: Result = yield Propose(requests.AUTHENTICATE, canonical(entry), entry)
+            if isinstance(answer, Status):
+                return answer
+            # Otherwise the password may be another one by now.
+            if member.auth.revision == revision:
+                return (yield from self._with_token(answer, name, revision))
+            mark("login begun anew")
+        return errors.TIMEOUT
+
+    def _password_checked(self, name: str, password: str) -> Part[None]:
+        """Compare a password with its hash; raises StatusError."""
+        auth = self._member.auth
+        if not auth.is_enabled:
+            raise StatusError(errors.AUTH_NOT_ENABLED)
+        user = auth.user(name)
+        if user is None:
+            raise StatusError(errors.AUTH_FAILED)
+        if user.options.no_password:
+            raise StatusError(errors.NO_PASSWORD_USER)
+        is_right = yield from self._worked(CheckPassword(user.password, password))
+        if not is_right:
+            self._member.logger.info(f"invalid password for user {name!a}")
+            raise StatusError(errors.AUTH_FAILED)
+
+    def _with_token(self, answer: bytes, name: str, revision: int) -> Steps:
+        """Make the token if that was not done when the entry was applied."""
+        response = AuthenticateResponse.FromString(answer)
+        if not response.token:
+            seams = self._member.seams
+            making = self._member.tokens.making(name, revision, seams.wall_clock())
+            response.token = yield from done(Place.POOL, making)
+        return response.SerializeToString()
+
+    def _worked(self, work: Work) -> Part[Any]:
+        """Run a job for a password, after those that came before.
+
+        Raises StatusError if too many wait, or if that takes too long.
+        """
+        member = self._member
+        if self._waiting >= PASSWORDS_WAITING_MAX:
+            raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
+        deadline = member.now + member.config.request_seconds_max
+        self._waiting += 1
+        try:
+            while self._is_working:
+                yield Signalled(Signal.LOGIN, deadline)
+                if member.now >= deadline:
+                    raise StatusError(errors.TIMEOUT)
+        finally:
+            self._waiting -= 1
+        self._is_working = True
+        return (yield from done(Place.PASSWORDS, work, self._worked_once))
+
+    def _worked_once(self) -> None:
+        self._is_working = False
+        self._member.procedures.signal(Signal.LOGIN)
+
+
+def _status(member: Member, caller: Caller, _request: object) -> Result:
+    auth = member.auth
+    if auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
+        return refusal
+    return _answer(member, AuthStatusResponse(enabled=auth.is_enabled, authRevision=auth.revision))
+
+
+def _user(member: Member, caller: Caller, name: str) -> Result:
+    refusal = admin_refusal(member, caller)
+    if refusal is not None and not _is_own_name(member, caller, name):
+        return refusal
+    user = member.auth.user(name)
+    if user is None:
         return errors.USER_NOT_FOUND
+    return _answer(member, AuthUserGetResponse(roles=user.roles))
 
-    def role_grant_permission(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no role; an invalid permission is refused first."""
-        request = AuthRoleGrantPermissionRequest.FromString(payload)
-        if not request.HasField("perm"):
-            return errors.PERMISSION_NOT_GIVEN
-        key, range_end = request.perm.key, request.perm.range_end
-        if not key or (range_end and range_end != b"\0" and range_end <= key):
-            return errors.INVALID_AUTH_MGMT
-        return errors.ROLE_NOT_FOUND
 
-    def disable(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Leave authentication disabled."""
-        AuthDisableRequest.FromString(payload)
-        return self._header()
+def _is_own_name(member: Member, caller: Caller, name: str) -> bool:
+    caller = current(member, caller)
+    return caller.refusal is None and caller.user == name
 
-    def user_list(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """List no users."""
-        AuthUserListRequest.FromString(payload)
-        return self._header()
 
-    def role_list(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """List no roles."""
-        AuthRoleListRequest.FromString(payload)
-        return self._header()
+def _users(member: Member, caller: Caller, _request: object) -> Result:
+    refusal = admin_refusal(member, caller)
+    return refusal or _answer(member, AuthUserListResponse(users=member.auth.users))
 
-    def authenticate(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Refuse: there is nothing to authenticate for."""
-        AuthenticateRequest.FromString(payload)
-        return errors.AUTH_NOT_ENABLED
 
-    def enable(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Refuse: without a user `root` nobody could disable it again."""
-        AuthEnableRequest.FromString(payload)
-        return errors.ROOT_USER_NOT_EXIST
+def _role(member: Member, caller: Caller, name: str) -> Result:
+    refusal = admin_refusal(member, caller)
+    if refusal is not None and not _has_role(member, caller, name):
+        return refusal
+    try:
+        permissions = member.auth.permissions(name)
+    except StatusError as error:
+        return error.status
+    return _answer(member, AuthRoleGetResponse(perm=permissions))
 
-    def user_get(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no user."""
-        AuthUserGetRequest.FromString(payload)
-        return errors.USER_NOT_FOUND
 
-    def user_delete(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no user."""
-        AuthUserDeleteRequest.FromString(payload)
-        return errors.USER_NOT_FOUND
+def _has_role(member: Member, caller: Caller, name: str) -> bool:
+    caller = current(member, caller)
+    user = None if caller.refusal is not None else member.auth.user(caller.user)
+    return user is not None and name in user.roles
 
-    def user_grant_role(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no user."""
-        AuthUserGrantRoleRequest.FromString(payload)
-        return errors.USER_NOT_FOUND
 
-    def user_revoke_role(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no user."""
-        AuthUserRevokeRoleRequest.FromString(payload)
-        return errors.USER_NOT_FOUND
+def _roles(member: Member, caller: Caller, _request: object) -> Result:
+    refusal = admin_refusal(member, caller)
+    return refusal or _answer(member, AuthRoleListResponse(roles=member.auth.roles))
 
-    def role_get(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no role."""
-        AuthRoleGetRequest.FromString(payload)
-        return errors.ROLE_NOT_FOUND
 
-    def role_delete(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no role."""
-        AuthRoleDeleteRequest.FromString(payload)
-        return errors.ROLE_NOT_FOUND
-
-    def role_revoke_permission(self, _call: int, _caller: Caller, payload: bytes) -> Result:
-        """Find no role."""
-        AuthRoleRevokePermissionRequest.FromString(payload)
-        return errors.ROLE_NOT_FOUND
+def _answer(member: Member, response: Message) -> bytes:
+    return member.header.field(member.store.revision) + response.SerializeToString()

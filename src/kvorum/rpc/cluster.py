@@ -21,8 +21,9 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.member.promotion import promote_here
-from kvorum.member.questions import PROMOTE_PREFIX
+from kvorum.member.questions import PROMOTE_PREFIX, credentials
 from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.membership import documents, reconfiguration
 from kvorum.membership.identity import member_id
@@ -53,6 +54,8 @@ class ClusterCalls:
             urls = kept_urls(request.peerURLs)
         except UrlError:
             return errors.MEMBER_BAD_URLS
+        if (refusal := admin_refusal(member, caller)) is not None:
+            return refusal
         if member.config.strict_reconfig:
             status = reconfiguration.may_add(
                 member.cluster.members, _connected(member), is_learner=request.isLearner
@@ -102,7 +105,7 @@ class ClusterCalls:
         """Make a learner a voter, if the leader says that it keeps up."""
         request = MemberPromoteRequest.FromString(payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, caller, _promoted(self._member, request.ID))
+        self._member.start(call, caller, _promoted(self._member, caller, request.ID))
 
     def _propose(
         self,
@@ -115,7 +118,7 @@ class ClusterCalls:
         self._member.start(call, caller, _changed(self._member, change, added))
 
 
-def _promoted(member: Member, learner: int) -> Steps:
+def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
     deadline = member.now + member.config.request_seconds_max
     while True:
         status = yield from promote_here(member, learner)
@@ -126,7 +129,9 @@ def _promoted(member: Member, learner: int) -> Steps:
         if not (yield LeaderKnown(deadline)):
             return errors.NO_LEADER
         if not member.is_leader:
-            answer: Result | None = yield AskLeader(f"{PROMOTE_PREFIX}{learner}", b"")
+            answer: Result | None = yield AskLeader(
+                f"{PROMOTE_PREFIX}{learner}", b"", credentials(caller)
+            )
             if isinstance(answer, Status):
                 return answer
             if answer is not None:
@@ -164,8 +169,8 @@ def _connected(member: Member) -> list[int]:
     return [each for each in known if member.is_connected_since(each, since)]
 
 
-def _listed(member: Member, _caller: Caller, _request: object) -> Result:
-    return _answer(member)
+def _listed(member: Member, caller: Caller, _request: object) -> Result:
+    return identity_refusal(member, caller) or _answer(member)
 
 
 def _encoded(each: documents.Member) -> etcdserverpb.Member:

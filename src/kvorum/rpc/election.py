@@ -28,7 +28,7 @@ from kvorum.member.requests import TXN
 from kvorum.member.waits import KeysChanged, Send, Steps
 from kvorum.mvcc.history import bound
 from kvorum.rpc import sessions
-from kvorum.rpc.interface import Output
+from kvorum.rpc.interface import OK, Output
 from kvorum.rpc.sessions import answered
 
 ROWS_PER_SLICE = 500
@@ -50,7 +50,7 @@ class Elections:
     def proclaim(self, call: int, caller: Caller, payload: bytes) -> None:
         """Change the value of a leader."""
         request = ProclaimRequest.FromString(payload)
-        self._member.start(call, caller, answered(_proclaim(self._member, request)))
+        self._member.start(call, caller, answered(_proclaim(self._member, caller, request)))
 
     def leader(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer who leads."""
@@ -60,12 +60,12 @@ class Elections:
     def resign(self, call: int, caller: Caller, payload: bytes) -> None:
         """Give up the leadership."""
         request = ResignRequest.FromString(payload)
-        self._member.start(call, caller, answered(_resign(self._member, request)))
+        self._member.start(call, caller, answered(_resign(self._member, caller, request)))
 
 
 def _campaign(member: Member, caller: Caller, request: CampaignRequest) -> Part[bytes]:
     name, value = request.name, request.value
-    lease = yield from sessions.lease_for(member, request.lease)
+    lease = yield from sessions.lease_for(member, caller, request.lease)
     key = sessions.key_in_queue(name, lease)
     queued = yield from sessions.transact(
         member,
@@ -89,14 +89,14 @@ def _campaign(member: Member, caller: Caller, request: CampaignRequest) -> Part[
     return CampaignResponse(header=queued.header, leader=leader).SerializeToString()
 
 
-def _proclaim(member: Member, request: ProclaimRequest) -> Part[bytes]:
-    leader = yield from _resumed(member, request)
+def _proclaim(member: Member, caller: Caller, request: ProclaimRequest) -> Part[bytes]:
+    leader = yield from _resumed(member, caller, request)
     said = yield from _say(member, leader, request.value)
     return ProclaimResponse(header=said.header).SerializeToString()
 
 
-def _resign(member: Member, request: ResignRequest) -> Part[bytes]:
-    leader = yield from _resumed(member, request)
+def _resign(member: Member, caller: Caller, request: ResignRequest) -> Part[bytes]:
+    leader = yield from _resumed(member, caller, request)
     left = yield from sessions.transact(member, _resignation(leader))
     return ResignResponse(header=left.header).SerializeToString()
 
@@ -108,12 +108,14 @@ def _leader(request: LeaderRequest) -> Part[bytes]:
     return LeaderResponse(header=found.header, kv=found.kvs[0]).SerializeToString()
 
 
-def _resumed(member: Member, request: ProclaimRequest | ResignRequest) -> Part[LeaderKey]:
+def _resumed(
+    member: Member, caller: Caller, request: ProclaimRequest | ResignRequest
+) -> Part[LeaderKey]:
     """Return the leader named in a request; without a lease it gets one, needed or not."""
     if not request.HasField("leader"):
         raise StatusError(errors.LEADER_FIELD_MISSING)
     leader = request.leader
-    lease = yield from sessions.lease_for(member, leader.lease)
+    lease = yield from sessions.lease_for(member, caller, leader.lease)
     return LeaderKey(name=leader.name, key=leader.key, rev=leader.rev, lease=lease)
 
 
@@ -149,15 +151,19 @@ class Observers:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def begin(self, payload: bytes) -> Steps:
+    def begin(self, _caller: Caller, payload: bytes) -> Steps:
         """Return the procedure that answers a request."""
-        return answered(_observe(self._member, LeaderRequest.FromString(payload).name))
+        return _observe(self._member, LeaderRequest.FromString(payload).name)
 
 
-def _observe(member: Member, name: bytes) -> Part[bytes]:
+def _observe(member: Member, name: bytes) -> Steps:
     prefix, range_end = sessions.prefix_of(name)
     while True:
-        found = yield from sessions.read(sessions.first_in(name))
+        try:
+            found = yield from sessions.read(sessions.first_in(name))
+        except StatusError:
+            # The stream ends without a word, as etcd's does: its client asks anew.
+            return OK
         revision = found.header.revision
         if not found.kvs:
             yield KeysChanged(prefix, range_end, revision)

@@ -24,7 +24,7 @@ class Health:
         """Answer with the state of every service: of the one with the empty name."""
         return health_list_response("", HEALTH_SERVING)
 
-    def watch(self, payload: bytes) -> Steps:
+    def watch(self, _caller: Caller, payload: bytes) -> Steps:
         """Send the state of a service, and keep the stream open: the state does not change."""
         return _watch(HEALTH_SERVICE_UNKNOWN if _name(payload) else HEALTH_SERVING)
 

@@ -33,9 +33,11 @@ from kvorum.api.requests import (
 from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.callers import Caller
+from kvorum.member.identities import current
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
+from kvorum.member.permissions import is_outdated, read_refusal
 from kvorum.member.ranges import range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
 from kvorum.member.transactions import put_cost, read_txn
@@ -172,26 +174,28 @@ class RangeStreams:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def begin(self, payload: bytes) -> Steps | Status:
+    def begin(self, caller: Caller, payload: bytes) -> Steps | Status:
         """Check a request and return the procedure that answers it."""
         request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
-        return checks.check_range_stream(request) or _range_stream(self._member, request)
+        return checks.check_range_stream(request) or _range_stream(self._member, caller, request)
 
 
-def _range_stream(member: Member, request: Range) -> Steps:
+def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
     refusal: Status | None = None if request.serializable else (yield ReadIndex())
+    caller = current(member, caller)
+    refusal = refusal or read_refusal(member, caller, request.key, request.range_end)
     if refusal is not None:
         return refusal
     # No order but that of the keys passes the checks, and they come in it anyway.
     options = range_options(request)._replace(sort_order=0, sort_target=0)
     try:
-        current = member.store.revision
-        header = member.header.field(current)
+        revision = member.store.revision
+        header = member.header.field(revision)
         options = options._replace(revision=member.store.readable(options.revision))
         if options.count_only:
             counted = yield from _read(options)
             yield Send(range_stream_response(header + reply_body(counted)))
-            return OK
+            return _end(member, caller)
         wanted = options.limit if options.limit > 0 else UNLIMITED
         size, sent = PIECE_KEYS_FIRST, 0
         while True:
@@ -201,14 +205,19 @@ def _range_stream(member: Member, request: Range) -> Steps:
             body = repeated(RANGE_KVS, found.kvs)
             if not found.more or sent == wanted:
                 count = sent - len(found.kvs) + found.count
-                total = RangeResult([], count, found.more, current)
+                total = RangeResult([], count, found.more, revision)
                 yield Send(range_stream_response(header + body + reply_body(total)))
-                return OK
+                return _end(member, caller)
             yield Send(range_stream_response(body))
             options = options._replace(key=key_of(found.kvs[-1]) + b"\0")
             size = _next_size(size, len(body), member.config.request_bytes_max)
     except StatusError as error:
         return error.status
+
+
+def _end(member: Member, caller: Caller) -> Status:
+    """Return how a stream ends; its client is told if users or roles were changed meanwhile."""
+    return errors.AUTH_OLD_REVISION if is_outdated(member, caller) else OK
 
 
 def _read(options: RangeOptions) -> Part[RangeResult]:

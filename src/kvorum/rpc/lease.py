@@ -5,6 +5,7 @@ again and again for as long as a request may take.
 """
 
 from collections import deque
+from collections.abc import Generator
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
@@ -21,20 +22,23 @@ from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.api.responses import lease_keys_field, leases_field
 from kvorum.backend.quota import LEASE_GRANT_BYTES
 from kvorum.member.callers import Caller
+from kvorum.member.identities import current
 from kvorum.member.leases import (
     INTERNAL_PATH,
     is_confirmed,
     renew,
+    renewal_refusal,
     time_to_live_here,
     try_renew,
 )
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
+from kvorum.member.permissions import identity_refusal, is_asked, is_outdated, lease_refusal
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.member.results import Slices
 from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
-from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Meter, run_to_end
 from kvorum.rpc.interface import OK, Output, canonical
 
 RETRY_SECONDS = 0.05
@@ -55,7 +59,8 @@ class Leases:
         """Grant a lease, with an id of the client's choice or of ours."""
         request = LeaseGrantRequest.FromString(payload)
         member = self._member
-        if (status := member.check_quota(LEASE_GRANT_BYTES)) is not None:
+        status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member, caller)
+        if status is not None:
             return status
         if not request.ID:
             request.ID = member.ids.next_lease_id()
@@ -65,6 +70,8 @@ class Leases:
     def revoke(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Revoke a lease and delete its keys."""
         request = LeaseRevokeRequest.FromString(payload)
+        if (status := identity_refusal(self._member, caller)) is not None:
+            return status
         self._member.propose(call, caller, LEASE_REVOKE, canonical(request), request)
         return None
 
@@ -72,6 +79,9 @@ class Leases:
         """Answer how much time a lease has left."""
         request = LeaseTimeToLiveRequest.FromString(payload)
         member = self._member
+        if member.auth.is_enabled:
+            member.start(call, caller, _permitted_time_to_live(member, caller, request))
+            return None
         is_current = member.is_leader and member.applied >= member.committed
         if is_current and member.lessor.is_primary and is_confirmed(member):
             told = _time_to_live(member, request)
@@ -89,15 +99,37 @@ class Leases:
         return None
 
 
-def _listed(member: Member, _caller: Caller, _request: object) -> Slices:
-    """List all leases; there may be very many."""
+def _listed(member: Member, caller: Caller, _request: object) -> Slices:
+    """List all leases; there may be very many. One whose keys may not be read refuses the call."""
     header = member.header.field(member.store.revision)
     known = yield from member.lessor.leases_in_slices()
+    if is_asked(member, caller):
+        caller = current(member, caller)
+        refusal = identity_refusal(member, caller)
+        if refusal is None:
+            refusal = yield from _leases_refusal(member, caller, known)
+        if refusal is None and is_outdated(member, caller):
+            refusal = errors.AUTH_OLD_REVISION
+        if refusal is not None:
+            return refusal
     parts = [header]
     for start in range(0, len(known), LEASES_PER_SLICE):
         parts.append(leases_field(known[start : start + LEASES_PER_SLICE]))
         yield
     return b"".join(parts)
+
+
+def _leases_refusal(
+    member: Member, caller: Caller, leases: list[int]
+) -> Generator[None, None, Status | None]:
+    meter = Meter()
+    for number, lease in enumerate(leases, 1):
+        refusal = yield from lease_refusal(member, caller, lease, meter, is_write=False)
+        if refusal is not None:
+            return refusal
+        if not number % LEASES_PER_SLICE:
+            yield
+    return None
 
 
 Told = tuple[bytes, list[bytes]]
@@ -125,6 +157,20 @@ def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
             yield
         parts.append(lease_keys_field(keys[start : start + KEYS_PER_SLICE]))
     return b"".join(parts)
+
+
+def _permitted_time_to_live(
+    member: Member, caller: Caller, request: LeaseTimeToLiveRequest
+) -> Steps:
+    """Answer a caller whose rights are checked; only the keys are protected."""
+    refusal = identity_refusal(member, caller)
+    if refusal is not None or not request.keys:
+        return refusal or (yield from _wait_for_time_to_live(member, caller, request))
+    now = current(member, caller)
+    refusal = yield from lease_refusal(member, now, request.ID, Meter(), is_write=False)
+    answer = refusal or (yield from _wait_for_time_to_live(member, caller, request))
+    is_old = isinstance(answer, bytes) and member.auth.is_enabled and is_outdated(member, now)
+    return errors.AUTH_OLD_REVISION if is_old else answer
 
 
 def _wait_for_time_to_live(
@@ -162,6 +208,10 @@ def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveRespon
     return told
 
 
+Renewal = tuple[int, Caller]
+"""A lease that is to be renewed, and for whom."""
+
+
 class KeepAlives:
     """All keep-alive streams: every request gets one answer, in the order of the requests.
 
@@ -172,9 +222,9 @@ class KeepAlives:
     def __init__(self, member: Member, edge: Output) -> None:
         self._member = member
         self._edge = edge
-        # The requests that wait for a stream's procedure, None if it has no procedure. A lease of
-        # None stands for the end of the requests.
-        self._waiting: dict[int, deque[int | None] | None] = {}
+        # The requests that wait for a stream's procedure, None if it has no procedure. None among
+        # them stands for their end.
+        self._waiting: dict[int, deque[Renewal | None] | None] = {}
         self._outgoing: list[tuple[int, bytes]] = []
 
     def opened(self, call: int) -> None:
@@ -186,14 +236,21 @@ class KeepAlives:
         lease = LeaseKeepAliveRequest.FromString(payload).ID
         waiting = self._waiting[call]
         if waiting is not None:
-            waiting.append(lease)
+            waiting.append((lease, caller))
             return errors.REQUEST_TOO_MANY_REQUESTS if len(waiting) > WAITING_MAX else None
         member = self._member
         # Made first: its revision must not be newer than the renewal.
         header = member.header.field(member.store.revision)
-        renewed = try_renew(member, lease)
+        renewed: int | None = None
+        if not member.auth.is_enabled:
+            renewed = try_renew(member, lease)
+        elif member.lessor.key_count(lease) <= KEYS_PER_SLICE:
+            if (refusal := run_to_end(renewal_refusal(member, caller, lease))) is not None:
+                return refusal
+            renewed = try_renew(member, lease)
         if renewed is None:
-            waiting = self._waiting[call] = deque([lease])
+            first: Renewal | None = (lease, caller)
+            waiting = self._waiting[call] = deque([first])
             member.start(call, caller, self._serve(call, waiting))
             return None
         if self._edge.pending_bytes(call) > UNTAKEN_BYTES_MAX:
@@ -229,15 +286,16 @@ class KeepAlives:
             outgoing, self._outgoing = self._outgoing, []
             self._edge.send(outgoing)
 
-    def _serve(self, call: int, waiting: deque[int | None]) -> Steps:
+    def _serve(self, call: int, waiting: "deque[Renewal | None]") -> Steps:
         """Answer the requests that wait; then leave the stream to `received` again."""
         member = self._member
         while waiting:
-            lease = waiting.popleft()
-            if lease is None:
+            first = waiting.popleft()
+            if first is None:
                 return OK
+            lease, caller = first
             header = member.header.field(member.store.revision)
-            renewed = yield from renew(member, lease)
+            renewed = yield from renew(member, caller, lease)
             if isinstance(renewed, Status):
                 return renewed
             body = LeaseKeepAliveResponse(ID=lease, TTL=renewed).SerializeToString()

@@ -45,7 +45,7 @@ class Locks:
 
 
 def _lock(member: Member, caller: Caller, request: LockRequest) -> Part[bytes]:
-    lease = yield from sessions.lease_for(member, request.lease)
+    lease = yield from sessions.lease_for(member, caller, request.lease)
     key = sessions.key_in_queue(request.name, lease)
     first = sessions.get(sessions.first_in(request.name))
     queued = yield from sessions.transact(

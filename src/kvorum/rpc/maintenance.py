@@ -27,6 +27,7 @@ from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import done
+from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import (
     FlushedTo,
@@ -82,6 +83,9 @@ class Maintenance:
     def alarm(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """List, raise or clear alarms."""
         request = AlarmRequest.FromString(payload)
+        refuse = identity_refusal if request.action == AlarmRequest.GET else admin_refusal
+        if (refusal := refuse(self._member, caller)) is not None:
+            return refusal
         if not 0 <= request.action < _ACTIONS:
             # An etcd that finds such a request in its log ends.
             return errors.UNKNOWN_DOWNGRADE_ACTION

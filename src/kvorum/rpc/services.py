@@ -5,8 +5,9 @@ two the member has its turn. A refusal is sent at once, an answer that needs the
 when the member has it. Plain puts and reads, which are most of the calls, take a shorter way: no
 message object, and no function calls but those that do the work.
 
-Every call passes the same checks before its service sees it: a learner serves little, a client may
-require that this member knows a leader, and tokens mean nothing while authentication is off.
+Every call passes the same checks before its service sees it: a learner serves little, and a client
+may require that this member knows a leader. While authentication is enabled it has to be admitted;
+otherwise tokens mean nothing.
 
 An unforeseen error in parsing or checking a call ends that call with INTERNAL (see
 `kvorum.member.boundary`). A service therefore proposes last: an error after that stops the member,
@@ -14,6 +15,7 @@ because the proposal cannot be taken back.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -24,10 +26,11 @@ from kvorum.api.requests import decode_range, parse_put, parse_range
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.edge.interface import EventKind, Metadata, Request
 from kvorum.member import requests as kinds
-from kvorum.member.callers import Caller, Front, Origin
+from kvorum.member.callers import Origin
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
 from kvorum.member.ranges import range_response
+from kvorum.rpc.admission import Admission
 from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
 from kvorum.rpc.streams import Answers
 from kvorum.rpc.table import NUMBERS, RPCS, Handlers, Learner
@@ -56,7 +59,9 @@ class Services:
         *,
         operations_max: int,
         origin: Origin,
+        certificates_count: bool,
     ) -> None:
+        """Serve a member; with `certificates_count`, a client's certificate says who it is."""
         self._member = member
         self._clock = member.clock
         self._edge = edge
@@ -71,8 +76,13 @@ class Services:
             elif rpc.streams is not None:
                 self._streams[number] = rpc.streams(handlers, member)
         self._answers = [each for each in self._streams.values() if isinstance(each, Answers)]
-        self.caller = Caller(Front.GRPC, origin=origin)
-        """The caller of all calls: nobody is named, as there is no authentication."""
+        self._admission = Admission(member, origin, certificates_count=certificates_count)
+        self._undecided = self._admission.undecided
+        self._is_deciding = False
+        self.caller = self._admission.nobody
+        """The caller of all calls while authentication is disabled."""
+        # The metadata of streams that may say who calls, and their methods.
+        self._opened_with: dict[int, tuple[int, Metadata | None]] = {}
         self._open: dict[int, Streams] = {}
         # Streams whose client required a leader, and how many checks in a row found none.
         self._requiring: dict[int, None] = {}
@@ -96,6 +106,13 @@ class Services:
 
     def take_event(self, kind: int, call: int, detail: Any) -> None:
         """Take an event of a stream, or of a waiting call; `end_batch` must follow."""
+        if call in self._undecided:
+            if kind == EventKind.ENDED:
+                self._undecided.drop(call)
+            elif self._undecided.add(call, (kind, call, detail), len(detail) if detail else 0):
+                return
+            else:
+                self._decide(call)
         try:
             if kind == EventKind.OPENED:
                 self._opened(call, *detail)
@@ -109,6 +126,28 @@ class Services:
     def end_batch(self) -> None:
         """Send the answers to a batch's events that could be given at once."""
         self._keep_alives.deliver()
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether `serve_decided` has calls to serve."""
+        member = self._member
+        return bool(self._undecided) and bool(self._undecided.due(member.applied, member.now))
+
+    def serve_decided(self) -> None:
+        """Serve the calls whose tokens can be judged by now, or have to be."""
+        for call in self._undecided.due(self._member.applied, self._member.now):
+            self._decide(call)
+        self.end_batch()
+
+    def _decide(self, call: int) -> None:
+        """Serve what waits of a call, by what its token stands for now."""
+        self._is_deciding = True
+        for item in self._undecided.drop(call):
+            if len(item) == 3:
+                self.take_event(*item)
+            else:
+                self._serve_requests([item], inf)
+        self._is_deciding = False
 
     @property
     def room(self) -> tuple[int, int]:
@@ -126,6 +165,7 @@ class Services:
         member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
         caller, is_learner = self.caller, member.is_learner
+        is_guarded, admit = member.auth.is_enabled, self._admission.admitted
         put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
         served = 0
@@ -137,6 +177,17 @@ class Services:
                     if refusal is not None:
                         replies.append((call, refusal))
                         continue
+                if is_guarded:
+                    admitted = admit(call, method, metadata, is_last=self._is_deciding)
+                    if admitted is None:
+                        self._edge.mark_waiting(call)
+                        waiting = (call, method, payload, metadata)
+                        self._undecided.add(call, waiting, len(payload))
+                        continue
+                    if isinstance(admitted, Status):
+                        replies.append((call, admitted))
+                        continue
+                    caller = admitted
                 if method == _PUT:
                     put = parse_put(payload)
                     # A put that keeps the value or the lease has checks of its own.
@@ -173,7 +224,8 @@ class Services:
         if proposals.ids and proposals.pending[proposals.ids[-1]][0] == call:
             raise error
         what = f"{RPCS[method].path} of {self.caller.describe(call)}"
-        self._member.boundary.take(error, "call", what, payload)
+        sent = b"" if RPCS[method].is_secret else payload
+        self._member.boundary.take(error, "call", what, sent)
         self._member.cancel(call)
         return errors.INTERNAL
 
@@ -185,10 +237,12 @@ class Services:
             return errors.NOT_SUPPORTED_FOR_LEARNER
         if metadata is None:
             return None
-        try:
-            metadata.get("client-api-version", b"").decode()
-        except UnicodeDecodeError:
-            return errors.INVALID_CLIENT_API_VERSION
+        version = metadata.get("client-api-version")
+        if version is not None:
+            try:
+                version.decode()
+            except UnicodeDecodeError:
+                return errors.INVALID_CLIENT_API_VERSION
         if metadata.get("hasleader") == b"true" and not self._member.leader:
             return errors.NO_LEADER
         return None
@@ -202,6 +256,7 @@ class Services:
             self._requiring[call] = None
         handler = self._streams[method]
         self._open[call] = handler
+        self._opened_with[call] = (method, metadata)
         handler.opened(call)
 
     def _serve_event(self, kind: int, call: int, detail: bytes | None) -> None:
@@ -209,8 +264,21 @@ class Services:
         status = None
         if kind == EventKind.MESSAGE:
             assert detail is not None
+            caller = self.caller
+            if self._member.auth.is_enabled:
+                admitted = self._admission.admitted(
+                    call, *self._opened_with[call], is_last=self._is_deciding
+                )
+                if admitted is None:
+                    self._undecided.add(call, (kind, call, detail), len(detail))
+                    return
+                if isinstance(admitted, Status):
+                    status = admitted
+                else:
+                    caller = admitted
             try:
-                status = handler.received(call, self.caller, detail)
+                if status is None:
+                    status = handler.received(call, caller, detail)
             except DecodeError as error:
                 status = errors.unparsable_message(str(error))
         elif kind == EventKind.HALF_CLOSED:
@@ -243,6 +311,9 @@ class Services:
 
     def _forget(self, call: int) -> None:
         self._requiring.pop(call, None)
+        self._opened_with.pop(call, None)
+        if call in self._undecided:
+            self._undecided.drop(call)
         self._open.pop(call).ended(call)
 
     # What goes out.
@@ -293,9 +364,13 @@ class Services:
                 self._finish(call, errors.TIMEOUT)
 
     def stop(self) -> None:
-        """End every stream, because the server stops; unary calls are left to the member."""
+        """End every stream, because the server stops; unary calls are left to the member.
+
+        Those whose token cannot be judged yet are cut off.
+        """
         for call in list(self._open):
             self._finish(call, errors.STOPPED)
+        self._undecided.clear()
 
 
 def _is_for_learners(method: int, payload: bytes) -> bool:

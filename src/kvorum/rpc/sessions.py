@@ -24,9 +24,11 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.requests import range_of, txn_of
 from kvorum.backend.quota import LEASE_GRANT_BYTES
+from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part, Value
+from kvorum.member.permissions import identity_refusal
 from kvorum.member.ranges import range_response
 from kvorum.member.requests import LEASE_GRANT, TXN
 from kvorum.member.transactions import put_cost
@@ -92,11 +94,12 @@ def delete(key: bytes) -> RequestOp:
     return RequestOp(request_delete_range=DeleteRangeRequest(key=key))
 
 
-def lease_for(member: Member, lease: int) -> Part[int]:
+def lease_for(member: Member, caller: Caller, lease: int) -> Part[int]:
     """Return the given lease, or a new one in place of 0."""
     if lease:
         return lease
     refuse(member.check_quota(LEASE_GRANT_BYTES))
+    refuse(identity_refusal(member, caller))
     request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.ids.next_lease_id())
     answer = yield Propose(LEASE_GRANT, request.SerializeToString(), request)
     return LeaseGrantResponse.FromString(good(answer)).ID

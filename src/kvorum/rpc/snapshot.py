@@ -12,6 +12,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.api.responses import snapshot_response
+from kvorum.member.callers import Caller
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place, ignore
 from kvorum.member.member import Member
@@ -39,7 +40,7 @@ class Snapshots:
         self._waiting = 0
         self._under_way = 0
 
-    def begin(self, payload: bytes) -> Steps | Status:
+    def begin(self, _caller: Caller, payload: bytes) -> Steps | Status:
         """Return the procedure that sends an image."""
         SnapshotRequest.FromString(payload)
         return self._serve()

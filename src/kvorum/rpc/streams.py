@@ -17,8 +17,8 @@ from kvorum.member.waits import Steps
 TAKING_SECONDS_MAX = 60.0
 """Time for a client to take what it was sent, where its stream holds what others need."""
 
-Begin = Callable[[bytes], Steps | Status]
-"""Checks a payload and returns the procedure that serves it; may raise DecodeError."""
+Begin = Callable[[Caller, bytes], Steps | Status]
+"""Checks a caller's payload and returns the procedure that serves it; may raise DecodeError."""
 
 
 class Answers:
@@ -40,7 +40,7 @@ class Answers:
         if self._begun[call]:
             return None
         self._begun[call] = True
-        steps = self._begin(payload)
+        steps = self._begin(caller, payload)
         if isinstance(steps, Status):
             return steps
         self._member.start(call, caller, steps)

@@ -27,6 +27,16 @@ from kvorum.rpc import (
 from kvorum.rpc.interface import Output, Streams, Unary
 from kvorum.rpc.streams import TAKING_SECONDS_MAX, Answers, Begin
 
+_KV: Final = "/etcdserverpb.KV/"
+_WATCH: Final = "/etcdserverpb.Watch/"
+_LEASE: Final = "/etcdserverpb.Lease/"
+_CLUSTER: Final = "/etcdserverpb.Cluster/"
+_MAINTENANCE: Final = "/etcdserverpb.Maintenance/"
+_AUTH: Final = "/etcdserverpb.Auth/"
+_LOCK: Final = "/v3lockpb.Lock/"
+_ELECTION: Final = "/v3electionpb.Election/"
+_HEALTH: Final = "/grpc.health.v1.Health/"
+
 
 class Kind(Enum):
     """How many messages each side sends; the values are those of a metric's label."""
@@ -46,9 +56,10 @@ class Learner(Enum):
 
 
 class Permission(Enum):
-    """What a caller will need where authentication is enabled."""
+    """What a caller needs while authentication is enabled."""
 
     NONE = "none"
+    """Nothing; only where a handler looks at it, a token that is not valid is refused."""
     IDENTITY = "identity"
     """To be an authenticated user, any of them."""
     KEYS = "keys"
@@ -65,6 +76,14 @@ class Permission(Enum):
     """The role `root`."""
 
 
+class Checked(Enum):
+    """Where that is checked. Which of several refusals a caller gets depends on it."""
+
+    FIRST = "before its handler"
+    BY_HANDLER = "by its handler, after other checks or for each message"
+    WHEN_APPLIED = "when its entry is applied"
+
+
 class Handlers:
     """What serves the calls of one member: an object for each service, made once."""
 
@@ -77,7 +96,7 @@ class Handlers:
         self.cluster = cluster.ClusterCalls(member, edge)
         self.maintenance = maintenance.Maintenance(member, edge)
         self.snapshots = snapshot.Snapshots(member)
-        self.auth = auth.Auth(member)
+        self.auth = auth.Auth(member, edge)
         self.locks = lock.Locks(member, edge)
         self.elections = election.Elections(member, edge)
         self.observers = election.Observers(member)
@@ -90,6 +109,7 @@ class Rpc(NamedTuple):
     path: str
     kind: Kind
     permission: Permission
+    checked: Checked
     learner: Learner
     waits_for_others: bool = False
     """Whether a unary call waits by its nature, so that a long one says nothing of the server."""
@@ -108,6 +128,11 @@ class Rpc(NamedTuple):
         return {"grpc_method": method, "grpc_service": service, "grpc_type": self.kind.value}
 
     @property
+    def is_secret(self) -> bool:
+        """Whether its requests may hold passwords, so that nothing of them is logged."""
+        return self.path.startswith(_AUTH)
+
+    @property
     def is_shown_unused(self) -> bool:
         """Whether its metrics exist before it is first called."""
         return self.path.split("/")[1] not in _SHOWN_WHEN_USED
@@ -120,17 +145,19 @@ def _unary(
     path: str,
     handler: Callable[[Handlers], Unary],
     permission: Permission,
+    checked: Checked,
     *,
     learner: Learner = Learner.REFUSES,
     waits_for_others: bool = False,
 ) -> Rpc:
-    return Rpc(path, Kind.UNARY, permission, learner, waits_for_others, unary=handler)
+    return Rpc(path, Kind.UNARY, permission, checked, learner, waits_for_others, unary=handler)
 
 
 def _server_stream(
     path: str,
     begin: Callable[[Handlers], Begin],
     permission: Permission,
+    checked: Checked,
     *,
     learner: Learner = Learner.REFUSES,
     held_seconds_max: float = inf,
@@ -140,102 +167,136 @@ def _server_stream(
     def streams(handlers: Handlers, member: Member) -> Streams:
         return Answers(member, begin(handlers), held_seconds_max)
 
-    return Rpc(path, Kind.SERVER_STREAM, permission, learner, streams=streams)
+    return Rpc(path, Kind.SERVER_STREAM, permission, checked, learner, streams=streams)
 
 
 def _both_ways(path: str, handler: Callable[[Handlers], Streams], permission: Permission) -> Rpc:
+    """Make the row of a stream whose every message is checked."""
+
     def streams(handlers: Handlers, _member: Member) -> Streams:
         return handler(handlers)
 
-    return Rpc(path, Kind.BOTH_WAYS, permission, Learner.REFUSES, streams=streams)
+    learner = Learner.REFUSES
+    return Rpc(path, Kind.BOTH_WAYS, permission, Checked.BY_HANDLER, learner, streams=streams)
 
-
-_KV: Final = "/etcdserverpb.KV/"
-_WATCH: Final = "/etcdserverpb.Watch/"
-_LEASE: Final = "/etcdserverpb.Lease/"
-_CLUSTER: Final = "/etcdserverpb.Cluster/"
-_MAINTENANCE: Final = "/etcdserverpb.Maintenance/"
-_AUTH: Final = "/etcdserverpb.Auth/"
-_LOCK: Final = "/v3lockpb.Lock/"
-_ELECTION: Final = "/v3electionpb.Election/"
-_HEALTH: Final = "/grpc.health.v1.Health/"
 
 _P = Permission
+_FIRST: Final = Checked.FIRST
+_BY_HANDLER: Final = Checked.BY_HANDLER
+_WHEN_APPLIED: Final = Checked.WHEN_APPLIED
 
 RPCS: Final[tuple[Rpc, ...]] = (
-    _unary(_KV + "Range", lambda of: of.kv.range, _P.KEYS, learner=Learner.SERVES_STALE),
-    _unary(_KV + "Put", lambda of: of.kv.put, _P.KEYS),
-    _unary(_KV + "DeleteRange", lambda of: of.kv.delete_range, _P.KEYS),
-    _unary(_KV + "Txn", lambda of: of.kv.txn, _P.KEYS),
-    _unary(_KV + "Compact", lambda of: of.kv.compact, _P.ADMIN),
+    _unary(
+        _KV + "Range", lambda of: of.kv.range, _P.KEYS, _BY_HANDLER, learner=Learner.SERVES_STALE
+    ),
+    _unary(_KV + "Put", lambda of: of.kv.put, _P.KEYS, _WHEN_APPLIED),
+    _unary(_KV + "DeleteRange", lambda of: of.kv.delete_range, _P.KEYS, _WHEN_APPLIED),
+    _unary(_KV + "Txn", lambda of: of.kv.txn, _P.KEYS, _WHEN_APPLIED),
+    _unary(_KV + "Compact", lambda of: of.kv.compact, _P.ADMIN, _FIRST),
     # Limited, because it keeps a revision from being compacted.
     _server_stream(
         _KV + "RangeStream",
         lambda of: of.range_streams.begin,
         _P.KEYS,
+        _BY_HANDLER,
         held_seconds_max=TAKING_SECONDS_MAX,
     ),
     _both_ways(_WATCH + "Watch", lambda of: of.watches, _P.KEYS),
-    _unary(_LEASE + "LeaseGrant", lambda of: of.leases.grant, _P.IDENTITY),
-    _unary(_LEASE + "LeaseRevoke", lambda of: of.leases.revoke, _P.LEASE_KEYS),
+    _unary(_LEASE + "LeaseGrant", lambda of: of.leases.grant, _P.IDENTITY, _BY_HANDLER),
+    _unary(_LEASE + "LeaseRevoke", lambda of: of.leases.revoke, _P.LEASE_KEYS, _WHEN_APPLIED),
     _both_ways(_LEASE + "LeaseKeepAlive", lambda of: of.keep_alives, _P.LEASE_KEYS),
-    _unary(_LEASE + "LeaseTimeToLive", lambda of: of.leases.time_to_live, _P.LEASE_KEYS),
-    _unary(_LEASE + "LeaseLeases", lambda of: of.leases.leases, _P.LEASE_KEYS),
-    _unary(_CLUSTER + "MemberAdd", lambda of: of.cluster.add, _P.ADMIN),
-    _unary(_CLUSTER + "MemberRemove", lambda of: of.cluster.remove, _P.ADMIN),
-    _unary(_CLUSTER + "MemberUpdate", lambda of: of.cluster.update, _P.ADMIN),
-    _unary(_CLUSTER + "MemberList", lambda of: of.cluster.list, _P.IDENTITY),
-    _unary(_CLUSTER + "MemberPromote", lambda of: of.cluster.promote, _P.ADMIN),
-    _unary(_MAINTENANCE + "Alarm", lambda of: of.maintenance.alarm, _P.ALARMS),
+    _unary(
+        _LEASE + "LeaseTimeToLive", lambda of: of.leases.time_to_live, _P.LEASE_KEYS, _BY_HANDLER
+    ),
+    _unary(_LEASE + "LeaseLeases", lambda of: of.leases.leases, _P.LEASE_KEYS, _BY_HANDLER),
+    _unary(_CLUSTER + "MemberAdd", lambda of: of.cluster.add, _P.ADMIN, _BY_HANDLER),
+    _unary(_CLUSTER + "MemberRemove", lambda of: of.cluster.remove, _P.ADMIN, _FIRST),
+    _unary(_CLUSTER + "MemberUpdate", lambda of: of.cluster.update, _P.ADMIN, _FIRST),
+    _unary(_CLUSTER + "MemberList", lambda of: of.cluster.list, _P.IDENTITY, _BY_HANDLER),
+    _unary(_CLUSTER + "MemberPromote", lambda of: of.cluster.promote, _P.ADMIN, _FIRST),
+    _unary(_MAINTENANCE + "Alarm", lambda of: of.maintenance.alarm, _P.ALARMS, _BY_HANDLER),
     _unary(
         _MAINTENANCE + "Status",
         lambda of: of.maintenance.status,
         _P.IDENTITY,
+        _FIRST,
         learner=Learner.SERVES,
     ),
-    _unary(_MAINTENANCE + "Defragment", lambda of: of.maintenance.defragment, _P.ADMIN),
-    _unary(_MAINTENANCE + "Hash", lambda of: of.maintenance.hash, _P.ADMIN),
-    _unary(_MAINTENANCE + "HashKV", lambda of: of.maintenance.hash_kv, _P.ADMIN),
+    _unary(_MAINTENANCE + "Defragment", lambda of: of.maintenance.defragment, _P.ADMIN, _FIRST),
+    _unary(_MAINTENANCE + "Hash", lambda of: of.maintenance.hash, _P.ADMIN, _FIRST),
+    _unary(_MAINTENANCE + "HashKV", lambda of: of.maintenance.hash_kv, _P.ADMIN, _FIRST),
     # Limited, because it keeps a file on the disk.
     _server_stream(
         _MAINTENANCE + "Snapshot",
         lambda of: of.snapshots.begin,
         _P.ADMIN,
+        _FIRST,
         learner=Learner.SERVES,
         held_seconds_max=TAKING_SECONDS_MAX,
     ),
-    _unary(_MAINTENANCE + "MoveLeader", lambda of: of.maintenance.move_leader, _P.ADMIN),
-    _unary(_MAINTENANCE + "Downgrade", lambda of: of.maintenance.downgrade, _P.ADMIN),
-    _unary(_AUTH + "AuthEnable", lambda of: of.auth.enable, _P.ADMIN),
-    _unary(_AUTH + "AuthDisable", lambda of: of.auth.disable, _P.ADMIN),
-    _unary(_AUTH + "AuthStatus", lambda of: of.auth.status, _P.NONE),
-    _unary(_AUTH + "Authenticate", lambda of: of.auth.authenticate, _P.NONE),
-    _unary(_AUTH + "UserGet", lambda of: of.auth.user_get, _P.ADMIN_OR_OWN),
-    _unary(_AUTH + "UserList", lambda of: of.auth.user_list, _P.ADMIN),
-    _unary(_AUTH + "UserDelete", lambda of: of.auth.user_delete, _P.ADMIN),
-    _unary(_AUTH + "UserChangePassword", lambda of: of.auth.user_change_password, _P.ADMIN),
-    _unary(_AUTH + "UserGrantRole", lambda of: of.auth.user_grant_role, _P.ADMIN),
-    _unary(_AUTH + "UserRevokeRole", lambda of: of.auth.user_revoke_role, _P.ADMIN),
-    _unary(_AUTH + "RoleGet", lambda of: of.auth.role_get, _P.ADMIN_OR_OWN),
-    _unary(_AUTH + "RoleList", lambda of: of.auth.role_list, _P.ADMIN),
-    _unary(_AUTH + "RoleDelete", lambda of: of.auth.role_delete, _P.ADMIN),
-    _unary(_AUTH + "RoleGrantPermission", lambda of: of.auth.role_grant_permission, _P.ADMIN),
-    _unary(_AUTH + "RoleRevokePermission", lambda of: of.auth.role_revoke_permission, _P.ADMIN),
-    _unary(_LOCK + "Lock", lambda of: of.locks.lock, _P.STEPS, waits_for_others=True),
-    _unary(_LOCK + "Unlock", lambda of: of.locks.unlock, _P.STEPS),
+    _unary(_MAINTENANCE + "MoveLeader", lambda of: of.maintenance.move_leader, _P.ADMIN, _FIRST),
+    _unary(_MAINTENANCE + "Downgrade", lambda of: of.maintenance.downgrade, _P.ADMIN, _FIRST),
+    _unary(_AUTH + "AuthEnable", lambda of: of.auth.enable, _P.ADMIN, _WHEN_APPLIED),
+    _unary(_AUTH + "AuthDisable", lambda of: of.auth.disable, _P.ADMIN, _WHEN_APPLIED),
+    _unary(_AUTH + "AuthStatus", lambda of: of.auth.status, _P.NONE, _BY_HANDLER),
+    _unary(
+        _AUTH + "Authenticate",
+        lambda of: of.auth.authenticate,
+        _P.NONE,
+        _FIRST,
+        waits_for_others=True,
+    ),
+    _unary(
+        _AUTH + "UserAdd",
+        lambda of: of.auth.user_add,
+        _P.ADMIN,
+        _WHEN_APPLIED,
+        waits_for_others=True,
+    ),
+    _unary(_AUTH + "UserGet", lambda of: of.auth.user_get, _P.ADMIN_OR_OWN, _BY_HANDLER),
+    _unary(_AUTH + "UserList", lambda of: of.auth.user_list, _P.ADMIN, _BY_HANDLER),
+    _unary(_AUTH + "UserDelete", lambda of: of.auth.user_delete, _P.ADMIN, _WHEN_APPLIED),
+    _unary(
+        _AUTH + "UserChangePassword",
+        lambda of: of.auth.user_change_password,
+        _P.ADMIN,
+        _WHEN_APPLIED,
+        waits_for_others=True,
+    ),
+    _unary(_AUTH + "UserGrantRole", lambda of: of.auth.user_grant_role, _P.ADMIN, _WHEN_APPLIED),
+    _unary(_AUTH + "UserRevokeRole", lambda of: of.auth.user_revoke_role, _P.ADMIN, _WHEN_APPLIED),
+    _unary(_AUTH + "RoleAdd", lambda of: of.auth.role_add, _P.ADMIN, _WHEN_APPLIED),
+    _unary(_AUTH + "RoleGet", lambda of: of.auth.role_get, _P.ADMIN_OR_OWN, _BY_HANDLER),
+    _unary(_AUTH + "RoleList", lambda of: of.auth.role_list, _P.ADMIN, _BY_HANDLER),
+    _unary(_AUTH + "RoleDelete", lambda of: of.auth.role_delete, _P.ADMIN, _WHEN_APPLIED),
+    _unary(
+        _AUTH + "RoleGrantPermission",
+        lambda of: of.auth.role_grant_permission,
+        _P.ADMIN,
+        _WHEN_APPLIED,
+    ),
+    _unary(
+        _AUTH + "RoleRevokePermission",
+        lambda of: of.auth.role_revoke_permission,
+        _P.ADMIN,
+        _WHEN_APPLIED,
+    ),
+    _unary(_LOCK + "Lock", lambda of: of.locks.lock, _P.STEPS, _BY_HANDLER, waits_for_others=True),
+    _unary(_LOCK + "Unlock", lambda of: of.locks.unlock, _P.STEPS, _BY_HANDLER),
     _unary(
         _ELECTION + "Campaign",
         lambda of: of.elections.campaign,
         _P.STEPS,
+        _BY_HANDLER,
         waits_for_others=True,
     ),
-    _unary(_ELECTION + "Proclaim", lambda of: of.elections.proclaim, _P.STEPS),
-    _unary(_ELECTION + "Leader", lambda of: of.elections.leader, _P.STEPS),
-    _server_stream(_ELECTION + "Observe", lambda of: of.observers.begin, _P.STEPS),
-    _unary(_ELECTION + "Resign", lambda of: of.elections.resign, _P.STEPS),
-    _unary(_HEALTH + "Check", lambda of: of.health.check, _P.NONE),
-    _unary(_HEALTH + "List", lambda of: of.health.list, _P.NONE),
-    _server_stream(_HEALTH + "Watch", lambda of: of.health.watch, _P.NONE),
+    _unary(_ELECTION + "Proclaim", lambda of: of.elections.proclaim, _P.STEPS, _BY_HANDLER),
+    _unary(_ELECTION + "Leader", lambda of: of.elections.leader, _P.STEPS, _BY_HANDLER),
+    _server_stream(_ELECTION + "Observe", lambda of: of.observers.begin, _P.STEPS, _BY_HANDLER),
+    _unary(_ELECTION + "Resign", lambda of: of.elections.resign, _P.STEPS, _BY_HANDLER),
+    _unary(_HEALTH + "Check", lambda of: of.health.check, _P.NONE, _FIRST),
+    _unary(_HEALTH + "List", lambda of: of.health.list, _P.NONE, _FIRST),
+    _server_stream(_HEALTH + "Watch", lambda of: of.health.watch, _P.NONE, _FIRST),
 )
 """Every RPC that is served; its number, at the edge and everywhere else, is its index here."""
 
@@ -244,5 +305,11 @@ NUMBERS: Final = {rpc.path: number for number, rpc in enumerate(RPCS)}
 METHODS: Final = tuple((rpc.path, rpc.is_stream) for rpc in RPCS)
 """The methods that the edge is opened with."""
 
-METADATA_KEYS: Final = ("hasleader", "client-api-version")
+METADATA_KEYS: Final = (
+    "hasleader",
+    "client-api-version",
+    "token",
+    "authorization",
+    "grpcgateway-accept",
+)
 """The keys of a call's metadata that the edge passes on."""

@@ -2,12 +2,23 @@
 
 Messages of a stream are sent in the hub's order. A stream whose client does not take what was
 sent is paused; its watchers fall behind, and keep only the revision to go on from.
+
+Whether a caller may read what it wants to watch is checked when the watcher is created, and never
+again: it goes on as long as its stream.
 """
 
-from kvorum.api.pb.etcdserverpb import WatchRequest
+from kvorum.api import errors
+from kvorum.api.pb.etcdserverpb import WatchCreateRequest, WatchRequest
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
+from kvorum.member.permissions import read_refusal
 from kvorum.mvcc.watch.stream import WatchStream
+
+FIRST_KEY = b"\0"
+"""What an empty key stands for."""
+
+_TOLD = (errors.INVALID_AUTH_TOKEN, errors.AUTH_OLD_REVISION, errors.USER_EMPTY)
+"""The refusals that a client is told; of any other it only hears that it has no permission."""
 
 
 class Watches:
@@ -21,13 +32,17 @@ class Watches:
         """Begin a stream, without watchers."""
         self._streams[call] = self._member.hub.open_stream(call)
 
-    def received(self, call: int, _caller: Caller, payload: bytes) -> None:
+    def received(self, call: int, caller: Caller, payload: bytes) -> None:
         """Serve one request of a stream; one whose union is unset gets no answer."""
         message = WatchRequest.FromString(payload)
         stream = self._streams[call]
         kind = message.WhichOneof("request_union")
         if kind == "create_request":
             create = message.create_request
+            refusal = self._refusal(caller, create)
+            if refusal is not None:
+                stream.refuse(refusal)
+                return
             stream.create(
                 create.key,
                 create.range_end,
@@ -42,6 +57,17 @@ class Watches:
             stream.cancel(message.cancel_request.watch_id)
         elif kind == "progress_request":
             stream.request_progress()
+
+    def _refusal(self, caller: Caller, create: WatchCreateRequest) -> str | None:
+        """Return why a watcher is refused for who creates it; a bad revision comes before that."""
+        if create.start_revision < 0:
+            return None
+        status = read_refusal(self._member, caller, create.key or FIRST_KEY, create.range_end)
+        if status is None:
+            return None
+        if status not in _TOLD:
+            status = errors.PERMISSION_DENIED
+        return status.wrapped()
 
     def half_closed(self, call: int) -> None:
         """Go on: watchers outlive their client's last request."""

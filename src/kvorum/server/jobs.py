@@ -1,6 +1,6 @@
 """The order in which jobs run, whatever hands run them.
 
-Jobs of the log, of the flusher and of the helper run one after the other, in the order they were
+Jobs of the log, of the flusher and of each helper run one after the other, in the order they were
 given, and so do their ends; those of the pool run at once. The log has three hands: the loop itself
 for one small append when nothing else is being written and the disk is quick, a writer that takes
 several appends, and a thread for everything else; each waits for the others.
@@ -39,7 +39,7 @@ class Hands(Protocol):
         """Append to the log, after all appends given before; after a failed one, fail too."""
 
     def begin(self, job: Job) -> None:
-        """Begin a job: of the log and the helper one at a time; the flusher keeps the order."""
+        """Begin a job: of the log and each helper one at a time; the flusher keeps the order."""
 
     def wait_for(self, job: Job) -> Outcome:
         """Wait for a job of the flusher that was begun, and for all before it; not reported."""
@@ -71,10 +71,10 @@ class JobOrder:
         self._appending: deque[Job] = deque()
         self._is_log_busy = False
         self._has_log_failed = False
-        # Jobs of the flusher and of the helper that have not ended; of the latter, the first is
-        # begun.
+        # Jobs of the flusher and of the helpers that have not ended; of the latter, the first ones
+        # are begun.
         self._flushing: deque[Job] = deque()
-        self._helping: deque[Job] = deque()
+        self._helping: dict[Place, deque[Job]] = {Place.HELPER: deque(), Place.PASSWORDS: deque()}
 
     def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
         """Take jobs. An append of at most so many bytes may be written here, if that is quick."""
@@ -86,9 +86,9 @@ class JobOrder:
                 self._hands.begin(job)
                 if job.is_awaited:
                     self._wait()
-            elif job.place is Place.HELPER:
-                self._helping.append(job)
-                if len(self._helping) == 1:
+            elif job.place in self._helping:
+                self._helping[job.place].append(job)
+                if len(self._helping[job.place]) == 1:
                     self._hands.begin(job)
             else:
                 self._hands.begin(job)
@@ -152,8 +152,9 @@ class JobOrder:
         if job.place is Place.FLUSHER:
             first = self._flushing.popleft()
             assert first is job, "a job of the flusher ended before one that was given earlier"
-        elif job.place is Place.HELPER:
-            first = self._helping.popleft()
-            assert first is job, "a job of the helper ended that was not begun"
-            if self._helping:
-                self._hands.begin(self._helping[0])
+        elif job.place in self._helping:
+            waiting = self._helping[job.place]
+            first = waiting.popleft()
+            assert first is job, "a job of a helper ended that was not begun"
+            if waiting:
+                self._hands.begin(waiting[0])

@@ -66,7 +66,11 @@ class Server:
         self.peers = peers
         self.calls = CallsInFlight(edge, CallCounts(len(METHODS)))
         self.services = Services(
-            member, self.calls, operations_max=settings.operations_max, origin=Clients(edge)
+            member,
+            self.calls,
+            operations_max=settings.operations_max,
+            origin=Clients(edge),
+            certificates_count=settings.certificates_count,
         )
         self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
         self.figures = ServerFigures()
@@ -188,6 +192,8 @@ class Server:
             self._tick(now)
         self._peers_at = peers.pass_time(now)
         self._take_ended(ended)
+        if self.services.has_decided:
+            self.services.serve_decided()
         if self._requests or self._events:
             self._is_idle = False
             if self._requests:
@@ -234,7 +240,8 @@ class Server:
             self.is_published = True
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
-        self.is_busy = is_busy or bool(self._requests or self._events)
+        is_waiting = bool(self._requests or self._events) or self.services.has_decided
+        self.is_busy = is_busy or is_waiting
         if self.phase is not Phase.SERVING:
             self.ending.advance(now)
 
@@ -347,17 +354,21 @@ class Server:
                 member.tick(now)
 
     def _leave(self, now: float) -> None:
-        """End soon, because this member was removed; raises StartRefused if it never served."""
+        """End soon, because this member was removed; raises StartRefused if it never served.
+
+        The last of the others may not know that yet, and need this one's vote to learn it; so a
+        start lasts as long as a member that goes on.
+        """
         reason = (
             f"the member has been permanently removed from the cluster: {self.member.id:x} is no "
             "part of it any more, and its data directory is of no use to another member"
         )
-        if not self.is_published:
-            raise StartRefused(f"{reason}. Remove the directory, and add the member anew")
         if not self._removed_at:
             self._removed_at = now
             self._logger.warning(reason)
         elif now - self._removed_at >= REMOVED_SECONDS:
+            if not self.is_published:
+                raise StartRefused(f"{reason}. Remove the directory, and add the member anew")
             self.drain(now)
 
     def _watch_long_entry(self, now: float) -> None:

@@ -17,6 +17,8 @@ class ServerSettings:
     """Whether most of the first election timeout is skipped once other members are reached."""
     cors: tuple[str, ...]
     host_whitelist: tuple[str, ...]
+    certificates_count: bool
+    """Whether a client's certificate says who it is, while authentication is enabled."""
 
 
 def server_settings(config: Config) -> ServerSettings:
@@ -28,4 +30,5 @@ def server_settings(config: Config) -> ServerSettings:
         advance_ticks=config.advance_ticks,
         cors=config.cors,
         host_whitelist=config.host_whitelist,
+        certificates_count=config.client_cert_auth,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvorum.auth.passwords import COST_MAX, COST_MIN
 from kvorum.net.security import Security, check_security, is_secure
 from kvorum.net.urls import Url, is_ip, split_host_port, url
 from kvorum.settings.config import ROWS, Config, ConfigError
@@ -16,6 +17,14 @@ from kvorum.settings.flags import MISSING
 ELECTION_MILLISECONDS_MAX = 50_000
 PEER_SECONDS_MIN = 5.0
 """Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
+
+BCRYPT_COST = Config().bcrypt_cost
+"""Used instead of a cost that bcrypt does not have."""
+
+
+def is_bcrypt_cost(cost: int) -> bool:
+    """Return whether passwords can be hashed at this cost; if not, the default is used."""
+    return COST_MIN <= cost <= COST_MAX
 
 
 def make_config(given: Mapping[str, object]) -> Config:
@@ -63,6 +72,7 @@ def _complete(config: Config, given: Mapping[str, object]) -> Config:
         initial_cluster=initial_cluster,
         peer_read_seconds=max(config.peer_read_seconds, PEER_SECONDS_MIN),
         peer_write_seconds=max(config.peer_write_seconds, PEER_SECONDS_MIN),
+        bcrypt_cost=config.bcrypt_cost if is_bcrypt_cost(config.bcrypt_cost) else BCRYPT_COST,
         log_format=config.log_format if "log-format" in given else "",
     )
 

@@ -9,11 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 
+from kvorum.api.durations import SECOND, duration
 from kvorum.net.security import Security, cipher_suites_by_name
 from kvorum.net.urls import Url
-from kvorum.settings import values
 from kvorum.settings.gates import GATES
 from kvorum.settings.rows import (
+    AUTH,
     BOOL,
     CLUSTERING,
     DEFAULT,
@@ -37,7 +38,6 @@ from kvorum.settings.rows import (
     Flag,
     flag,
 )
-from kvorum.settings.values import SECOND
 
 GRPC_OVERHEAD_BYTES = 512 * 1024
 """How much larger than the largest request a gRPC message may be."""
@@ -330,6 +330,29 @@ class Config:
     host_whitelist: tuple[str, ...] = flag(
         "host-whitelist", STRINGS, "*", SECURITY, "Host names that HTTP requests may use; *: any."
     )
+    auth_token: str = flag(
+        "auth-token",
+        STRING,
+        "simple",
+        AUTH,
+        "Sort of tokens: 'simple', or signed ones: "
+        "'jwt,sign-method=RS256,pub-key=<file>,priv-key=<file>,ttl=5m'.",
+    )
+    token_ttl_seconds: int = flag(
+        "auth-token-ttl",
+        UINT,
+        "300",
+        AUTH,
+        "Seconds a simple token lasts after its last use.",
+        zero=DEFAULT,
+    )
+    bcrypt_cost: int = flag(
+        "bcrypt-cost",
+        UINT,
+        "10",
+        AUTH,
+        "Cost of a password's hash, 4 to 31: each step doubles the time that it takes.",
+    )
     pprof: bool = flag(
         "enable-pprof",
         BOOL,
@@ -473,7 +496,7 @@ class Config:
         if number is not None:
             return number * 3600 * SECOND
         try:
-            return max(0, values.duration(text))
+            return max(0, duration(text))
         except ValueError as error:
             raise ConfigError(f"error parsing CompactionRetention: {error}") from None
 

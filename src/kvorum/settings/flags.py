@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from kvorum.settings import values
 from kvorum.settings.config import ROWS
 from kvorum.settings.rows import (
-    AUTH,
     BOOL,
     CLUSTERING,
     INT,
@@ -32,7 +31,6 @@ class FlagError(Exception):
 
 
 _DISCOVERY = "discovery"
-_AUTH = "authentication"
 _TRACING = "distributed tracing"
 
 _FALLBACKS = Kind("string", values.one_of("exit", "proxy"))
@@ -100,9 +98,6 @@ MISSING: tuple[Flag, ...] = (
     Flag("discovery-fallback", _FALLBACKS, "exit", CLUSTERING, "If it fails.", _DISCOVERY),
     Flag("discovery-srv", STRING, "", CLUSTERING, "DNS domain to ask for members.", _DISCOVERY),
     Flag("discovery-srv-name", STRING, "", CLUSTERING, "Suffix of the service name.", _DISCOVERY),
-    Flag("auth-token", STRING, "simple", AUTH, "Sort of tokens: 'simple' or 'jwt,...'.", _AUTH),
-    Flag("auth-token-ttl", UINT, "300", AUTH, "Seconds a simple token lasts.", _AUTH),
-    Flag("bcrypt-cost", UINT, "10", AUTH, "Cost of a password's hash.", _AUTH),
     Flag("enable-log-rotation", BOOL, "false", LOGGING, "Rotate the log file.", "log rotation"),
     Flag(
         "log-rotation-config-json",

@@ -1,9 +1,9 @@
 """The member's options, derived from the server's `Config`."""
 
+from kvorum.api.durations import SECOND
 from kvorum.member.config import MemberConfig
 from kvorum.membership.bootstrap import parse_initial_cluster
 from kvorum.settings.config import Config
-from kvorum.settings.values import SECOND
 
 
 def member_config(config: Config, directory: str) -> MemberConfig:
@@ -45,5 +45,6 @@ def member_config(config: Config, directory: str) -> MemberConfig:
         compact_hash_check_seconds=(
             config.compact_hash_check_seconds if gates["CompactHashCheck"] else 0.0
         ),
+        bcrypt_cost=config.bcrypt_cost,
         watch_progress_seconds=config.progress_notify_seconds,
     )

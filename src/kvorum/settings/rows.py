@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from kvorum.api.durations import SECOND, duration
 from kvorum.settings import values
 from kvorum.settings.gates import gates
 
@@ -59,7 +60,7 @@ def flag(
 
 def _seconds(text: str) -> float:
     try:
-        return values.duration(text) / values.SECOND
+        return duration(text) / SECOND
     except ValueError:
         raise ValueError("parse error") from None
 

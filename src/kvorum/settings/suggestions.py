@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from kvorum.auth.passwords import COST_MAX, COST_MIN
 from kvorum.net.security import is_secure
-from kvorum.settings.checks import PEER_SECONDS_MIN
+from kvorum.settings.checks import BCRYPT_COST, PEER_SECONDS_MIN, is_bcrypt_cost
 from kvorum.settings.config import Config
 
 SUGGESTED_QUOTA_BYTES_MAX = 8 * 1024 * 1024 * 1024
@@ -47,6 +48,19 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
         for name in ("raft-read-timeout", "raft-write-timeout")
         if name in given and cast(float, given[name]) < PEER_SECONDS_MIN
     )
+    cost = cast(int, given.get("bcrypt-cost", BCRYPT_COST))
+    if not is_bcrypt_cost(cost):
+        found.append(
+            (
+                "use default bcrypt cost instead of the invalid given cost",
+                {
+                    "min-cost": COST_MIN,
+                    "max-cost": COST_MAX,
+                    "default-cost": BCRYPT_COST,
+                    "given-cost": cost,
+                },
+            )
+        )
     if config.gates["SetMemberLocalAddr"] and not config.peer_local_address:
         urls = list(map(str, config.advertise_peer_urls))
         found.append(

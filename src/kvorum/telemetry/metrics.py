@@ -171,6 +171,9 @@ def _server(sources: Sources) -> Iterator[Family]:
             for alarm in member.alarms.raised()
         ],
     )
+    yield gauge(
+        "etcd_debugging_auth_revision", member.auth.revision, "The revision of users and roles."
+    )
 
 
 def _disk(sources: Sources) -> Iterator[Family]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.auth import enabled
 from kvorum.backend import Environments, dump, install, open_view
 from kvorum.backend.bbolt import write_image
 from kvorum.backend.buckets import CLUSTER, CLUSTER_VERSION, META, STORAGE_VERSION
@@ -74,13 +73,6 @@ def from_etcd(
             directory.mkdir(0o700)
         history = _behind(log, snapshot, facts)
         history = history._replace(entries=[translated(each) for each in history.entries])
-        _check_users(history.entries)
-        with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
-            if enabled.is_enabled(image):
-                raise UtlError(
-                    f"{source.data} is not taken over: {enabled.REASON}. Start etcd on it, run "
-                    "'etcdctl auth disable', stop it, and migrate then"
-                )
         with (
             opened_snapshot(files, path, HashCheck.SKIPPED) as image,
             Progress("taking over", image.size) as progress,
@@ -200,20 +192,6 @@ def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
         facts.buckets[META][STORAGE_VERSION] = str(target).encode()
     else:
         facts.buckets[META].pop(STORAGE_VERSION, None)
-
-
-def _check_users(entries: Sequence[Entry]) -> None:
-    """Refuse entries about authentication whose effects the database does not hold."""
-    for entry in entries:
-        if entry.type != EntryType.NORMAL:
-            continue
-        request = InternalRaftRequest.FromString(entry.data)
-        if any(enabled.is_change(field.number) for field, _ in request.ListFields()):
-            raise UtlError(
-                f"entry {entry.index} of the log changes users, roles or authentication, and the "
-                "database does not have that yet; start etcd on the directory, see to it that "
-                "authentication is disabled, stop it with SIGTERM, and migrate then"
-            )
 
 
 def _check_entries(entries: Sequence[Entry], target: Version | None) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvorum.api.pb.etcdserverpb import Metadata
-from kvorum.auth import enabled
 from kvorum.backend import Environments, install
 from kvorum.backend.buckets import (
     KEY,
@@ -71,11 +70,6 @@ def restore(files: Files, environments: Environments, options: RestoreOptions) -
     metadata = Metadata(NodeID=local, ClusterID=cluster).SerializeToString()
     check = HashCheck.SKIPPED if options.skip_hash_check else HashCheck.REQUIRED
     with opened_snapshot(files, options.path, check) as image:
-        if enabled.is_enabled(image):
-            raise UtlError(
-                f"{options.path} is not restored: {enabled.REASON}. Restore it with etcdutl, run "
-                "'etcdctl auth disable' on an etcd started from that, and save a snapshot of it"
-            )
         facts = _renewed(Facts(image), members)
     data = Path(options.data_directory or f"{options.name}.etcd")
     wal = Path(options.wal_directory) if options.wal_directory else None

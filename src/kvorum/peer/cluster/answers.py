@@ -55,10 +55,11 @@ def version_document(member: Member) -> bytes:
 class _Question:
     """A question whose body is not complete."""
 
-    __slots__ = ("body_bytes", "deadline", "path", "pieces")
+    __slots__ = ("body_bytes", "deadline", "headers", "path", "pieces")
 
-    def __init__(self, path: str, deadline: float) -> None:
+    def __init__(self, path: str, headers: Headers, deadline: float) -> None:
         self.path = path
+        self.headers = headers
         self.deadline = deadline
         self.pieces: list[bytes] = []
         self.body_bytes = 0
@@ -90,7 +91,7 @@ class Answers:
             self._respond(call, path, Answered(200, JSON, version_document(self._member)))
         else:
             self.open[call] = path
-            self._reading[call] = _Question(path, now + BODY_SECONDS_MAX)
+            self._reading[call] = _Question(path, headers, now + BODY_SECONDS_MAX)
 
     def handle(self, kind: int, call: int, detail: object) -> None:
         """Take an event of an open question."""
@@ -103,7 +104,8 @@ class Answers:
                 self._respond(call, question.path, refused(413, "request body too large"))
         elif kind == EventKind.HALF_CLOSED and question is not None:
             del self._reading[call]
-            steps = self._answered(call, question.path, b"".join(question.pieces))
+            body = b"".join(question.pieces)
+            steps = self._answered(call, question.path, body, question.headers)
             self._member.start(call, PEER, steps)
         elif kind == EventKind.ENDED:
             self.forget(call)
@@ -137,9 +139,9 @@ class Answers:
             return refused(503, "too many questions are open"), ()
         return None
 
-    def _answered(self, call: int, path: str, body: bytes) -> Steps:
+    def _answered(self, call: int, path: str, body: bytes, headers: Headers) -> Steps:
         try:
-            answered = yield from questions.answer(self._member, path, body)
+            answered = yield from questions.answer(self._member, path, body, dict(headers))
         except Exception as error:
             self._member.boundary.take(error, "peer", f"a question at {path[:100]}", body)
             answered = refused(500, "Internal Server Error")

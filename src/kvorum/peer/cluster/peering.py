@@ -222,7 +222,7 @@ class Peering:
     # Questions.
 
     def _ask(self, question: Question, now: float) -> None:
-        number, peer, method, path, body = question
+        number, peer, method, path, body, headers = question
 
         def take(answer: Answer | None) -> None:
             meant = None if answer is None else questions.meaning(path, answer.status, answer.body)
@@ -232,7 +232,8 @@ class Peering:
         if not urls:
             take(None)
             return
-        headers = self._cluster_headers if path == questions.HASH_KV_PATH else ()
+        if path == questions.HASH_KV_PATH:
+            headers = (*headers, *self._cluster_headers)
         request = (method, path, headers, body)
         done = self._understood(take)
         self._exchanges.ask(peer, urls, request, now + self._seconds_max, done)

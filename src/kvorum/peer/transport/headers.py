@@ -27,6 +27,8 @@ READ_HEADERS: Final = (
     "x-etcd-cluster-id",
     "x-raft-to",
     "x-peerurls",
+    "authorization",
+    "x-kvorum-user",
 )
 """Headers of requests that are used; the edge passes no others."""
 

@@ -1,0 +1,119 @@
+"""Bugs of authentication: who may do what, and by which state of users and roles."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from kvorum.api.errors import Status, StatusError
+from kvorum.api.requests import Operation, Put, Txn
+from kvorum.auth.store import AuthStore
+from kvorum.auth.tokens import SimpleTokens
+from kvorum.member import administration, apply, permissions, requests
+from kvorum.member.callers import Caller, Front
+from kvorum.member.member import Member
+from kvorum.mvcc.slices import Meter
+from kvorum.raft.entries import EntryType
+
+
+@contextmanager
+def apply_what_was_asked_as_of_an_old_revision() -> Iterator[None]:
+    """Judge by the user's rights alone, whatever changed since its entry was proposed."""
+    keys_refusal, is_all_permitted = AuthStore.keys_refusal, AuthStore.is_all_permitted
+
+    def checked(
+        store: AuthStore, user: str, revision: int, key: bytes, range_end: bytes, is_write: bool
+    ) -> Status | None:
+        newest = max(revision, store.revision) if revision else 0
+        return keys_refusal(store, user, newest, key, range_end, is_write)
+
+    def permitted(store: AuthStore, user: str, revision: int) -> bool:
+        return is_all_permitted(store, user, max(revision, store.revision))
+
+    with (
+        patch.object(AuthStore, "keys_refusal", checked),
+        patch.object(AuthStore, "is_all_permitted", permitted),
+    ):
+        yield
+
+
+@contextmanager
+def leave_nested_transactions_unchecked() -> Iterator[None]:
+    """Check the operations of a transaction, and not those of transactions within it."""
+    original = permissions._branch_refusal
+
+    def branch_refusal(
+        member: Member, caller: Caller, operations: Sequence[Operation], meter: Meter
+    ) -> Generator[None, None, Status | None]:
+        plain = [each for each in operations if not isinstance(each, Txn)]
+        return (yield from original(member, caller, plain, meter))
+
+    with patch.object(permissions, "_branch_refusal", branch_refusal):
+        yield
+
+
+@contextmanager
+def permit_by_the_newest_grants() -> Iterator[None]:
+    """Judge entries by the grants after all entries that are known to be committed."""
+    original = permissions.keys_refusal
+
+    def keys_refusal(
+        member: Member, caller: Caller, key: bytes, range_end: bytes, *, is_write: bool
+    ) -> Status | None:
+        store = member.auth
+        if caller.front is not Front.LOG or caller.revision < store.revision:
+            return original(member, caller, key, range_end, is_write=is_write)
+        newest = _newest(member)
+        return newest.keys_refusal(caller.user, newest.revision, key, range_end, is_write)
+
+    with patch.object(permissions, "keys_refusal", keys_refusal):
+        yield
+
+
+def _newest(member: Member) -> AuthStore:
+    """Return the users and roles as they will be when everything that waits is applied."""
+    before = member.auth
+    nowhere: Any = SimpleNamespace(put=lambda *_: None, delete=lambda *_: None)
+    store = AuthStore(nowhere)
+    store.is_enabled, store.revision = before.is_enabled, before.revision
+    store._users, store._roles = dict(before._users), dict(before._roles)
+    later: Any = SimpleNamespace(
+        auth=store, tokens=SimpleTokens(1.0), logger=member.logger, applied=0
+    )
+    queue = member.apply_queue
+    waiting = [entry for message in queue.messages for entry in message.entries]
+    for entry in islice(waiting, queue.position, None):
+        if entry.type == EntryType.NORMAL and entry.data:
+            kind, _, body, _ = requests.decode(entry.data)
+            decode, change = administration._CHANGES.get(kind, (None, None))
+            if decode is not None and change is not None:
+                with suppress(StatusError):
+                    change(later, decode(body))
+    return store
+
+
+@contextmanager
+def keep_the_tokens_of_users_that_are_gone() -> Iterator[None]:
+    """Leave tokens as they are when their user is removed, or its password changed."""
+
+    def forget(_tokens: SimpleTokens, _user: str) -> None:
+        pass
+
+    with patch.object(SimpleTokens, "forget", forget):
+        yield
+
+
+@contextmanager
+def take_the_short_way_past_permissions() -> Iterator[None]:
+    """Apply plain puts and transactions as if nobody had to be asked who they are."""
+
+    def plain_put_refusal(_member: Member, _caller: Caller, _request: Put) -> Status | None:
+        return None
+
+    with (
+        patch.object(Member, "accepts_plain_puts", Member.accepts_puts),
+        patch.object(apply, "plain_put_refusal", plain_put_refusal),
+    ):
+        yield

@@ -1,0 +1,216 @@
+"""Signed tokens: issued after a login, and taken from whoever shows one until it expires.
+
+PyJWT signs and checks signatures; the claims are judged here, as golang-jwt does for etcd, because
+the time is passed in. A token that was checked is remembered, since the same one comes with every
+call of a client; what is refused is not, so that nobody can fill the memory with it.
+
+Whatever a stranger sends as a token, `shown` answers: it raises nothing.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from jwt import InvalidKeyError, PyJWS, PyJWTError
+from jwt.algorithms import (
+    Algorithm,
+    HMACAlgorithm,
+    RSAAlgorithm,
+    RSAPSSAlgorithm,
+    get_default_algorithms,
+)
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.auth.jwt_keys import HMAC, RSA, Keys
+from kvorum.auth.tokens import NoTokens, Shown
+from kvorum.files import Files
+
+INVALID_KEY: Final = Status(Code.UNKNOWN, "key is invalid")
+TOKEN_CHARACTERS_MAX: Final = 8192
+"""A longer one is refused unread. One that is signed with 4096 bits of RSA has 900."""
+REMEMBERED_MAX: Final = 4096
+REMEMBERED_CHARACTERS_MAX: Final = 2048
+"""A longer one is checked each time."""
+
+_INT64: Final = 1 << 63
+_UINT64: Final = 1 << 64
+_DATE_MAX: Final = _INT64 - 62_135_596_800
+"""Go counts the seconds from the year 1, with a sign, in 64 bits."""
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class _Secret(HMACAlgorithm):
+    """HMAC with any bytes as the key.
+
+    PyJWT refuses secrets that look like a public key, for servers that take several methods. Here
+    only one is taken, and etcd's secret may be any file.
+    """
+
+    def prepare_key(self, key: str | bytes) -> bytes:
+        return key if isinstance(key, bytes) else key.encode()
+
+    def check_key_length(self, key: bytes) -> None:
+        """Warn of nothing at each use; `JwtTokens.weakness` tells once."""
+
+
+class _Rsa(RSAAlgorithm):
+    def check_key_length(self, key: object) -> None:
+        """Warn of nothing at each use; `JwtTokens.weakness` tells once."""
+
+
+class _RsaPss(RSAPSSAlgorithm):
+    def check_key_length(self, key: object) -> None:
+        """Warn of nothing at each use; `JwtTokens.weakness` tells once."""
+
+
+class _Remembered(NamedTuple):
+    identity: Shown
+    not_before: float
+    expires: float
+
+
+class JwtTokens(NoTokens):
+    """Issues and takes the tokens of one signing method and its keys."""
+
+    def __init__(self, keys: Keys, ttl_seconds: float) -> None:
+        self._keys = keys
+        self._ttl_seconds = ttl_seconds
+        usual = get_default_algorithms()[keys.method]
+        self._signatures = PyJWS(algorithms=[])
+        self._signatures.register_algorithm(keys.method, _algorithm(keys.method, usual))
+        self._methods = [keys.method]
+        self._remembered: dict[str, _Remembered] = {}
+        self.weakness = usual.check_key_length(keys.checking)
+        """What is wrong with the key, though it can be used; None: nothing."""
+
+    @property
+    def is_verify_only(self) -> bool:
+        """Whether there is no key to sign with."""
+        return self._keys.signing is None
+
+    def shown(self, token: str, _now: float, unix_seconds: float, /) -> Shown | None:
+        """Return whose token it is, as of the revision that it names; None if it is not valid."""
+        found = self._remembered.get(token)
+        if found is None:
+            found = self._checked(token)
+            if found is None or not found.not_before <= unix_seconds < found.expires:
+                return None
+            self._remember(token, found)
+        elif not found.not_before <= unix_seconds < found.expires:
+            del self._remembered[token]
+            return None
+        return found.identity
+
+    def making(self, user: str, revision: int, unix_seconds: float, /) -> "SignToken":
+        """Return the work that makes a token, which expires after the time to live."""
+        expires = math.floor(unix_seconds + self._ttl_seconds)
+        return SignToken(self, user, revision, expires)
+
+    def sign(self, user: str, revision: int, expires: int) -> str:
+        """Return a new token, from any thread; raises StatusError if it cannot be signed."""
+        key = self._keys.signing
+        if key is None:
+            raise StatusError(errors.TOKEN_VERIFY_ONLY)
+        claims = {"exp": expires, "revision": revision, "username": user}
+        payload = json.dumps(claims, separators=(",", ":")).encode()
+        try:
+            return self._signatures.encode(payload, key, self._keys.method)
+        except InvalidKeyError:
+            # A curve that does not belong to the method.
+            raise StatusError(INVALID_KEY) from None
+
+    def _remember(self, token: str, checked: _Remembered) -> None:
+        if len(token) > REMEMBERED_CHARACTERS_MAX:
+            return
+        if len(self._remembered) >= REMEMBERED_MAX:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[token] = checked
+
+    def _checked(self, token: str) -> _Remembered | None:
+        """Return what a token with a good signature says; None for any other text."""
+        # PyJWT takes padding, etcd does not.
+        if len(token) > TOKEN_CHARACTERS_MAX or "=" in token:
+            return None
+        try:
+            payload = self._signatures.decode(token, self._keys.checking, self._methods)
+            claims = json.loads(
+                payload.decode(),
+                parse_int=_number,
+                parse_float=_number,
+                parse_constant=_number,
+            )
+            return _judged(claims)
+        except (PyJWTError, ValueError, RecursionError):
+            return None
+
+
+def _algorithm(method: str, usual: Algorithm) -> Algorithm:
+    """Return PyJWT's algorithm for a method, which does not warn of weak keys at each use."""
+    if isinstance(usual, HMACAlgorithm):
+        return _Secret(usual.hash_alg)
+    if isinstance(usual, RSAPSSAlgorithm):
+        return _RsaPss(usual.hash_alg)
+    if isinstance(usual, RSAAlgorithm):
+        return _Rsa(usual.hash_alg)
+    assert method not in HMAC + RSA
+    return usual
+
+
+def _number(text: str) -> float:
+    """Return a number as Go reads it: 64 bits, and what does not fit is an error."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _judged(claims: object) -> _Remembered:
+    """Return what the claims say; raises ValueError if they are not those of a token."""
+    if not isinstance(claims, dict):
+        raise ValueError("claims are an object")
+    user, revision = claims.get("username"), claims.get("revision")
+    if not isinstance(user, str) or not isinstance(revision, float):
+        raise ValueError("a token has a username, which is a string, and a revision, a number")
+    # Go has no lone surrogates: it reads them as the replacement character.
+    identity = Shown(_LONE_SURROGATE.sub("\ufffd", user), _revision(revision))
+    return _Remembered(identity, _date(claims, "nbf", -math.inf), _date(claims, "exp", math.inf))
+
+
+def _revision(number: float) -> int:
+    """Return a number as an unsigned one of 64 bits, as Go makes it on amd64.
+
+    Only who has the key can sign a number that does not fit; other processors make another of it.
+    """
+    if -_INT64 <= number < _UINT64:
+        return int(number) % _UINT64
+    return _INT64
+
+
+def _date(claims: dict[str, object], name: str, absent: float) -> float:
+    """Return a date in whole seconds; raises ValueError if it is no number.
+
+    0 counts as absent, and what is beyond Go's dates as long ago.
+    """
+    number = claims.get(name, 0.0)
+    if not isinstance(number, float):
+        raise ValueError("a date is a number")
+    if not number:
+        return absent
+    return math.floor(number) if number < _DATE_MAX else -math.inf
+
+
+@dataclass(slots=True, frozen=True, repr=False)
+class SignToken:
+    """A job of the pool: make a token for a user."""
+
+    tokens: JwtTokens
+    user: str
+    revision: int
+    expires: int
+
+    def run(self, files: Files) -> str:  # noqa: ARG002
+        """Return the token; raises StatusError if there is no key that it can be signed with."""
+        return self.tokens.sign(self.user, self.revision, self.expires)

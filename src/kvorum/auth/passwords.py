@@ -1,0 +1,116 @@
+"""Passwords as hashes of bcrypt: work for a process, because a hash takes tens of milliseconds.
+
+What Go's bcrypt accepts and refuses counts here, because a cluster's users may have been made by an
+etcd. No text of this module, a work object's own included, shows a password, a salt or a hash.
+"""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import bcrypt
+
+from kvorum.api import errors
+from kvorum.api.errors import StatusError
+from kvorum.backend.environment import Environments
+from kvorum.files import Files
+
+COST_MIN: Final = 4
+COST_MAX: Final = 31
+PASSWORD_BYTES_MAX: Final = 72
+"""What bcrypt looks at; a longer password is refused, so that nobody relies on its end."""
+SALT_BYTES: Final = 16
+
+_ALPHABET: Final = b"./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_TO_BCRYPT: Final = bytes.maketrans(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", _ALPHABET
+)
+_SALT_CHARACTERS: Final = 22
+_HASH_CHARACTERS: Final = 31
+_HASH_BYTES_MIN: Final = 59
+_NO_MINOR: Final = 3
+
+
+def draw_salt(random_below: Callable[[int], int]) -> bytes:
+    """Return a new salt, from a source of randomness that cannot be guessed."""
+    return random_below(1 << (8 * SALT_BYTES)).to_bytes(SALT_BYTES, "big")
+
+
+@dataclass(slots=True, frozen=True, repr=False)
+class HashPassword:
+    """A job: make the hash that is stored for a password.
+
+    The salt is `SALT_BYTES` long and used for nothing else.
+    """
+
+    password: str
+    cost: int
+    salt: bytes
+
+    def run(self, _files: Files, _environments: Environments | None = None) -> bytes:
+        """Return the hash; raises StatusError if the password is too long."""
+        return _hash(self.password, self.cost, self.salt)
+
+
+@dataclass(slots=True, frozen=True, repr=False)
+class CheckPassword:
+    """A job: compare a password with a stored hash, in constant time."""
+
+    hash: bytes
+    password: str
+
+    def run(self, _files: Files, _environments: Environments | None = None) -> bool:
+        """Return whether it is the password; no password is that of a text that is no hash.
+
+        Of a password that is too long only the beginning counts, as with Go.
+        """
+        stored = _canonical(self.hash)
+        if stored is None:
+            return False
+        try:
+            return bcrypt.checkpw(self.password.encode()[:PASSWORD_BYTES_MAX], stored)
+        except ValueError:
+            # The salt has characters that are none of bcrypt's.
+            return False
+
+
+def hash_now(password: str, cost: int, seed: bytes) -> bytes:
+    """Return the hash for a password that stands in the log, as etcd wrote it before 3.5.
+
+    The salt follows from the seed, such as the entry's bytes: all members store the same hash.
+    Raises StatusError if the password is too long.
+    """
+    return _hash(password, cost, hashlib.sha256(seed).digest()[:SALT_BYTES])
+
+
+def _hash(password: str, cost: int, salt: bytes) -> bytes:
+    assert COST_MIN <= cost <= COST_MAX and len(salt) == SALT_BYTES
+    data = password.encode()
+    if len(data) > PASSWORD_BYTES_MAX:
+        raise StatusError(errors.PASSWORD_TOO_LONG)
+    encoded = b64encode(salt).translate(_TO_BCRYPT)[:_SALT_CHARACTERS]
+    return bcrypt.hashpw(data, b"$2a$%02d$%b" % (cost, encoded))
+
+
+def _canonical(stored: bytes) -> bytes | None:
+    """Return a hash in the form that Go writes; None if Go would not take it for a hash.
+
+    An administrator may have stored hashes that another program made. Go takes any minor version
+    or none, and neither what follows the hash nor the unused bits of the salt's end matter to it.
+    """
+    if len(stored) < _HASH_BYTES_MIN or stored[:1] != b"$" or stored[1:2] > b"2":
+        return None
+    at = _NO_MINOR if stored[2:3] == b"$" else _NO_MINOR + 1
+    cost = stored[at : at + 2]
+    rest = stored[at + 3 : at + 3 + _SALT_CHARACTERS + _HASH_CHARACTERS]
+    if not cost.isdigit() or not COST_MIN <= int(cost) <= COST_MAX:
+        return None
+    if len(rest) < _SALT_CHARACTERS + _HASH_CHARACTERS:
+        return None
+    last = _ALPHABET.find(rest[_SALT_CHARACTERS - 1 : _SALT_CHARACTERS])
+    if last < 0:
+        return None
+    salt = rest[: _SALT_CHARACTERS - 1] + _ALPHABET[last & 0x30 : (last & 0x30) + 1]
+    return b"$2a$%b$%b" % (cost, salt + rest[_SALT_CHARACTERS:])

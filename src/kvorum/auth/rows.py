@@ -1,0 +1,32 @@
+"""Users and roles as the database keeps them: etcd's messages, in etcd's bytes.
+
+A row is changed by changing its message, so that what a newer version stored in it is kept.
+"""
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.pb.authpb import Role, User
+
+Row = TypeVar("Row", User, Role)
+
+
+class AuthRowError(Exception):
+    """A row about users or roles cannot be read: the storage is damaged."""
+
+
+def encoded(row: User | Role) -> bytes:
+    """Return the bytes of a row; the same on every member."""
+    return row.SerializeToString(deterministic=True)
+
+
+def decoded(kind: type[Row], bucket: bytes, key: bytes, value: bytes) -> Row:
+    """Return a row of a bucket; raises AuthRowError."""
+    try:
+        return kind.FromString(value)
+    except DecodeError as error:
+        raise AuthRowError(
+            f"bucket {bucket.decode()}, row {key.hex()}: {error}. The storage is damaged: replace "
+            "this member, or restore the cluster from a snapshot"
+        ) from error

@@ -1,0 +1,192 @@
+"""What requests about users and roles do when they are applied.
+
+All but an authentication need the role `root` while authentication is enabled; that is checked
+first, for the user that the entry names, as of no particular revision. Tokens end with what they
+stand for: a user, its password, or authentication as a whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kvorum.api.errors import AUTH_FAILED, AUTH_NOT_ENABLED
+from kvorum.api.pb.etcdserverpb import (
+    AuthDisableRequest,
+    AuthEnableRequest,
+    AuthenticateResponse,
+    AuthRoleAddRequest,
+    AuthRoleDeleteRequest,
+    AuthRoleGrantPermissionRequest,
+    AuthRoleRevokePermissionRequest,
+    AuthUserAddRequest,
+    AuthUserChangePasswordRequest,
+    AuthUserDeleteRequest,
+    AuthUserGrantRoleRequest,
+    AuthUserRevokeRoleRequest,
+    InternalAuthenticateRequest,
+)
+from kvorum.auth.passwords import hash_now
+from kvorum.member import requests
+
+if TYPE_CHECKING:
+    from kvorum.member.callers import Caller
+    from kvorum.member.member import Member
+    from kvorum.member.outbox import Result
+
+    Change = Callable[[Member, Any], None]
+    Applier = Callable[[Member, Caller, Any, bool], Result]
+
+_OLD_COST: Final = 10
+
+_BASE64: Final = re.compile(
+    "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII
+)
+"""What Go takes for base64. Python ignores some padding that is too much, by its version."""
+
+
+def _enable(member: Member, _request: AuthEnableRequest) -> None:
+    if member.auth.enable():
+        member.logger.info("enabled authentication")
+
+
+def _disable(member: Member, _request: AuthDisableRequest) -> None:
+    if member.auth.disable():
+        member.tokens.forget_all()
+        member.logger.info("disabled authentication")
+
+
+def _add_user(member: Member, request: AuthUserAddRequest) -> None:
+    no_password = request.options.no_password
+    hashed = b"" if no_password else _hashed(member, request)
+    member.auth.add_user(request.name, hashed, no_password=no_password)
+    member.logger.info(f"added a user: {request.name!a}")
+
+
+def _delete_user(member: Member, request: AuthUserDeleteRequest) -> None:
+    member.auth.delete_user(request.name)
+    member.tokens.forget(request.name)
+    member.logger.info(f"deleted a user: {request.name!a}")
+
+
+def _change_password(member: Member, request: AuthUserChangePasswordRequest) -> None:
+    member.auth.change_password(request.name, _hashed(member, request))
+    member.tokens.forget(request.name)
+    member.logger.info(f"changed a password of a user: {request.name!a}")
+
+
+def _hashed(
+    member: Member, request: AuthUserAddRequest | AuthUserChangePasswordRequest
+) -> bytes | None:
+    """Return the hash of a request's password; None if it is not in base64.
+
+    Entries older than etcd 3.5 have the password itself, which every member hashes alike.
+    """
+    if request.password and not request.hashedPassword:
+        seed = f"{member.applied} {request.name}".encode()
+        return hash_now(request.password, _OLD_COST, seed)
+    text = request.hashedPassword.replace("\n", "").replace("\r", "")
+    return base64.b64decode(text) if _BASE64.fullmatch(text) else None
+
+
+def _grant_role(member: Member, request: AuthUserGrantRoleRequest) -> None:
+    if member.auth.grant_role(request.user, request.role):
+        member.logger.info(f"granted a role to a user: {request.role!a} to {request.user!a}")
+
+
+def _revoke_role(member: Member, request: AuthUserRevokeRoleRequest) -> None:
+    member.auth.revoke_role(request.name, request.role)
+    member.logger.info(f"revoked a role from a user: {request.role!a} from {request.name!a}")
+
+
+def _add_role(member: Member, request: AuthRoleAddRequest) -> None:
+    member.auth.add_role(request.name)
+    member.logger.info(f"created a role: {request.name!a}")
+
+
+def _delete_role(member: Member, request: AuthRoleDeleteRequest) -> None:
+    member.auth.delete_role(request.role)
+    member.logger.info(f"deleted a role: {request.role!a}")
+
+
+def _grant_permission(member: Member, request: AuthRoleGrantPermissionRequest) -> None:
+    granted = request.perm if request.HasField("perm") else None
+    member.auth.grant_permission(request.name, granted)
+    member.logger.info(f"granted/updated a permission to a role: {request.name!a}")
+
+
+def _revoke_permission(member: Member, request: AuthRoleRevokePermissionRequest) -> None:
+    member.auth.revoke_permission(request.role, request.key, request.range_end)
+    member.logger.info(f"revoked a permission from a role: {request.role!a}")
+
+
+def _authenticate(
+    member: Member, _caller: Caller, request: InternalAuthenticateRequest, _wanted: bool
+) -> Result:
+    """Make the token of a user whose password was found right by the proposer."""
+    auth = member.auth
+    if not auth.is_enabled:
+        return AUTH_NOT_ENABLED
+    user = auth.user(request.name)
+    if user is None or user.options.no_password:
+        return AUTH_FAILED
+    # The index before this entry is what etcd's tokens end with.
+    token = member.tokens.assign(request.name, request.simple_token, member.applied, member.now)
+    header = member.header.field(member.store.revision)
+    return header + AuthenticateResponse(token=token).SerializeToString()
+
+
+def _by_administrators(change: Change) -> Applier:
+    def apply(member: Member, caller: Caller, request: Any, _wanted: bool) -> Result:
+        refusal = member.auth.admin_refusal(caller.user)
+        if refusal is not None:
+            return refusal
+        change(member, request)
+        return member.header.field(member.store.revision)
+
+    return apply
+
+
+def _no_effect(_member: Member, _caller: Caller, _request: bytes, _wanted: bool) -> Result:
+    return b""
+
+
+_CHANGES: Final[dict[int, tuple[Callable[[bytes], object], Change]]] = {
+    requests.AUTH_ENABLE: (AuthEnableRequest.FromString, _enable),
+    requests.AUTH_DISABLE: (AuthDisableRequest.FromString, _disable),
+    requests.USER_ADD: (AuthUserAddRequest.FromString, _add_user),
+    requests.USER_DELETE: (AuthUserDeleteRequest.FromString, _delete_user),
+    requests.USER_CHANGE_PASSWORD: (AuthUserChangePasswordRequest.FromString, _change_password),
+    requests.USER_GRANT_ROLE: (AuthUserGrantRoleRequest.FromString, _grant_role),
+    requests.USER_REVOKE_ROLE: (AuthUserRevokeRoleRequest.FromString, _revoke_role),
+    requests.ROLE_ADD: (AuthRoleAddRequest.FromString, _add_role),
+    requests.ROLE_DELETE: (AuthRoleDeleteRequest.FromString, _delete_role),
+    requests.ROLE_GRANT_PERMISSION: (AuthRoleGrantPermissionRequest.FromString, _grant_permission),
+    requests.ROLE_REVOKE_PERMISSION: (
+        AuthRoleRevokePermissionRequest.FromString,
+        _revoke_permission,
+    ),
+}
+
+# Reads, which etcd sends through its log; here they are reads.
+_READS: Final = (
+    requests.AUTH_STATUS,
+    requests.USER_GET,
+    requests.USER_LIST,
+    requests.ROLE_GET,
+    requests.ROLE_LIST,
+)
+
+APPLIERS: Final[dict[int, Applier]] = {
+    **{kind: _by_administrators(change) for kind, (_, change) in _CHANGES.items()},
+    requests.AUTHENTICATE: _authenticate,
+    **dict.fromkeys(_READS, _no_effect),
+}
+
+DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
+    **{kind: decode for kind, (decode, _) in _CHANGES.items()},
+    requests.AUTHENTICATE: InternalAuthenticateRequest.FromString,
+    **dict.fromkeys(_READS, bytes),
+}

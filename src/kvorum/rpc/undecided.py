@@ -1,0 +1,79 @@
+"""Calls whose token cannot be judged yet: this member has not applied what it follows from.
+
+What arrives for such a call waits here in its order, until that is applied, or for as long as a
+request may take: the index in a token may be made up.
+"""
+
+from typing import Final, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+CALLS_MAX: Final = 1000
+BYTES_MAX: Final = 32 * 1024 * 1024
+"""What may wait; anything more is judged at once."""
+ITEM_BYTES: Final = 256
+"""What something counts as besides its bytes: a stream may send any number of empty messages."""
+
+
+class _Waiting(Generic[Item]):
+    __slots__ = ("deadline", "index", "items", "size")
+
+    def __init__(self, index: int, deadline: float) -> None:
+        self.index = index
+        self.deadline = deadline
+        self.items: list[Item] = []
+        self.size = 0
+
+
+class Undecided(Generic[Item]):
+    """The calls that wait, and what arrived for each of them."""
+
+    __slots__ = ("_bytes", "_calls")
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Waiting[Item]] = {}
+        self._bytes = 0
+
+    def __contains__(self, call: int) -> bool:
+        """Return whether a call waits."""
+        return call in self._calls
+
+    def __bool__(self) -> bool:
+        """Return whether any call waits."""
+        return bool(self._calls)
+
+    def begin(self, call: int, index: int, deadline: float) -> bool:
+        """Let a call wait until an index is applied; False if there is no room for it."""
+        if len(self._calls) >= CALLS_MAX or self._bytes >= BYTES_MAX:
+            return False
+        self._calls[call] = _Waiting(index, deadline)
+        return True
+
+    def add(self, call: int, item: Item, size: int) -> bool:
+        """Let something of a call wait, after what waits already; False if there is no room."""
+        waiting = self._calls[call]
+        if waiting.items and self._bytes >= BYTES_MAX:
+            return False
+        waiting.items.append(item)
+        waiting.size += size + ITEM_BYTES
+        self._bytes += size + ITEM_BYTES
+        return True
+
+    def drop(self, call: int) -> list[Item]:
+        """Forget a call; return what waited for it."""
+        waiting = self._calls.pop(call)
+        self._bytes -= waiting.size
+        return waiting.items
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._calls.clear()
+        self._bytes = 0
+
+    def due(self, applied: int, now: float) -> list[int]:
+        """Return the calls that need wait no longer, in the order in which they began."""
+        return [
+            call
+            for call, waiting in self._calls.items()
+            if waiting.index <= applied or waiting.deadline <= now
+        ]
