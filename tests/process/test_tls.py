@@ -126,7 +126,7 @@ def gist(output: str) -> str:
     for line in output.splitlines():
         if line.startswith("{"):
             output = json.loads(line).get("error", output)
-    closed = r"(read|write) tcp \S+: ([a-z]+: )?[a-z ]+|\bEOF\b"
+    closed = r"(read|write) tcp \S+: ([a-z]+: )?[a-z ]+|\bEOF\b|\bconnection reset by peer\b"
     output = re.sub(closed, "connection closed", output.strip())
     return re.sub(r"(remote error: tls: )[a-z ]+", r"\1*", output)
 
