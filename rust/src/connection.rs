@@ -4,6 +4,7 @@ use crate::http1;
 use crate::http2;
 use crate::incidents::Incident;
 use crate::io::{Io, Socket, farewell};
+use crate::listener::Serves;
 use crate::network::{Connection, Network};
 use crate::shared::count;
 use crate::transport::Transport;
@@ -39,11 +40,12 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: 
             io.link().borrow_mut().say(NO_HTTP2);
             farewell(&io.link()).await;
         }
-        Ok(Some(true)) => {
+        // Where only gRPC is served, HTTP/1.1 is HTTP/2 with a wrong preface, as it is to grpc-go.
+        Ok(Some(is_http2)) if is_http2 || connection.listener.serves == Serves::Grpc => {
             io.expect_http2();
             Box::pin(http2::serve(network, connection, io)).await;
         }
-        Ok(Some(false)) => Box::pin(http1::serve(network, connection, io)).await,
+        Ok(Some(_)) => Box::pin(http1::serve(network, connection, io)).await,
         Ok(None) => farewell(&io.link()).await,
         Err(_) => network.note(Incident::HeadersTimedOut, connection, "no request came in time"),
     }

@@ -3,9 +3,10 @@
 //! `kvorum.edge.interface` documents what each method promises.
 
 use crate::grpc;
+use crate::headers::{self, Wanted};
 use crate::inbox::Freed;
 use crate::incidents::Incidents;
-use crate::listener::{BoundSocket, ListenerFacts};
+use crate::listener::{BoundSocket, ListenerFacts, Serves};
 use crate::log_writer::LogWriter;
 use crate::network;
 use crate::room::Room;
@@ -17,6 +18,7 @@ use crate::tls::{Tls, TlsSettings};
 use crate::wakeup::Wakeup;
 use bytes::Bytes;
 use http::HeaderName;
+use http::header::InvalidHeaderName;
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -54,7 +56,6 @@ pub struct NativeEdge {
     network: Mutex<Option<JoinHandle<()>>>,
     streams: Mutex<FxHashMap<Call, OpenStream>>,
     metadata_keys: Vec<Py<PyString>>,
-    http_headers: Vec<Py<PyString>>,
     listeners: AtomicUsize,
     closed: AtomicBool,
 }
@@ -73,7 +74,7 @@ impl NativeEdge {
             limits: read_limits(limits)?,
             methods: table_of(methods),
             metadata_keys: header_names(&metadata_keys)?,
-            http_headers: header_names(&http_headers)?,
+            http_headers: Wanted::new(&http_headers).map_err(no_name)?,
             room: Room::default(),
             inbox: Mutex::default(),
             outbox: Outbox::default(),
@@ -95,21 +96,23 @@ impl NativeEdge {
             network: Mutex::new(Some(network)),
             streams: Mutex::default(),
             metadata_keys: interned(py, &metadata_keys),
-            http_headers: interned(py, &http_headers),
             listeners: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         })
     }
 
-    #[pyo3(signature = (address, tls = None, *, http1_only = false, kind = 0))]
+    #[pyo3(signature = (address, tls = None, *, http1_only = false, kind = 0, serves = 0))]
     fn listen(
         &self,
         address: &str,
         tls: Option<&Bound<'_, PyAny>>,
         http1_only: bool,
         kind: usize,
+        serves: usize,
     ) -> PyResult<(usize, String)> {
         self.check_open()?;
+        let serves = Serves::from_number(serves)
+            .ok_or_else(|| PyValueError::new_err(format!("{serves} is nothing to serve")))?;
         let number = self.listeners.load(Ordering::Relaxed);
         let tls = match tls {
             Some(settings) => {
@@ -123,7 +126,8 @@ impl NativeEdge {
         if kind >= LISTENER_KINDS {
             return Err(PyValueError::new_err(format!("{kind} is no kind of listener")));
         }
-        let bound = BoundSocket::new(address, ListenerFacts { number, kind, http1_only }, tls);
+        let facts = ListenerFacts { number, kind, http1_only, serves };
+        let bound = BoundSocket::new(address, facts, tls);
         let (bound, address) = bound.map_err(|error| {
             let reason = error.to_string();
             // The exception carries the error number itself.
@@ -493,14 +497,9 @@ impl NativeEdge {
             EventDetail::HttpOpened(request) => {
                 let pending = request.pending;
                 self.streams.lock().insert(call, OpenStream { pending, is_http: true });
-                let headers: Vec<(&Py<PyString>, String)> = request
-                    .headers
-                    .iter()
-                    .map(|(place, value)| {
-                        let text = value.as_bytes().iter().map(|byte| *byte as char).collect();
-                        (&self.http_headers[*place], text)
-                    })
-                    .collect();
+                let headers = request.headers.iter();
+                let headers: Vec<_> =
+                    headers.map(|(name, value)| (name.as_str(), headers::text_of(value))).collect();
                 let detail = (request.listener, request.method, request.target, headers);
                 (HTTP_OPENED, call, detail).into_pyobject(py)
             }
@@ -577,7 +576,11 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
 
 fn header_names(keys: &[String]) -> PyResult<Vec<HeaderName>> {
     let names = keys.iter().map(|key| key.parse::<HeaderName>()).collect::<Result<_, _>>();
-    names.map_err(|error| PyValueError::new_err(format!("name of a header: {error}")))
+    names.map_err(no_name)
+}
+
+fn no_name(error: InvalidHeaderName) -> PyErr {
+    PyValueError::new_err(format!("name of a header: {error}"))
 }
 
 fn interned(py: Python<'_>, names: &[String]) -> Vec<Py<PyString>> {

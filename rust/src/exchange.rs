@@ -7,11 +7,11 @@ use crate::room::Ledger;
 use crate::shared::{
     Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
 };
-use bytes::{Bytes, BytesMut};
-use http::{Request, Response, StatusCode};
+use bytes::{Buf, Bytes, BytesMut};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::Service;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,14 +19,16 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 /// How many bytes of small pieces are sent as one.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of an answer is given to hyper at a time.
-const PIECE_BYTES_MAX: usize = 256 * 1024;
+/// How much of an answered request's body is read to keep the connection.
+const DISCARDED_BYTES_MAX: usize = 256 * 1024;
+
+/// Pieces of bodies below this are copied: each would keep the whole buffer it was read into.
+const SHARED_BYTES_MIN: usize = 2 * 1024;
 
 /// The connection's requests, as hyper's service and as the loop's calls.
 pub struct Exchanges {
@@ -36,17 +38,22 @@ pub struct Exchanges {
     requests: u32,
     current: Option<Exchange>,
     ledger: Ledger,
+    /// Bytes of answers that hyper has and has not written.
+    unwritten: Rc<Cell<usize>>,
     /// A request's body broke off, so the connection ends.
     pub broken: bool,
 }
 
 struct Exchange {
     id: u32,
+    is_head: bool,
     body: Option<Incoming>,
     /// Bytes of the body that the loop has not taken.
     held: usize,
     /// The loop wants no more of the body for now.
     is_paused: bool,
+    /// Bytes of the body that came after the answer.
+    discarded: usize,
     answer: Option<Response<AnswerBody>>,
     outgoing: Rc<RefCell<Outgoing>>,
     upgraded: bool,
@@ -62,6 +69,7 @@ impl Exchanges {
             requests: 0,
             current: None,
             ledger: Ledger::default(),
+            unwritten: Rc::default(),
             broken: false,
         }
     }
@@ -80,6 +88,9 @@ impl Exchanges {
             waker: None,
             pending: Arc::default(),
             exact: false,
+            bodiless: false,
+            joins: self.connection.listener.http1_only,
+            unwritten: self.unwritten.clone(),
         };
         let pending = outgoing.pending.clone();
         let listener = self.connection.listener.number;
@@ -87,9 +98,11 @@ impl Exchanges {
         self.event(id, EventDetail::HttpOpened(Box::new(request)));
         self.current = Some(Exchange {
             id,
+            is_head: parts.method == Method::HEAD,
             body: Some(body),
             held: 0,
             is_paused: false,
+            discarded: 0,
             answer: None,
             outgoing: Rc::new(RefCell::new(outgoing)),
             upgraded: false,
@@ -120,9 +133,9 @@ impl Exchanges {
 
     pub fn may_receive(&self) -> bool {
         let limit = self.network.shared.limits.stream_queued_bytes_max as usize;
-        self.current
-            .as_ref()
-            .is_some_and(|current| !current.ended && !current.is_paused && current.held < limit)
+        self.current.as_ref().is_some_and(|current| {
+            !current.ended && (current.is_finished() || !current.is_paused && current.held < limit)
+        })
     }
 
     /// Whether the client has to send more of a request's body.
@@ -140,11 +153,17 @@ impl Exchanges {
             match Pin::new(body).poll_frame(cx) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        let length = data.len();
-                        current.held += length;
-                        self.event(id, EventDetail::Message(data, length));
+                    let Ok(mut data) = frame.into_data() else { continue };
+                    let length = data.len();
+                    if current.is_finished() {
+                        current.discard(length);
+                        continue;
                     }
+                    if length < SHARED_BYTES_MIN {
+                        data = Bytes::copy_from_slice(&data);
+                    }
+                    current.held += length;
+                    self.event(id, EventDetail::Message(data, length));
                 }
                 Poll::Ready(Some(Err(_))) => {
                     self.broken = true;
@@ -152,16 +171,25 @@ impl Exchanges {
                 }
                 Poll::Ready(None) => {
                     current.body = None;
-                    self.event(id, EventDetail::HalfClosed);
+                    if !current.is_finished() {
+                        self.event(id, EventDetail::HalfClosed);
+                    }
                 }
             }
         }
     }
 
     /// Forgets a request that is answered; returns whether one is still being served.
+    ///
+    /// The rest of an answered request's body is read first, unless the connection ends anyway.
     pub fn is_busy(&mut self) -> bool {
-        // hyper drops the answer's body when it is done with it.
-        if self.is_finished() && self.current.as_ref().is_some_and(|current| current.is_taken()) {
+        let is_draining = self.network.draining.get();
+        if self.current.as_ref().is_some_and(|current| {
+            current.is_finished()
+                && current.is_taken()
+                && !current.upgraded
+                && (current.body.is_none() || is_draining)
+        }) {
             self.end();
         }
         self.current.is_some()
@@ -173,6 +201,7 @@ impl Exchanges {
 
     pub fn raw_bytes(&mut self, data: Bytes) {
         if let Some(current) = &mut self.current
+            && !current.is_finished()
             && !data.is_empty()
         {
             let (id, length) = (current.id, data.len());
@@ -181,34 +210,32 @@ impl Exchanges {
         }
     }
 
+    /// Reads no more from an upgraded connection.
     pub fn raw_end(&mut self) {
         if let Some(current) = &mut self.current {
             current.ended = true;
-            let id = current.id;
-            self.event(id, EventDetail::HalfClosed);
         }
     }
 
-    pub fn take_piece(&mut self) -> Option<Bytes> {
+    pub fn take_piece(&mut self) -> Option<Piece> {
         self.current.as_ref()?.outgoing.borrow_mut().take()
     }
 
-    pub fn put_back(&mut self, piece: Bytes) {
+    pub fn put_back(&mut self, piece: Piece) {
         if let Some(current) = &self.current {
             current.outgoing.borrow_mut().put_back(piece);
         }
     }
 
     pub fn is_finished(&self) -> bool {
-        self.current.as_ref().is_none_or(|current| current.outgoing.borrow().ending.is_some())
+        self.current.as_ref().is_none_or(Exchange::is_finished)
     }
 
     /// Ends the current exchange; the loop is told unless it has finished with it.
     pub fn end(&mut self) {
         if let Some(current) = self.current.take() {
             uncount(&self.network.shared.counters.calls_open, 1);
-            let finished = current.outgoing.borrow().ending.is_some();
-            if !finished {
+            if !current.is_finished() {
                 self.event(current.id, EventDetail::Ended);
             }
         }
@@ -217,12 +244,14 @@ impl Exchanges {
     pub fn publish(&mut self) {
         let mark = self.network.shared.limits.stream_writable_bytes;
         if let Some(current) = &self.current
+            && !current.is_finished()
             && current.outgoing.borrow().pending.is_writable_again(mark)
         {
             let id = current.id;
             self.event(id, EventDetail::Writable);
         }
-        let here = self.current.as_ref().map_or(0, |current| current.outgoing.borrow().bytes);
+        let queued = self.current.as_ref().map_or(0, |current| current.outgoing.borrow().bytes);
+        let here = queued + self.unwritten.get();
         let account = &self.connection.shared.account;
         self.ledger.settle(&self.network.shared, account, (here, 0));
         self.arrivals.publish(&self.network, &self.connection);
@@ -230,6 +259,19 @@ impl Exchanges {
 }
 
 impl Exchange {
+    /// Whether the loop has given all of the answer.
+    fn is_finished(&self) -> bool {
+        self.outgoing.borrow().ending.is_some()
+    }
+
+    /// Counts bytes that nobody wants; gives the body up when there are too many.
+    fn discard(&mut self, bytes: usize) {
+        self.discarded += bytes;
+        if self.discarded > DISCARDED_BYTES_MAX {
+            self.body = None;
+        }
+    }
+
     /// Whether hyper took the answer and has let go of it.
     fn is_taken(&self) -> bool {
         self.answer.is_none() && Rc::strong_count(&self.outgoing) == 1
@@ -243,6 +285,8 @@ impl Exchange {
                     outgoing.push(body);
                     outgoing.finish(grpc::OK);
                     outgoing.exact = true;
+                } else {
+                    outgoing.bodiless = self.is_head || matches!(status, 204 | 304);
                 }
                 let answer = AnswerBody(self.outgoing.clone());
                 let mut response = Response::new(answer);
@@ -274,11 +318,18 @@ struct Outgoing {
     pending: Arc<Pending>,
     /// The whole body was given at once, so its length is known.
     exact: bool,
+    /// What is sent has nowhere to go: hyper does not ask for it.
+    bodiless: bool,
+    /// Small pieces leave together. Members read whatever comes; clients take a chunk for a line.
+    joins: bool,
+    unwritten: Rc<Cell<usize>>,
 }
 
 impl Outgoing {
     fn push(&mut self, piece: Bytes) {
-        if self.ending.is_none() && !piece.is_empty() {
+        if self.bodiless {
+            self.pending.sent(piece.len());
+        } else if self.ending.is_none() && !piece.is_empty() {
             self.bytes += piece.len();
             self.pieces.push_back(piece);
         }
@@ -288,23 +339,20 @@ impl Outgoing {
         self.ending.get_or_insert(code);
     }
 
-    /// Takes the next piece, and small ones after it: each would cost a chunk header, and work at
-    /// the reader. Of a long one only a part is taken, so that the rest is counted here.
-    fn take(&mut self) -> Option<Bytes> {
-        let mut piece = self.pieces.pop_front()?;
-        if piece.len() > PIECE_BYTES_MAX {
-            let rest = piece.split_off(PIECE_BYTES_MAX);
-            self.pieces.push_front(rest);
-        } else if !self.exact && self.is_joined(piece.len()) {
-            let mut joined = BytesMut::from(piece);
+    /// Takes the next piece, and with it small ones after it where they leave together: each would
+    /// cost a chunk header, and work at the reader.
+    fn take(&mut self) -> Option<Piece> {
+        let mut data = self.pieces.pop_front()?;
+        if self.joins && !self.exact && self.is_joined(data.len()) {
+            let mut joined = BytesMut::from(data);
             while self.is_joined(joined.len()) {
                 joined.extend_from_slice(&self.pieces.pop_front()?);
             }
-            piece = joined.freeze();
+            data = joined.freeze();
         }
-        self.bytes -= piece.len();
-        self.pending.sent(piece.len());
-        Some(piece)
+        self.bytes -= data.len();
+        self.unwritten.set(self.unwritten.get() + data.len());
+        Some(Piece { data, pending: self.pending.clone(), unwritten: self.unwritten.clone() })
     }
 
     /// Whether the next piece goes out with one of this length.
@@ -312,10 +360,11 @@ impl Outgoing {
         self.pieces.front().is_some_and(|next| length + next.len() <= JOINED_BYTES_MAX)
     }
 
-    fn put_back(&mut self, piece: Bytes) {
-        self.bytes += piece.len();
-        self.pending.bytes.fetch_add(piece.len(), Ordering::SeqCst);
-        self.pieces.push_front(piece);
+    fn put_back(&mut self, mut piece: Piece) {
+        let data = std::mem::take(&mut piece.data);
+        self.unwritten.set(self.unwritten.get() - data.len());
+        self.bytes += data.len();
+        self.pieces.push_front(data);
     }
 
     fn wake(&mut self) {
@@ -325,17 +374,47 @@ impl Outgoing {
     }
 }
 
+/// A piece that is being written; what is not written yet is still pending and unread.
+pub struct Piece {
+    data: Bytes,
+    pending: Arc<Pending>,
+    unwritten: Rc<Cell<usize>>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.data.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.data
+    }
+
+    fn advance(&mut self, length: usize) {
+        self.data.advance(length);
+        self.unwritten.set(self.unwritten.get() - length);
+        self.pending.sent(length);
+    }
+}
+
+/// hyper drops what exceeds the length that an answer announced.
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.advance(self.data.len());
+    }
+}
+
 /// The body of an answer, as hyper asks for it.
 pub struct AnswerBody(Rc<RefCell<Outgoing>>);
 
 impl Body for AnswerBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, io::Error>>> {
         let mut outgoing = self.0.borrow_mut();
         if let Some(piece) = outgoing.take() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));

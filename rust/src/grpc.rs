@@ -2,6 +2,7 @@
 //!
 //! Codes and texts are those of grpc-go, which etcd's clients know.
 
+use crate::headers::{text_of, value_of};
 use crate::shared::{Metadata, Method, Shared};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::read::GzDecoder;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub const OK: i32 = 0;
 const UNKNOWN: i32 = 2;
+const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const UNIMPLEMENTED: i32 = 12;
@@ -47,6 +49,16 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         let rest = value.as_bytes().strip_prefix(b"application/grpc");
         rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
     })
+}
+
+/// A plain HTTP request where only gRPC is served.
+pub fn not_grpc(headers: &HeaderMap) -> Refusal {
+    let kind = headers.get(CONTENT_TYPE).map(text_of).unwrap_or_default();
+    Refusal {
+        http_status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        code: INVALID_ARGUMENT,
+        text: format!("invalid gRPC request content-type {}", quote(&kind)),
+    }
 }
 
 /// Finds out what is called, or why it cannot be.
@@ -317,7 +329,7 @@ pub fn add_status(trailers: &mut HeaderMap, code: i32, text: &str, extra: &[(Str
 pub fn append_all(headers: &mut HeaderMap, pairs: &[(String, String)]) {
     for (name, value) in pairs {
         // Names and values come from our own code; one that HTTP forbids is a bug there.
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+        if let (Ok(name), Some(value)) = (name.parse::<HeaderName>(), value_of(value)) {
             headers.append(name, value);
         }
     }

@@ -4,7 +4,7 @@ use crate::exchange::{Exchanges, Server};
 use crate::incidents::Incident;
 use crate::io::{Io, Link, farewell};
 use crate::network::{Connection, Network};
-use bytes::BytesMut;
+use bytes::{Buf, Bytes};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use std::cell::RefCell;
@@ -151,7 +151,7 @@ impl Driver {
                 Stage::Http(hyper) => {
                     // Once to make room for what the socket holds, once to take what was read.
                     self.exchanges.borrow_mut().poll_body(cx);
-                    let polled = hyper.poll_without_shutdown(cx);
+                    let polled = Pin::new(&mut **hyper).poll(cx);
                     self.exchanges.borrow_mut().poll_body(cx);
                     if self.exchanges.borrow().broken {
                         return Poll::Ready(());
@@ -174,9 +174,8 @@ impl Driver {
                 Stage::Raw(io) => {
                     let mut exchanges = self.exchanges.borrow_mut();
                     let read = poll_raw_read(io, &mut exchanges, cx);
-                    if read.is_ready() || ready!(poll_raw_write(io, &mut exchanges, cx)) {
-                        return Poll::Ready(());
-                    }
+                    let written = poll_raw_write(io, &mut exchanges, cx);
+                    return if read.is_ready() { read } else { written };
                 }
                 Stage::Closed => return Poll::Ready(()),
             }
@@ -184,32 +183,33 @@ impl Driver {
     }
 }
 
-/// Reads what fits into the queue. Ready means that the connection is broken.
+/// Reads what fits into the queue. Ready means that the client is gone: it has closed, even if only
+/// its sending half, and nothing is left to be written.
 fn poll_raw_read(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<()> {
+    let mut data = [0; RAW_READ_BYTES];
     while exchanges.may_receive() {
-        let mut data = BytesMut::zeroed(RAW_READ_BYTES);
         let mut buffer = ReadBuf::new(&mut data);
         if ready!(Pin::new(&mut *io).poll_read(cx, &mut buffer)).is_err() {
             return Poll::Ready(());
         }
-        let length = buffer.filled().len();
-        data.truncate(length);
-        if length == 0 {
+        if buffer.filled().is_empty() {
+            if !exchanges.is_finished() {
+                return Poll::Ready(());
+            }
             exchanges.raw_end();
-            return Poll::Pending;
         }
-        exchanges.raw_bytes(data.freeze());
+        exchanges.raw_bytes(Bytes::copy_from_slice(buffer.filled()));
     }
     Poll::Pending
 }
 
 /// Writes what was sent. Ready means that it is over: finished, or broken.
-fn poll_raw_write(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<bool> {
+fn poll_raw_write(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<()> {
     while let Some(mut piece) = exchanges.take_piece() {
-        while !piece.is_empty() {
-            match Pin::new(&mut *io).poll_write(cx, &piece) {
-                Poll::Ready(Ok(length)) => drop(piece.split_to(length)),
-                Poll::Ready(Err(_)) => return Poll::Ready(true),
+        while piece.has_remaining() {
+            match Pin::new(&mut *io).poll_write(cx, piece.chunk()) {
+                Poll::Ready(Ok(length)) => piece.advance(length),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
                 Poll::Pending => {
                     exchanges.put_back(piece);
                     return Poll::Pending;
@@ -217,8 +217,8 @@ fn poll_raw_write(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) 
             }
         }
     }
-    match ready!(Pin::new(io).poll_flush(cx)) {
-        Ok(()) if !exchanges.is_finished() => Poll::Pending,
-        _ => Poll::Ready(true),
+    if !exchanges.is_finished() {
+        return Poll::Pending;
     }
+    Pin::new(io).poll_shutdown(cx).map(|_| ())
 }

@@ -5,6 +5,7 @@ use crate::backlog::Backlog;
 use crate::grpc::{self, MessageReader, Refusal};
 use crate::incidents::Incident;
 use crate::io::{GATHERED_BYTES_MAX, Io, Link, farewell};
+use crate::listener::Serves;
 use crate::network::{Connection, Network};
 use crate::policy::{Keepalive, Pings, Resets};
 use crate::ready::Ready;
@@ -56,7 +57,7 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
         .handshake::<_, Bytes>(io);
     let h2 = match timeout(limits.header_read_max, handshake).await {
         Ok(Ok(h2)) => h2,
-        Ok(Err(_)) => return,
+        Ok(Err(_)) => return farewell(&link).await,
         Err(_) => {
             network.note(Incident::HeadersTimedOut, connection, NO_SETTINGS);
             return;
@@ -393,8 +394,11 @@ impl Driver {
     fn accept(&mut self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
         let (parts, body) = request.into_parts();
         self.highest_stream = self.highest_stream.max(respond.stream_id().as_u32());
-        let accepted = if grpc::is_grpc(&parts.headers) {
+        let serves = self.connection.listener.serves;
+        let accepted = if serves != Serves::Http && grpc::is_grpc(&parts.headers) {
             self.accept_call(&parts, body, respond)
+        } else if serves == Serves::Grpc {
+            Err((grpc::not_grpc(&parts.headers), respond))
         } else if self.has_long_headers(&parts) {
             count(&self.shared.counters.requests_refused, 1);
             return stream::refuse_http(respond, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);

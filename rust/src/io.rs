@@ -274,11 +274,20 @@ impl AsyncWrite for Io {
             }
             return Poll::Ready(result);
         }
-        for slice in slices {
-            link.gathered.extend_from_slice(slice);
+        if link.written >= GATHERED_BYTES_MAX {
+            // A slow client may never have taken all of it.
+            link.gathered.drain(..link.written);
+            link.written = 0;
         }
-        link.note_written(slices, offered);
-        Poll::Ready(Ok(offered))
+        let taken = offered.min(GATHERED_BYTES_MAX - link.waiting());
+        let mut left = taken;
+        for slice in slices {
+            let length = slice.len().min(left);
+            link.gathered.extend_from_slice(&slice[..length]);
+            left -= length;
+        }
+        link.note_written(slices, taken);
+        Poll::Ready(Ok(taken))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -16,6 +16,7 @@ mod edge;
 mod exchange;
 mod frames;
 mod grpc;
+mod headers;
 mod http1;
 mod http2;
 mod inbox;

@@ -27,6 +27,20 @@ enum Bound {
     Unix(std::os::unix::net::UnixListener),
 }
 
+/// What is served at a listener; see `kvorum.edge.interface.Serves`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Serves {
+    Both,
+    Http,
+    Grpc,
+}
+
+impl Serves {
+    pub fn from_number(number: usize) -> Option<Serves> {
+        [Serves::Both, Serves::Http, Serves::Grpc].get(number).copied()
+    }
+}
+
 /// What a connection inherits from its listener.
 #[derive(Clone, Copy)]
 pub struct ListenerFacts {
@@ -34,6 +48,7 @@ pub struct ListenerFacts {
     /// Which kind's share of the connections its clients count towards.
     pub kind: usize,
     pub http1_only: bool,
+    pub serves: Serves,
 }
 
 pub struct BoundSocket {

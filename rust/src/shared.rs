@@ -3,6 +3,7 @@
 //! The inbox carries what arrived to the loop, the outbox what the loop says back. Each is
 //! locked once per batch, never per request.
 
+use crate::headers::Wanted;
 use crate::inbox::Inbox;
 use crate::incidents::Incidents;
 use crate::room::{Account, Room};
@@ -114,8 +115,7 @@ pub struct HttpRequest {
     pub listener: usize,
     pub method: String,
     pub target: String,
-    /// Subscribed headers: place among the subscribed names, and value.
-    pub headers: Vec<(usize, HeaderValue)>,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
     pub pending: Arc<Pending>,
 }
 
@@ -126,25 +126,24 @@ impl HttpRequest {
         listener: usize,
         pending: Arc<Pending>,
     ) -> HttpRequest {
-        let mut headers = Vec::new();
-        for (place, name) in shared.http_headers.iter().enumerate() {
-            headers.extend(parts.headers.get_all(name).iter().map(|value| (place, value.clone())));
-            // HTTP/2 carries the host in its authority; the loop expects it in `host`.
-            if *name == HOST
-                && !parts.headers.contains_key(HOST)
-                && let Some(authority) = parts.uri.authority()
-                && let Ok(value) = HeaderValue::from_str(authority.as_str())
-            {
-                headers.push((place, value));
-            }
+        let mut headers = shared.http_headers.of(&parts.headers);
+        // HTTP/2 carries the host in its authority; the loop expects it in `host`.
+        if shared.http_headers.includes(&HOST)
+            && !parts.headers.contains_key(HOST)
+            && let Some(authority) = parts.uri.authority()
+            && let Ok(value) = HeaderValue::from_str(authority.as_str())
+        {
+            headers.push((HOST, value));
         }
-        let target = parts.uri.path_and_query().map_or("*", |target| target.as_str()).to_owned();
+        let target = parts.uri.path_and_query().map_or("*", |target| target.as_str());
+        let target = target.bytes().map(char::from).collect();
         HttpRequest { listener, method: parts.method.to_string(), target, headers, pending }
     }
 
     pub fn bytes(&self) -> usize {
-        let headers = self.headers.iter().map(|(_, value)| value.len() + HEADER_BYTES);
-        self.method.len() + self.target.len() + headers.sum::<usize>()
+        let sizes = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        let headers = sizes.sum::<usize>() + HEADER_BYTES * self.headers.len();
+        self.method.len() + self.target.len() + headers
     }
 }
 
@@ -349,7 +348,7 @@ pub struct Shared {
     pub limits: Limits,
     pub methods: Methods,
     pub metadata_keys: Vec<HeaderName>,
-    pub http_headers: Vec<HeaderName>,
+    pub http_headers: Wanted,
     pub room: Room,
     pub inbox: Mutex<Inbox>,
     pub outbox: Outbox,

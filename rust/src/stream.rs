@@ -294,7 +294,9 @@ impl Stream {
         *response.status_mut() =
             StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         grpc::append_all(response.headers_mut(), headers);
-        if let Some(body) = &body {
+        let has_none = matches!(status, 204 | 304);
+        self.bodiless |= has_none;
+        if let Some(body) = body.as_ref().filter(|_| !has_none) {
             let length = HeaderValue::from(body.len());
             response.headers_mut().entry(CONTENT_LENGTH).or_insert(length);
         }
@@ -317,7 +319,9 @@ impl Stream {
         if self.kind != Kind::Http {
             self.start(&[]);
         }
-        if self.ending.is_none() && !self.bodiless && !data.is_empty() {
+        if self.bodiless {
+            self.pending.sent(data.len());
+        } else if self.ending.is_none() && !data.is_empty() {
             self.pieces_bytes += data.len();
             self.pieces.push_back(data);
         }

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kvorum.edge import Edge, Limits, TlsSettings, open_edge
+from kvorum.edge import Edge, Limits, Serves, TlsSettings, open_edge
 from tests.edge.service import METHODS, Service
 from tests.etcd import running_etcd
 
@@ -39,9 +39,10 @@ def open_service(edge_kind: str) -> Iterator[OpenService]:
             *addresses: str,
             tls: TlsSettings | None = None,
             http1_only: bool = False,
+            serves: Serves = Serves.BOTH,
         ) -> Service:
             addresses = addresses or ("127.0.0.1:0",)
-            opened = Service(limits, addresses, tls, http1_only=http1_only)
+            opened = Service(limits, addresses, tls, http1_only=http1_only, serves=serves)
             stack.callback(opened.stop)
             return opened
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge import Edge, Event, EventKind, Limits, Request, TlsSettings, open_edge
+from kvorum.edge import Edge, Event, EventKind, Limits, Request, Serves, TlsSettings, open_edge
 
 T = TypeVar("T")
 WAIT_SECONDS = 20.0
@@ -34,7 +34,7 @@ METHODS = [
 ]
 PATHS = [path for path, _ in METHODS]
 METADATA_KEYS = ("token", "authorization", "hasleader")
-HTTP_HEADERS = ("host", "upgrade", "x-mixed")
+HTTP_HEADERS = ("host", "upgrade", "x-mixed", "x-many-*")
 
 
 class Arrived(NamedTuple):
@@ -68,13 +68,16 @@ class Service:
         tls: TlsSettings | None = None,
         *,
         http1_only: bool = False,
+        serves: Serves = Serves.BOTH,
     ) -> None:
         self.edge: Edge = open_edge(METHODS, METADATA_KEYS, limits, HTTP_HEADERS)
         self.remote = cast(Edge, Remote(self))
         self.listeners = []
         try:
             for address in addresses:
-                self.listeners.append(self.edge.listen(address, tls, http1_only=http1_only))
+                self.listeners.append(
+                    self.edge.listen(address, tls, http1_only=http1_only, serves=serves)
+                )
         except OSError:
             self.edge.stop()
             raise

@@ -4,41 +4,20 @@ import contextlib
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge import Edge, EventKind, Limits
+from kvorum.edge import EventKind, Limits
 from tests.edge.conftest import OpenService
+from tests.edge.plain import body, opened, plain
 from tests.edge.service import ECHO, OK, WAIT_SECONDS, Service
 from tests.edge.wire import Reply, Wire, connect
 
 BROKEN = Status(Code.INTERNAL, "the source of the body failed")
 PROTOCOLS = ["--http1.1", "--http2-prior-knowledge"]
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-
-
-class Plain:
-    """One HTTP/1.1 connection."""
-
-    def __init__(self, socket: socket.socket, file: BinaryIO) -> None:
-        self.socket = socket
-        self.file = file
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def reply(self, *, head: bool = False) -> Reply:
-        return Reply(self.file, head=head)
-
-
-@contextlib.contextmanager
-def plain(service: Service) -> Iterator[Plain]:
-    with connect(service.address) as connection, connection.makefile("rb") as file:
-        yield Plain(connection, file)
 
 
 def curl(service: Service, path: str, *options: str, **more: object) -> subprocess.Popen[bytes]:
@@ -49,24 +28,6 @@ def curl(service: Service, path: str, *options: str, **more: object) -> subproce
         stderr=subprocess.PIPE,
         stdin=subprocess.PIPE if more.get("stdin") else subprocess.DEVNULL,
     )
-
-
-def opened(service: Service) -> tuple[int, int, str, str, dict[str, str]]:
-    call, detail = service.next_event(EventKind.HTTP_OPENED)[1:]
-    listener, method, target, headers = detail
-    return call, listener, method, target, dict(headers)
-
-
-def body(service: Service, call: int) -> bytes:
-    """Read a request's body to its end."""
-    pieces: list[bytes] = []
-    while True:
-        event = service.events.get(timeout=WAIT_SECONDS)
-        assert event.call == call
-        if event.kind == EventKind.HALF_CLOSED:
-            return b"".join(pieces)
-        assert event.kind == EventKind.MESSAGE, event
-        pieces.append(event.detail)
 
 
 @needs_curl
@@ -329,49 +290,6 @@ def test_a_body_larger_than_every_queue(open_service: OpenService, protocol: str
             check=False,
         )
         assert done.stdout == content
-
-
-def test_101_turns_the_connection_over(service: Service) -> None:
-    with plain(service) as client:
-        client.send(b"GET /held HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: raw\r\n\r\n")
-        call, _, _, _, headers = opened(service)
-        assert headers["upgrade"] == "raw"
-        service.next_event(EventKind.HALF_CLOSED, call)
-        answer = [("connection", "upgrade"), ("upgrade", "raw")]
-        service.remote.respond(call, 101, answer, None)
-        reply = client.reply()
-        assert (reply.status, reply.headers["upgrade"]) == (101, "raw")
-        assert reply.headers["connection"].lower() == "upgrade"
-        assert "content-length" not in reply.headers
-        assert "transfer-encoding" not in reply.headers
-        client.send(b"\0\xff raw")
-        assert service.next_event(EventKind.MESSAGE, call).detail == b"\0\xff raw"
-        service.remote.send([(call, b"\x81\x05hello")])
-        assert client.file.read(7) == b"\x81\x05hello"
-        service.remote.finish(call, OK)
-        assert client.file.read() == b""
-
-
-def test_an_upgraded_connection_that_the_client_closes(service: Service) -> None:
-    with plain(service) as client:
-        client.send(b"GET /held HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: raw\r\n\r\n")
-        call = opened(service)[0]
-        service.next_event(EventKind.HALF_CLOSED, call)
-        answer = [("connection", "upgrade"), ("upgrade", "raw")]
-        service.remote.respond(call, 101, answer, None)
-        assert client.reply().status == 101
-    # It may look at first as if the client only sends no more; that it is gone shows when it
-    # is sent something.
-    kinds: list[EventKind] = []
-
-    def is_gone(edge: Edge) -> bool:
-        edge.send([(call, b"is anyone there?")])
-        while not service.events.empty():
-            kinds.append(service.events.get().kind)
-        return EventKind.ENDED in kinds
-
-    service.until(is_gone)
-    assert kinds in ([EventKind.ENDED], [EventKind.HALF_CLOSED, EventKind.ENDED])
 
 
 def test_headers_past_the_limit(open_service: OpenService) -> None:

@@ -238,7 +238,8 @@ class Wire:
             self._block += frame.data
             if "END_HEADERS" in frame.flags:
                 fields = {
-                    str(name): str(value) for name, value in self._decoder.decode(self._block)
+                    bytes(name).decode("latin-1"): bytes(value).decode("latin-1")
+                    for name, value in self._decoder.decode(self._block, raw=True)
                 }
                 (answer.trailers if answer.headers else answer.headers).update(fields)
                 self._block = b""

@@ -21,6 +21,7 @@ from kvorum.edge.interface import (
     Limits,
     ListenerKind,
     Request,
+    Serves,
     TlsSettings,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "Limits",
     "ListenerKind",
     "Request",
+    "Serves",
     "TlsSettings",
     "edge_name",
     "native_rows",
@@ -102,7 +104,8 @@ def open_edge(
     """Open an edge that serves these RPCs, given as (path, is streaming).
 
     A method's number is its place in the sequence. Metadata of other keys than the given
-    ones is not reported, nor are other headers of HTTP requests.
+    ones is not reported, nor are other headers of HTTP requests. The name of a header may end in a
+    star: `x-*` stands for every header that begins with `x-`.
     """
     _raise_descriptor_limit()
     limits = limits or Limits()

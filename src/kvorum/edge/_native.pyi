@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import Event, Headers, Limits, ListenerKind, Request, TlsSettings
+from kvorum.edge.interface import (
+    Event,
+    Headers,
+    Limits,
+    ListenerKind,
+    Request,
+    Serves,
+    TlsSettings,
+)
 
 SOURCE_HASH: str
 """Hash of the Rust sources this was built from; see `rust/build.rs`."""
@@ -41,6 +49,7 @@ class NativeEdge:
         *,
         http1_only: bool = False,
         kind: ListenerKind = ...,
+        serves: Serves = ...,
     ) -> tuple[int, str]: ...
     def fileno(self) -> int: ...
     def announce_sleep(self) -> bool: ...

@@ -36,6 +36,17 @@ class ListenerKind(IntEnum):
     PEER = 2
 
 
+class Serves(IntEnum):
+    """What is served at a listener."""
+
+    BOTH = 0
+    """gRPC and plain HTTP; the content type of a request decides."""
+    HTTP = 1
+    """Every request is plain HTTP, whatever its content type."""
+    GRPC = 2
+    """Plain requests over HTTP/2 are answered 415, HTTP/1.1 by closing, as grpc-go does."""
+
+
 class EventKind(IntEnum):
     """What happened to a call that is not a plain unary request."""
 
@@ -52,7 +63,9 @@ class EventKind(IntEnum):
     HTTP_OPENED = 5
     """A plain HTTP request began; its body follows as MESSAGE and HALF_CLOSED.
     Detail: (listener number, method, target, subscribed headers with lower-case names). The
-    authority of an HTTP/2 request is its `host` header."""
+    authority of an HTTP/2 request is its `host` header. A header that was sent several times is
+    there as often, its values in order. Values and targets are as they were sent, each byte a
+    character (latin-1); control characters other than tabs do not occur."""
     WRITABLE = 6
     """A stream's pending bytes fell below `stream_writable_bytes` after having reached it.
     Detail: None."""
@@ -216,12 +229,13 @@ class Edge(Protocol):
         *,
         http1_only: bool = False,
         kind: ListenerKind = ListenerKind.CLIENT,
+        serves: Serves = Serves.BOTH,
     ) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
 
         With `http1_only`, for members and metrics, HTTP/2 is answered 400 and closed, and so there
         is no gRPC; clients that stop in the middle of a request, or send none, are soon
-        disconnected.
+        disconnected; and pieces that are sent together may leave as one chunk.
 
         Returns the listener's number and the address, with the port the system chose for 0. Raises
         OSError with the address in its message, and with the file if TLS cannot be set up. An
@@ -249,7 +263,10 @@ class Edge(Protocol):
         """End unary calls: with a message, or with an error status."""
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Send messages of streaming RPCs, and pieces of HTTP bodies."""
+        """Send messages of streaming RPCs, and pieces of HTTP bodies.
+
+        Over HTTP/1.1 each piece is one chunk, unless the answer's headers tell its length.
+        """
 
     def start(self, call: int, metadata: Headers) -> None:
         """Send a gRPC call's initial metadata now instead of with its first message."""
@@ -265,8 +282,12 @@ class Edge(Protocol):
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
         """Answer an HTTP request; with body None, `send` and `finish` follow.
 
+        The answer to HEAD, and one of status 204 or 304, leaves without its body. If the request's
+        own body has not ended, a little more of it is read to keep the connection, and thrown away.
+
         Status 101 turns an HTTP/1.1 connection over to the caller: MESSAGE and `send` carry
-        raw bytes from then on.
+        raw bytes from then on. ENDED is reported when the client closes; `finish` closes the
+        connection when everything sent has left.
         """
 
     def has_room(self, call: int, is_long: bool = False) -> bool:

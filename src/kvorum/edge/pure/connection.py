@@ -18,7 +18,7 @@ from collections import deque
 from typing import Any
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import EventKind, Headers
+from kvorum.edge.interface import EventKind, Headers, Serves
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.listener import Listener
 from kvorum.edge.pure.room import Account
@@ -145,6 +145,7 @@ class Connection:
         "requests",
         "ringed_events",
         "ringed_requests",
+        "serves",
         "shared",
         "socket",
         "timeout",
@@ -167,6 +168,7 @@ class Connection:
         self.listener = listener.number
         self.kind = listener.kind
         self.http1_only = listener.http1_only
+        self.serves = listener.serves
         self.tls_offered = listener.tls
         """The listener's TLS, until the client's first byte has decided about it."""
         self.tls: Session | None = None
@@ -437,6 +439,8 @@ class Connection:
             self.out += NO_HTTP2
             self.close_when_flushed()
             return
+        # Where only gRPC is served, HTTP/1.1 is HTTP/2 with a wrong preface, as it is to grpc-go.
+        is_http2 = is_http2 or self.serves == Serves.GRPC
         self.dialect = (self.shared.http2 if is_http2 else self.shared.http1)(self)
         self.dialect.receive(data)
 

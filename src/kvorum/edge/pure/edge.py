@@ -16,6 +16,7 @@ from kvorum.edge.interface import (
     Limits,
     ListenerKind,
     Request,
+    Serves,
     TlsSettings,
 )
 from kvorum.edge.pure.call import Call, CallKind
@@ -74,11 +75,12 @@ class PureEdge:
         *,
         http1_only: bool = False,
         kind: ListenerKind = ListenerKind.CLIENT,
+        serves: Serves = Serves.BOTH,
     ) -> tuple[int, str]:
         """Accept connections at an address."""
         shared = self._shared
         number = self._listener_count
-        listener = Listener(number, address, tls, http1_only=http1_only, kind=kind)
+        listener = Listener(number, address, tls, http1_only=http1_only, kind=kind, serves=serves)
         self._listener_count += 1
         self._listeners[listener.socket.fileno()] = listener
         if listener.kind not in self._paused:

@@ -26,7 +26,7 @@ HOP_BY_HOP = frozenset(
 )
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
-_BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
+_BAD_VALUE = re.compile(rb"[\0-\x08\x0a-\x1f\x7f]|^[ \t]|[ \t]$")
 
 # A wrong header concerns one stream; if the library checked it, the whole connection would end.
 _CONFIGURATION = H2Configuration(

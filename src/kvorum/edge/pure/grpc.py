@@ -58,6 +58,12 @@ def is_grpc(content_type: bytes) -> bool:
     return content_type.startswith(b"application/grpc") and content_type[16:17] in (b"", b"+", b";")
 
 
+def not_grpc(content_type: bytes) -> Status:
+    """Return the status of a plain HTTP request where only gRPC is served."""
+    kind = quoted(content_type.decode("latin-1"))
+    return Status(Code.INVALID_ARGUMENT, f"invalid gRPC request content-type {kind}")
+
+
 def timeout_seconds(value: str) -> float:
     """Parse a `grpc-timeout` header."""
     if len(value) < 2:

@@ -15,6 +15,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.connection import Connection, Dialect
+from kvorum.edge.pure.headers import BAD_VALUE, encoded
 
 UNREAD_BYTES_MAX = 256 * 1024
 """How much of an answered request's body is read to keep the connection."""
@@ -129,6 +130,9 @@ class Http1(Dialect):
         if size > self._shared.limits.http_header_bytes_max:
             self._refuse(431)
             return
+        if any(BAD_VALUE.search(value) for _, value in event.headers):
+            self._refuse(400)
+            return
         if not event.http_version.startswith(b"1."):
             self._refuse(505)
             return
@@ -139,15 +143,11 @@ class Http1(Dialect):
         if self._h11.they_are_waiting_for_100_continue:
             self._write(lambda: h11.InformationalResponse(status_code=100, headers=[]))
         self._connection.open_call(call)
-        names = self._shared.http_headers
-        headers = [
-            (names[name], value.decode("latin-1")) for name, value in event.headers if name in names
-        ]
         detail = (
             self._connection.listener,
             event.method.decode("latin-1"),
             event.target.decode("latin-1"),
-            headers,
+            self._shared.http_headers.of(event.headers),
         )
         self._connection.push_event(EventKind.HTTP_OPENED, call, detail)
 
@@ -191,7 +191,7 @@ class Http1(Dialect):
         if call.started:
             return
         call.started = True
-        fields = [(name.lower(), value) for name, value in headers]
+        fields = encoded(headers)
         reason = HTTPStatus(status).phrase.encode() if status in _STATUSES else b""
         if status == 101:
             if self._write(
@@ -200,10 +200,12 @@ class Http1(Dialect):
                 self._become_raw(call)
             return
         names = {name for name, _ in fields}
-        if body is not None and status not in (204, 304) and "content-length" not in names:
-            fields.append(("content-length", str(len(body))))
-        if self._shared.draining and "connection" not in names:
-            fields.append(("connection", "close"))
+        if status in (204, 304):
+            call.head_only = True
+        elif body is not None and b"content-length" not in names:
+            fields.append((b"content-length", b"%d" % len(body)))
+        if self._shared.draining and b"connection" not in names:
+            fields.append((b"connection", b"close"))
         written = self._write(
             lambda: h11.Response(status_code=status, headers=fields, reason=reason)
         )

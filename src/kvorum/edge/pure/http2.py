@@ -33,11 +33,12 @@ from hyperframe.frame import GoAwayFrame
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
-from kvorum.edge.interface import EventKind, Headers
+from kvorum.edge.interface import EventKind, Headers, Serves
 from kvorum.edge.pure import grpc
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.connection import Connection, Dialect
 from kvorum.edge.pure.frames import HOP_BY_HOP, Fields, Frames, is_malformed
+from kvorum.edge.pure.headers import encoded
 
 FILL_BYTES = 256 * 1024
 """How much of the calls' bytes is put into `out` at a time."""
@@ -194,6 +195,7 @@ class Http2(Dialect):
         # The first value of each name counts.
         headers = event.headers
         fields: dict[bytes, bytes] = dict(reversed(headers))
+        kind = fields.get(b"content-type", b"")
         limits = self._shared.limits
         size = 32 * len(headers)
         for name, value in headers:
@@ -211,8 +213,11 @@ class Http2(Dialect):
             self._shared.counters.requests_refused += 1
             self._reset(stream, ErrorCodes.REFUSED_STREAM)
             self._frames.forget(stream)
-        elif grpc.is_grpc(fields.get(b"content-type", b"")):
+        elif self._connection.serves != Serves.HTTP and grpc.is_grpc(kind):
             self._rpc(stream, fields)
+        elif self._connection.serves == Serves.GRPC:
+            trailers = grpc.status_trailers(grpc.not_grpc(kind))
+            self._refuse(stream, [(b":status", b"415"), RESPONSE[1], *trailers])
         elif size > limits.http_header_bytes_max:
             self._refuse(stream, [(b":status", b"431")])
         else:
@@ -274,11 +279,9 @@ class Http2(Dialect):
         number = self._connection.number << 32 | stream
         call = Call(number, CallKind.HTTP, 0, self._shared.now())
         call.head_only = fields[b":method"] == b"HEAD"
-        names = self._shared.http_headers
-        headers = [
-            (names[name], value.decode("latin-1")) for name, value in event.headers if name in names
-        ]
-        if b":authority" in fields and b"host" not in fields and b"host" in names:
+        wanted = self._shared.http_headers
+        headers = wanted.of(event.headers)
+        if b":authority" in fields and b"host" not in fields and wanted.name(b"host"):
             headers.insert(0, ("host", fields[b":authority"].decode("latin-1")))
         self._connection.open_call(call)
         detail = (
@@ -517,7 +520,7 @@ class Http2(Dialect):
         """Send an RPC's headers."""
         if not call.started and call.kind != CallKind.HTTP:
             call.started = True
-            self._frames.send_headers(call.stream, RESPONSE + _encoded(metadata))
+            self._frames.send_headers(call.stream, RESPONSE + encoded(metadata))
 
     def send(self, call: Call, data: bytes) -> None:
         """Queue a message or a piece of a body."""
@@ -539,9 +542,9 @@ class Http2(Dialect):
         """End a call after what is outgoing."""
         call.finished = True
         if call.kind != CallKind.HTTP:
-            call.ending = grpc.status_trailers(status) + _encoded(trailers)
+            call.ending = grpc.status_trailers(status) + encoded(trailers)
         elif status.code == Code.OK and call.started:
-            call.ending = _encoded(trailers)
+            call.ending = encoded(trailers)
         else:
             self._reset(call.stream, ErrorCodes.INTERNAL_ERROR)
             self._forget(call, report=False)
@@ -554,7 +557,8 @@ class Http2(Dialect):
         if call.kind != CallKind.HTTP or call.started:
             return
         fields = [(b":status", b"%d" % status)]
-        fields += [pair for pair in _encoded(headers) if pair[0] not in HOP_BY_HOP]
+        fields += [pair for pair in encoded(headers) if pair[0] not in HOP_BY_HOP]
+        call.head_only = call.head_only or status in (204, 304)
         if body is None:
             self._frames.send_headers(call.stream, fields)
             call.started = True
@@ -659,10 +663,6 @@ class Http2(Dialect):
         self._frames.close()
         self._sendable.clear()
         self._packed.clear()
-
-
-def _encoded(headers: Headers) -> Fields:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
 def _not_post(method: bytes) -> Status:

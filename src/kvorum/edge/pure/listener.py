@@ -6,7 +6,7 @@ import socket
 import stat
 from pathlib import Path
 
-from kvorum.edge.interface import ListenerKind, TlsSettings
+from kvorum.edge.interface import ListenerKind, Serves, TlsSettings
 from kvorum.edge.pure.tls import Tls
 
 BACKLOG = 4096
@@ -18,7 +18,17 @@ PORT_MAX = 65_535
 class Listener:
     """One address; its socket is non-blocking."""
 
-    __slots__ = ("_inode", "_path", "address", "http1_only", "kind", "number", "socket", "tls")
+    __slots__ = (
+        "_inode",
+        "_path",
+        "address",
+        "http1_only",
+        "kind",
+        "number",
+        "serves",
+        "socket",
+        "tls",
+    )
 
     def __init__(
         self,
@@ -28,10 +38,12 @@ class Listener:
         *,
         http1_only: bool,
         kind: ListenerKind,
+        serves: Serves,
     ) -> None:
         """Bind; raises OSError that names the address."""
         self.number = number
         self.kind = ListenerKind(kind)
+        self.serves = Serves(serves)
         self.http1_only = http1_only
         try:
             self.tls = None if tls is None else Tls(tls, http1_only=http1_only)

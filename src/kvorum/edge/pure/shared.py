@@ -19,6 +19,7 @@ from kvorum.edge.interface import (
 )
 from kvorum.edge.pure.call import Call, CallKind
 from kvorum.edge.pure.grpc import MethodTable
+from kvorum.edge.pure.headers import Wanted
 from kvorum.edge.pure.room import Room
 from kvorum.edge.pure.timers import Timers
 
@@ -37,7 +38,9 @@ def event_bytes(kind: EventKind, detail: Any) -> int:
     if kind == EventKind.OPENED:
         return ENTRY_BYTES + metadata_bytes(detail[1])
     if kind == EventKind.HTTP_OPENED:
-        return ENTRY_BYTES + len(detail[2]) + sum(len(value) for _, value in detail[3])
+        return (
+            ENTRY_BYTES + len(detail[2]) + sum(len(name) + len(value) for name, value in detail[3])
+        )
     return ENTRY_BYTES
 
 
@@ -87,7 +90,7 @@ class Shared:
         self.limits = limits
         self.methods = MethodTable(methods)
         self.metadata_keys = [(key.encode(), key) for key in metadata_keys]
-        self.http_headers = {name.encode(): name for name in http_headers}
+        self.http_headers = Wanted(http_headers)
         self.http1 = http1
         self.http2 = http2
         self.counters = Counters()

@@ -1,0 +1,265 @@
+"""Bodies of plain HTTP requests; answers that have none, or come before the request has ended."""
+
+import threading
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvorum.edge import EventKind, Limits
+from tests.edge.conftest import OpenEdge, OpenService
+from tests.edge.loop import poll_until, turn_until
+from tests.edge.plain import body, opened, plain
+from tests.edge.service import ECHO, OK, WAIT_SECONDS, Service
+from tests.edge.wire import Wire, connect
+
+POST = b"POST /held HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+HTTP2 = [(":method", "POST"), (":scheme", "http"), (":path", "/held"), (":authority", "x")]
+
+
+# What arrives.
+
+
+def test_a_request_in_one_piece_is_one_batch(open_it: OpenEdge) -> None:
+    edge, address = open_it()
+    with connect(address) as connection:
+        for _ in range(3):
+            connection.sendall(POST + b"content-length: 300\r\n\r\n" + bytes(300))
+            _, events = poll_until(edge, lambda _, events: len(events) >= 3)
+            kinds = [EventKind.HTTP_OPENED, EventKind.MESSAGE, EventKind.HALF_CLOSED]
+            assert [event[0] for event in events] == kinds
+            edge.respond(events[0][1], 200, [], b"ok")
+            head = b""
+            while not head.endswith(b"\r\n\r\nok"):
+                head += connection.recv(4096)
+                edge.poll(0, 0)
+
+
+def test_a_body_that_never_ends_holds_nobody_up(service: Service) -> None:
+    with plain(service) as client, Wire(service.address) as other:
+        client.send(CHUNKED)
+        call = opened(service)[0]
+        for number in range(200):
+            client.send(b"1\r\n%d\r\n" % (number % 10))
+            assert service.next_event(EventKind.MESSAGE, call).detail == b"%d" % (number % 10)
+        assert other.unary(ECHO, b"x").status == (0, "")
+    service.next_event(EventKind.ENDED, call)
+
+
+def test_small_pieces_while_nobody_polls(open_service: OpenService) -> None:
+    service = open_service(Limits(connection_queued_bytes_max=64 * 1024))
+    with plain(service) as client:
+        client.send(CHUNKED)
+        call = opened(service)[0]
+        with service.paused():
+            for _ in range(2000):
+                client.send(b"1\r\nx\r\n")
+        # Long before all of them, the client was not read any more.
+        data = b""
+        while len(data) < 2000:
+            data += service.next_event(EventKind.MESSAGE, call).detail
+        assert data == b"x" * 2000
+
+
+def test_a_paused_body_is_held_back(service: Service) -> None:
+    size = 64 << 20
+    content = bytes(size)
+    with plain(service) as client:
+        client.send(POST + b"content-length: %d\r\n\r\n" % size)
+        call = opened(service)[0]
+        service.remote.pause(call)
+        before = service.remote.counters()["bytes_read"]
+        sender = threading.Thread(target=client.send, args=(content,))
+        sender.start()
+        sender.join(0.2)
+        assert sender.is_alive(), "the rest is not read"
+        assert service.remote.counters()["bytes_read"] - before < 8 << 20
+        service.remote.resume(call)
+        assert len(body(service, call)) == size
+        sender.join(WAIT_SECONDS)
+        service.remote.respond(call, 200, [], b"done")
+        assert client.reply().body == b"done"
+
+
+# Answers before the body has ended.
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_while_the_client_still_uploads(service: Service, *, streamed: bool) -> None:
+    with plain(service) as client:
+        for number in range(3):
+            client.send(POST + b"content-length: 200000\r\n\r\n" + bytes(50_000))
+            call = opened(service)[0]
+            if streamed:
+                service.remote.respond(call, 400, [], None)
+                service.remote.send([(call, b"no")])
+                service.remote.finish(call, OK)
+            else:
+                service.remote.respond(call, 400, [], b"no")
+            reply = client.reply()
+            assert (reply.status, reply.body) == (400, b"no"), number
+            # The rest is thrown away, and the connection serves the next request.
+            client.send(bytes(150_000))
+            while not service.events.empty():
+                assert service.next_event(EventKind.MESSAGE, call)
+        client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.reply().status == 200
+
+
+def test_an_answer_to_a_paused_upload(service: Service) -> None:
+    with plain(service) as client:
+        client.send(POST + b"content-length: 100000\r\n\r\n")
+        call = opened(service)[0]
+        service.remote.pause(call)
+        client.send(bytes(100_000))
+        service.remote.respond(call, 400, [], b"no")
+        assert client.reply().status == 400
+        client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.reply().status == 200
+
+
+def test_an_upload_that_goes_on_for_ever_is_cut_off(open_it: OpenEdge) -> None:
+    edge, address = open_it()
+    with connect(address) as connection:
+        connection.sendall(CHUNKED)
+        _, events = poll_until(edge, lambda _, events: len(events) >= 1)
+        edge.respond(events[0][1], 400, [], b"no")
+        stop = threading.Event()
+
+        def upload() -> None:
+            try:
+                while not stop.is_set():
+                    connection.sendall(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+            except ConnectionError:
+                pass
+
+        sender = threading.Thread(target=upload)
+        sender.start()
+        try:
+            turn_until(edge, lambda: edge.counters()["connections_open"] == 0)
+        finally:
+            stop.set()
+            sender.join(WAIT_SECONDS)
+
+
+def test_an_unfinished_upload_that_was_answered_does_not_delay_the_end(service: Service) -> None:
+    with plain(service) as answered, plain(service) as draining:
+        for client in (answered, draining):
+            client.send(POST + b"content-length: 1000\r\n\r\n")
+        first, second = opened(service)[0], opened(service)[0]
+        service.remote.respond(first, 400, [], b"no")
+        assert answered.reply().status == 400
+        service.remote.drain()
+        service.remote.respond(second, 400, [], b"no")
+        assert draining.reply().status == 400
+        assert answered.file.read() == draining.file.read() == b""
+    service.until(lambda edge: edge.is_drained())
+
+
+# Answers without a body.
+
+
+def asked(service: Service, protocol: str, method: str, status: int, *, streamed: bool) -> None:
+    """Answer a request with a body, which may not leave; the connection goes on."""
+
+    def answer() -> None:
+        call = opened(service)[0]
+        assert body(service, call) == b""
+        if streamed:
+            service.remote.respond(call, status, [], None)
+            for _ in range(3):
+                service.remote.send([(call, bytes(100_000))])
+            service.until(lambda edge: edge.pending_bytes(call) == 0)
+            service.remote.finish(call, OK)
+        else:
+            service.remote.respond(call, status, [], b"a body")
+
+    if protocol == "http1":
+        with plain(service) as client:
+            client.send(method.encode() + b" /held HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer()
+            reply = client.reply(head=True)
+            assert reply.status == status
+            length = reply.headers.get("content-length")
+            assert length == (None if streamed or status != 200 else "6")
+            client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert client.reply().status == 200
+        return
+    with Wire(service.address) as wire:
+        stream = wire.open([(":method", method), *HTTP2[1:]], end=True)
+        answer()
+        answered = wire.answer(stream)
+        assert (answered.headers[":status"], answered.data) == (str(status), b"")
+        length = answered.headers.get("content-length")
+        assert length == (None if streamed or status != 200 else "6")
+        assert answered.ended
+
+
+@pytest.mark.parametrize("protocol", ["http1", "http2"])
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_answers_without_a_body(
+    service: Service, protocol: str, method: str, status: int, *, streamed: bool
+) -> None:
+    asked(service, protocol, method, status, streamed=streamed)
+    # Pieces of a body that nobody gets do not hold their sender up.
+    while not service.events.empty():
+        service.next_event(EventKind.WRITABLE)
+
+
+# What passes as it is.
+
+TARGETS = st.text(st.sampled_from("abc/%20.~!$&'()*+,;=:@?"), max_size=20)
+
+
+@pytest.mark.parametrize("protocol", ["http1", "http2"])
+def test_targets_pass_as_they_are(service: Service, protocol: str) -> None:
+    def one(method: str, target: str) -> None:
+        if protocol == "http1":
+            with plain(service) as client:
+                client.send(f"{method} {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+                call, _, got_method, got_target, _ = opened(service)
+                assert body(service, call) == b""
+                service.remote.respond(call, 200, [], b"")
+                assert client.reply().status == 200
+        else:
+            with Wire(service.address) as wire:
+                headers = [(":method", method), (":scheme", "http"), (":path", target)]
+                stream = wire.open([*headers, (":authority", "x")], end=True)
+                call, _, got_method, got_target, _ = opened(service)
+                assert body(service, call) == b""
+                service.remote.respond(call, 200, [], b"")
+                assert wire.answer(stream).headers[":status"] == "200"
+        assert (got_method, got_target) == (method, target)
+
+    @settings(max_examples=40)
+    @given(TARGETS)
+    def holds(target: str) -> None:
+        one("POST", "/held" + target)
+
+    holds()
+    for target in ("//held//x", "/held/../y", "/held/" + quote("\xe9/ "), "/held?a=b?c&%zz"):
+        one("POST", target)
+    for method in ("PATCH", "BREW", "M-SEARCH", "get"):
+        one(method, "/held")
+
+
+@pytest.mark.parametrize("answer", [200, 404])
+def test_expect_continue(service: Service, answer: int) -> None:
+    with plain(service) as client:
+        client.send(POST + b"expect: 100-continue\r\ncontent-length: 4\r\n\r\n")
+        call = opened(service)[0]
+        assert client.reply().status == 100
+        if answer == 404:
+            service.remote.respond(call, 404, [], b"")
+            assert client.reply().status == 404
+            client.send(b"body")
+        else:
+            client.send(b"body")
+            assert body(service, call) == b"body"
+            service.remote.respond(call, 200, [], b"")
+            assert client.reply().status == 200
+        client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.reply().status == 200
