@@ -19,7 +19,7 @@ from kvorum.member.images import BuildImage, InstallImage, note_image
 from kvorum.member.jobs import Job, Nothing, Place
 from kvorum.member.leases import renew
 from kvorum.member.waits import FlushedTo, ReadIndex, RunJob, Signal, Signalled, Steps
-from kvorum.mvcc import ranges
+from kvorum.mvcc import ranges, transaction
 from kvorum.mvcc.ranges import RangeOptions
 from kvorum.mvcc.restore import Noted
 from kvorum.mvcc.slices import Slices
@@ -381,6 +381,49 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     # The snapshot that was to follow the old batch is not written.
     written = [work.snapshot.index for work in works if isinstance(work, WriteSnap)]
     assert sealed.index not in written
+
+
+def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of an entry is not flushed, and the other half is not applied any more."""
+    monkeypatch.setattr(transaction, "KEYS_PER_SLICE", 2)
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5)
+    leader, late = cluster.leader(), cluster.follower()
+    member, store = late.running, late.running.store
+    for number in range(KEYS):
+        leader.put(b"%04d" % number)
+    cluster.pass_time(1.0)
+    leader.delete(b"0", b"1")
+    cluster.slices = 1
+    while member.backend.due_at is None:
+        turn_once(cluster)
+    # The follower stands still in the deletion, while the others go on without it.
+    cluster.slices = 0
+    late.is_paused = True
+    cluster.isolate(late)
+    for number in range(40):
+        cluster.success(leader, leader.put(b"%02d" % number))
+    cluster.pass_time(1.0)
+    assert leader.running.storage.first_index() > member.applied + 1
+    late.unread.clear()
+    cluster.heal()
+    cluster.slices = 1
+    late.is_paused = False
+    while member.writer.received is None:
+        cluster.now += HEARTBEAT_SECONDS
+        turn_once(cluster)
+    cluster.slices = 0
+    late.held.add(Place.LOG)
+    assert member.apply_queue.slices is not None
+    assert member.backend.due_at is not None and member.backend.due_at < late.now
+    # In which no server may be woken at one moment again and again.
+    cluster.pass_time(1.0)
+    assert member.apply_queue.slices is not None
+    assert not member.is_installing
+    late.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    assert member.store is not store
 
 
 def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:

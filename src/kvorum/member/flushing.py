@@ -28,8 +28,7 @@ def flush(member: Member, now: float) -> None:
     """Seal what was applied, if it is due and may be sealed now."""
     backend = member.backend
     is_due = backend.is_due(now)
-    # The effects of one entry are never divided between two batches.
-    if backend.is_flushing or member.store.is_writing or member.apply_queue.slices is not None:
+    if not _may_seal(member):
         return
     applied = backend.applied_index
     if not (
@@ -51,6 +50,27 @@ def flush(member: Member, now: float) -> None:
     # that waits for half a second is taken for dead.
     is_awaited = work.batch.writes <= AWAITED_WRITES_MAX
     member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=is_awaited))
+
+
+def due_at(member: Member) -> float | None:
+    """Return when `flush` has something to do although nothing happens until then.
+
+    None while nothing may be sealed: an entry that a received snapshot keeps from going on stays
+    half applied until jobs have ended, so a turn before that could only ask for the next one.
+    """
+    return member.backend.due_at if _may_seal(member) else None
+
+
+def _may_seal(member: Member) -> bool:
+    """Return whether no batch is on its way, and no entry is half applied.
+
+    The effects of one entry are never divided between two batches.
+    """
+    return not (
+        member.backend.is_flushing
+        or member.store.is_writing
+        or member.apply_queue.slices is not None
+    )
 
 
 def _staged(member: Member, staged: Staged) -> None:

@@ -528,7 +528,7 @@ class Member:
         moments = (
             self._schedule.next_moment(self),
             self.procedures.next_moment,
-            self.backend.due_at,
+            flushing.due_at(self),
             self.reads.wake_at,
         )
         return max(now, min(moment for moment in moments if moment is not None))
