@@ -14,6 +14,7 @@ CARGO := $(shell command -v cargo)
 GO := $(shell command -v go)
 ORACLE := $(VENV)/oracle/.built
 TOOLS := $(VENV)/tools/.installed
+CONSUMERS := $(VENV)/consumers/.installed
 TRY_ORACLE := $(if $(GO),try-oracle)
 
 ifeq ($(KVORUM_EDGE),)
@@ -37,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign properties differential sim sim-shrink sim-planted proto clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -99,7 +100,7 @@ ifeq ($(EDGE),native)
 	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
 
-bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
 bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
@@ -119,6 +120,9 @@ put-hops: setup ## Count the functions that a put passes in the server, room by 
 
 bench-auth: setup h2load $(TRY_ORACLE) ## Measure what authentication costs, beside etcd's, and puts amid a flood of logins
 	$(BIN)/python -m bench.auth
+
+bench-gateway: setup h2load $(TRY_ORACLE) ## Compare the JSON gateway with etcd's: rates, latencies, watchers
+	$(BIN)/python -m bench.gateway
 
 bench-edge: setup h2load $(TRY_ORACLE) ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
@@ -145,6 +149,17 @@ bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 campaign: setup clients $(TRY_ORACLE) ## Run the tests that take minutes, such as etcdctl's own check of performance
 	$(BIN)/python -m pytest -m campaign
 
+consumers: setup $(TRY_ORACLE) $(CONSUMERS) ## Run etcd3gw, tooz, Patroni, APISIX's calls and a page in Chromium; SERVER=etcd asks a real etcd
+	$(BIN)/python -m pytest -m '' -k '$(if $(filter etcd,$(SERVER)),etcd],not etcd])' tests/consumers
+
+# Debian's Python: PostgreSQL's user must be able to run it.
+$(CONSUMERS): tools/consumers/requirements.lock
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends chromium chromium-driver curl postgresql python3-venv
+	/usr/bin/python3 -m venv $(VENV)/consumers
+	$(VENV)/consumers/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement tools/consumers/requirements.lock
+	touch $@
+
 # The examples of `make test` are always the same, so that its result depends on the change alone.
 properties: setup ## Try every property on other examples than `make test` does
 	KVORUM_COMPILED=0 $(PYTEST) --hypothesis-profile=random \
@@ -154,7 +169,7 @@ differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls wit
 	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
 		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
 		tests/cluster/test_differential.py tests/auth/test_table.py tests/auth/test_differential.py \
-		tests/auth/test_members.py tests/auth/test_grants.py
+		tests/auth/test_members.py tests/auth/test_grants.py tests/gateway/test_differential.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
@@ -170,6 +185,9 @@ sim-planted: setup ## Plant bugs in the member; the simulator must find every on
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py
+
+openapi: setup ## Write docs/openapi.json anew
+	$(BIN)/python -m kvorum.gateway.openapi > docs/openapi.json
 
 # The versions and sums of all modules are pinned; `benchmark` was last released with 3.6.8.
 oracle: $(if $(GO),$(ORACLE)) ## Build the etcd to compare with and its tools, 3.7.3, where there is Go

@@ -16,7 +16,8 @@ ROWS = [
     {"process"},
     {"server"},
     {"telemetry"},
-    {"rpc", "gateway", "peer"},
+    {"gateway"},
+    {"rpc", "peer"},
     {"settings"},
     {"net"},
     {"edge"},
@@ -32,6 +33,7 @@ RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
 
 # What these rooms need of the world they are given through a seam.
 DETERMINISTIC = {room for row in ROWS[ROWS.index({"member"}) :] for room in row} | {
+    "gateway",
     "peer",
     "rpc",
     "server",

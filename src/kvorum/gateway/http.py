@@ -1,8 +1,9 @@
 """Plain HTTP requests: which endpoint serves a path, CORS, the host whitelist, refusals.
 
 An endpoint answers at once, or keeps the call open and answers later; it is told when the client
-is gone. Headers and texts are etcd's. An unforeseen error of an endpoint ends that request with 500
-(see `kvorum.member.boundary`).
+is gone. What is below `/v3/` belongs to the JSON gateway, which follows its calls itself. Headers
+and texts are etcd's. An unforeseen error of an endpoint ends that request with 500 (see
+`kvorum.member.boundary`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,24 @@ NO_SNIFFING = ("x-content-type-options", "nosniff")
 JSON = ("content-type", "application/json")
 METHODS = "POST, GET, OPTIONS, PUT, DELETE"
 HEADERS = "accept, content-type, authorization"
+TREE = "/v3/"
+OLD_TREE = "/v3beta/"
+"""Where the JSON gateway is, by its name of today and by an older one."""
 READ_HEADERS = ("host", "origin", "accept-encoding")
 """Headers that endpoints use; the edge passes no others on."""
+ANY = ("*", "")
+"""What stands for every origin, and every host, in the flags."""
+
+
+def _cors_headers(origin: str) -> Headers:
+    return (
+        ("access-control-allow-headers", HEADERS),
+        ("access-control-allow-methods", METHODS),
+        ("access-control-allow-origin", origin),
+    )
+
+
+ANY_ORIGIN = _cors_headers("*")
 
 
 class Output(Protocol):
@@ -48,10 +65,22 @@ class Endpoint(NamedTuple):
     """Whether the metrics listeners serve it, too."""
 
 
+class Tree(Protocol):
+    """What serves everything below `/v3/`."""
+
+    def refusal(self, call: int) -> str | None:
+        """Return why a call is refused before anything else is said to it."""
+
+    def opened(self, request: HttpRequest) -> None:
+        """Serve a request; it answers the call, or keeps it."""
+
+
 class HttpFront:
     """Answers the HTTP requests among an edge's events."""
 
     __slots__ = (
+        "_any_host",
+        "_any_origin",
         "_boundary",
         "_cors",
         "_edge",
@@ -59,6 +88,7 @@ class HttpFront:
         "_extra",
         "_hosts",
         "_metrics_listeners",
+        "_tree",
         "open",
     )
 
@@ -69,7 +99,10 @@ class HttpFront:
         self._boundary = boundary
         self._cors = frozenset(cors)
         self._hosts = frozenset(hosts)
+        self._any_origin = not self._cors.isdisjoint(ANY)
+        self._any_host = not self._hosts.isdisjoint(ANY)
         self._endpoints: dict[str, Endpoint] = {}
+        self._tree: Tree | None = None
         self._metrics_listeners: set[int] = set()
         self._extra: dict[int, Headers] = {}
         self.open: dict[int, Callable[[], None] | None] = {}
@@ -78,6 +111,10 @@ class HttpFront:
     def add(self, path: str, endpoint: Endpoint) -> None:
         """Serve a path."""
         self._endpoints[path] = endpoint
+
+    def add_tree(self, tree: Tree) -> None:
+        """Serve everything below `/v3/` that is no endpoint."""
+        self._tree = tree
 
     def add_metrics_listener(self, number: int) -> None:
         """Serve only what concerns metrics and health at this listener."""
@@ -92,7 +129,7 @@ class HttpFront:
             except Exception as error:
                 self._failed(call, error, str(detail[1:]), self.open.pop(call, None))
         elif kind == EventKind.ENDED:
-            self._extra.pop(call, None)
+            self.forget(call)
             cancel = self.open.pop(call, None)
             if cancel is not None:
                 cancel()
@@ -109,11 +146,20 @@ class HttpFront:
             self._failed(call, error, "", None)
             return None
 
-    def respond(self, call: int, status: int, headers: Headers, body: bytes) -> None:
-        """Answer a call."""
+    def forget(self, call: int) -> None:
+        """Forget a call of a tree: its client is gone."""
+        self._extra.pop(call, None)
+
+    def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
+        """Answer a call, or begin to: without a body, pieces of it follow."""
         self.open.pop(call, None)
         extra = self._extra.pop(call, ())
         self._edge.respond(call, status, [*extra, *headers], body)
+
+    def upgrade(self, call: int, headers: Headers) -> None:
+        """Turn a connection over to the caller of a tree: raw bytes from now on."""
+        self._extra.pop(call, None)
+        self._edge.respond(call, 101, headers, None)
 
     def refuse(self, call: int, status: int, message: str, headers: Headers = ()) -> None:
         """Answer with a status and a line of text."""
@@ -129,21 +175,28 @@ class HttpFront:
         self.refuse(call, 500, "Internal Server Error")
 
     def _serve(self, call: int, listener: int, method: str, target: str, headers: Headers) -> None:
-        path, query = split_target(target)
+        written, query = split_target(target)
         try:
-            request = HttpRequest(
-                call, method, decoded_path(path), query_fields(query), dict(headers)
-            )
+            path = decoded_path(written)
+            if path.startswith(OLD_TREE):
+                path = TREE + path.removeprefix(OLD_TREE)
+            fields = query_fields(query) if query else {}
+            # Of several headers of one name, the first counts.
+            request = HttpRequest(call, method, path, fields, dict(reversed(headers)))
         except TargetError as error:
             self.refuse(call, 400, f"400 Bad Request: {error}")
             return
-        endpoint = self._endpoints.get(request.path)
+        endpoint = self._endpoints.get(path)
+        tree = self._tree if path.startswith(TREE) else None
         if listener in self._metrics_listeners:
+            tree = None
             if endpoint is not None and not endpoint.on_metrics:
                 endpoint = None
-        elif not self._admit(request):
+        elif not self._admit(request, tree):
             return
-        if endpoint is None:
+        if endpoint is None and tree is not None:
+            tree.opened(request)
+        elif endpoint is None:
             self.refuse(call, 404, "404 page not found")
         elif endpoint.methods and method not in endpoint.methods:
             allowed = [("allow", ", ".join(endpoint.methods))]
@@ -151,33 +204,27 @@ class HttpFront:
         else:
             endpoint.serve(request)
 
-    def _admit(self, request: HttpRequest) -> bool:
+    def _admit(self, request: HttpRequest, tree: Tree | None) -> bool:
         """Check the host and add CORS headers; answer requests that need no endpoint."""
-        host = _host_name(request.headers.get("host", ""))
-        if not ({"*", ""} & self._hosts or host in self._hosts):
-            self.refuse(
-                request.call,
-                421,
-                f"host {host!r} is not among the names that --host-whitelist allows",
-            )
+        if not self._any_host:
+            host = _host_name(request.headers.get("host", ""))
+            if host not in self._hosts:
+                text = f"host {host!r} is not among the names that --host-whitelist allows"
+                self.refuse(request.call, 421, text)
+                return False
+        refusal = None if tree is None else tree.refusal(request.call)
+        if refusal is not None:
+            self.refuse(request.call, 400, refusal)
             return False
         origin = request.headers.get("origin", "")
-        if {"*", ""} & self._cors:
-            self._extra[request.call] = _cors_headers("*")
+        if self._any_origin:
+            self._extra[request.call] = ANY_ORIGIN
         elif origin in self._cors:
             self._extra[request.call] = _cors_headers(origin)
         if request.method == "OPTIONS":
             self.respond(request.call, 200, (), b"")
             return False
         return True
-
-
-def _cors_headers(origin: str) -> Headers:
-    return (
-        ("access-control-allow-headers", HEADERS),
-        ("access-control-allow-methods", METHODS),
-        ("access-control-allow-origin", origin),
-    )
 
 
 def _host_name(host: str) -> str:

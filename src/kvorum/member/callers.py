@@ -17,6 +17,7 @@ class Front(Enum):
     """The way by which a request came in."""
 
     GRPC = "over gRPC"
+    GATEWAY = "through a gateway"
     HTTP = "over plain HTTP"
     PEER = "from another member"
     MEMBER = "of the member itself"

@@ -26,12 +26,14 @@ from kvorum.edge import (
     Edge,
     Limits,
     ListenerKind,
+    Serves,
     TlsSettings,
     edge_name,
     native_rows,
     open_edge,
 )
 from kvorum.files.real import RealFiles
+from kvorum.gateway.calls import READ_HEADERS as GATEWAY_HEADERS
 from kvorum.gateway.health import Health
 from kvorum.gateway.http import READ_HEADERS
 from kvorum.member.config import MemberConfig, Seams
@@ -71,6 +73,8 @@ DIAL_SECONDS = 1.0
 """Time to connect to another member, in addition to one election timeout."""
 PROGRESS_SECONDS = 5.0
 SECOND = 1_000_000_000
+TRAFFIC = {Serves.BOTH: "grpc+http", Serves.HTTP: "http", Serves.GRPC: "grpc"}
+"""What is served, as logs call it."""
 
 
 class UnsyncedFiles(RealFiles):
@@ -252,7 +256,7 @@ class Process:
             keepalive_seconds=config.keepalive_seconds,
             keepalive_timeout_seconds=config.keepalive_timeout_seconds,
         )
-        headers = (*READ_HEADERS, *PEER_HEADERS)
+        headers = (*READ_HEADERS, *GATEWAY_HEADERS, *PEER_HEADERS)
         return open_edge(METHODS, METADATA_KEYS, limits, headers)
 
     def _make_server(
@@ -338,6 +342,7 @@ class Process:
             local_member_id=f"{member.id:x}",
             advertise_client_urls=list(map(str, config.advertise_client_urls)),
             listen_client_urls=list(map(str, config.listen_client_urls)),
+            listen_client_http_urls=list(map(str, config.listen_client_http_urls)),
             listen_peer_urls=list(map(str, config.listen_peer_urls)),
             listen_metrics_urls=list(map(str, config.listen_metrics_urls)),
         )
@@ -347,28 +352,46 @@ class Process:
             number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.METRICS)
             runner.server.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
-        for listened, tls in self._tls(security, config.listen_client_urls, "client"):
-            _, address = edge.listen(listened, tls)
-            if tls is not None:
-                logger.info("serving client traffic securely", traffic="grpc+http", address=address)
-            if tls is None or tls.plain_too:
-                logger.info(
-                    "serving client traffic insecurely; this is strongly discouraged!",
-                    traffic="grpc+http",
-                    address=address,
-                )
-            logger.info(
-                "ready to serve client requests",
-                address=address,
-                edge=edge_name(),
-                core=core_name(),
-            )
+        self._listen_to_clients(edge)
         notify_ready(logger)
         return await runner.ended
 
+    def _listen_to_clients(self, edge: Edge) -> None:
+        """Let clients in: where there are URLs for HTTP alone, others serve gRPC alone."""
+        config, logger = self._config, self._logger
+        urls = {Serves.BOTH: config.listen_client_urls}
+        if config.listen_client_http_urls:
+            urls = {
+                Serves.HTTP: config.listen_client_http_urls,
+                Serves.GRPC: config.listen_client_urls,
+            }
+        for serves, some in urls.items():
+            traffic = TRAFFIC[serves]
+            for listened, tls in self._tls(config.client_security, some, "client"):
+                _, address = edge.listen(listened, tls, serves=serves)
+                if tls is not None:
+                    logger.info("serving client traffic securely", traffic=traffic, address=address)
+                if tls is None or tls.plain_too:
+                    logger.info(
+                        "serving client traffic insecurely; this is strongly discouraged!",
+                        traffic=traffic,
+                        address=address,
+                    )
+                logger.info(
+                    "ready to serve client requests",
+                    address=address,
+                    edge=edge_name(),
+                    core=core_name(),
+                )
+
     def _addresses(self) -> Iterable[Url]:
         config = self._config
-        return (*config.listen_client_urls, *config.listen_metrics_urls, *config.listen_peer_urls)
+        return (
+            *config.listen_client_urls,
+            *config.listen_client_http_urls,
+            *config.listen_metrics_urls,
+            *config.listen_peer_urls,
+        )
 
     def _credentials(self) -> Credentials:
         """Return the certificates to be shown to members that are dialed."""

@@ -31,13 +31,21 @@ _GUARDS: Final[dict[Permission, Callable[[Member, Caller], Status | None]]] = {
 
 
 class Admission:
-    """Judges the calls of one edge."""
+    """Judges the calls that come by one front."""
 
-    def __init__(self, member: Member, origin: Origin, *, certificates_count: bool) -> None:
+    def __init__(
+        self,
+        member: Member,
+        front: Front,
+        origin: Origin,
+        undecided: Undecided[Request | Event],
+        *,
+        certificates_count: bool,
+    ) -> None:
         """Judge calls to a member; with `certificates_count`, certificates say who calls."""
         self._member = member
         self._identities = Identities(member)
-        self.nobody = Caller(Front.GRPC, origin=origin, identifying=self._identities)
+        self.nobody = Caller(front, origin=origin, identifying=self._identities)
         """The caller of calls that do not say who calls."""
         self._identities.nobody = self.nobody
         self._certificates_count = certificates_count
@@ -54,8 +62,8 @@ class Admission:
         self._judged: dict[bytes, Caller] = {}
         self._judged_revision = 0
         self._judged_until = 0.0
-        self.undecided: Undecided[Request | Event] = Undecided()
-        """Requests, and events of streams, that wait until their token can be judged."""
+        # Requests, and events of streams, that wait until their token can be judged.
+        self._undecided = undecided
 
     def admitted(
         self, call: int, method: int, metadata: Metadata | None, *, is_last: bool
@@ -63,7 +71,7 @@ class Admission:
         """Return who calls, or why the call is refused.
 
         None if its token cannot be judged yet: the call waits, and what arrives for it is to be
-        added to what is `undecided`. With `is_last` it has waited.
+        added to what is undecided. With `is_last` it has waited.
         """
         if method in self._open_to_all:
             return self.nobody
@@ -72,7 +80,7 @@ class Admission:
             member = self._member
             index = member.tokens.index_awaited(caller.token)
             limit = member.now + member.config.request_seconds_max
-            if index > member.applied and self.undecided.begin(call, index, limit):
+            if index > member.applied and self._undecided.begin(call, index, limit):
                 mark("token awaited")
                 return None
         guard = self._guards.get(method)
@@ -87,8 +95,7 @@ class Admission:
                 token = metadata.get("authorization")
         if token is not None:
             return self._judged_now(token)
-        # Calls through a gateway come over its connection, and not over their client's.
-        if not self._certificates_count or (metadata and "grpcgateway-accept" in metadata):
+        if not self._certificates_count:
             return self.nobody
         return self._identities.of_certificate(self.nobody.certificate_name(call))
 

@@ -24,16 +24,17 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.requests import decode_range, parse_put, parse_range
 from kvorum.backend.quota import PUT_BYTES
-from kvorum.edge.interface import EventKind, Metadata, Request
+from kvorum.edge.interface import Event, EventKind, Metadata, Request
 from kvorum.member import requests as kinds
-from kvorum.member.callers import Origin
+from kvorum.member.callers import Front, Origin
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
 from kvorum.member.ranges import range_response
 from kvorum.rpc.admission import Admission
 from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX, Output, Streams, Unary
 from kvorum.rpc.streams import Answers
-from kvorum.rpc.table import NUMBERS, RPCS, Handlers, Learner
+from kvorum.rpc.table import GATEWAY_KEY, NUMBERS, RPCS, Handlers, Learner
+from kvorum.rpc.undecided import Undecided
 
 REQUESTS_PER_LOOK = 64
 """How many plain requests are served between two reads of the clock."""
@@ -76,11 +77,16 @@ class Services:
             elif rpc.streams is not None:
                 self._streams[number] = rpc.streams(handlers, member)
         self._answers = [each for each in self._streams.values() if isinstance(each, Answers)]
-        self._admission = Admission(member, origin, certificates_count=certificates_count)
-        self._undecided = self._admission.undecided
+        self._undecided: Undecided[Request | Event] = Undecided()
+        self._admission = Admission(
+            member, Front.GRPC, origin, self._undecided, certificates_count=certificates_count
+        )
+        self._gateway = Admission(
+            member, Front.GATEWAY, origin, self._undecided, certificates_count=False
+        )
         self._is_deciding = False
         self.caller = self._admission.nobody
-        """The caller of all calls while authentication is disabled."""
+        """The caller of all calls over gRPC while authentication is disabled."""
         # The metadata of streams that may say who calls, and their methods.
         self._opened_with: dict[int, tuple[int, Metadata | None]] = {}
         self._open: dict[int, Streams] = {}
@@ -164,21 +170,25 @@ class Services:
         """Serve requests, checking the clock after each that is not plain; return how many."""
         member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
-        caller, is_learner = self.caller, member.is_learner
-        is_guarded, admit = member.auth.is_enabled, self._admission.admitted
+        is_learner, is_guarded = member.is_learner, member.auth.is_enabled
+        over_grpc, nobody = self._admission, self.caller
         put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
         served = 0
         for call, method, payload, metadata in requests:
             served += 1
+            admission, caller = over_grpc, nobody
             try:
                 if metadata is not None or is_learner:
+                    if metadata is not None and GATEWAY_KEY in metadata:
+                        admission = self._gateway
+                        caller = admission.nobody
                     refusal = self._refusal(metadata, is_learner, method, payload)
                     if refusal is not None:
                         replies.append((call, refusal))
                         continue
                 if is_guarded:
-                    admitted = admit(call, method, metadata, is_last=self._is_deciding)
+                    admitted = admission.admitted(call, method, metadata, is_last=self._is_deciding)
                     if admitted is None:
                         self._edge.mark_waiting(call)
                         waiting = (call, method, payload, metadata)
@@ -264,11 +274,13 @@ class Services:
         status = None
         if kind == EventKind.MESSAGE:
             assert detail is not None
-            caller = self.caller
+            method, metadata = self._opened_with[call]
+            admission = self._admission
+            if metadata is not None and GATEWAY_KEY in metadata:
+                admission = self._gateway
+            caller = admission.nobody
             if self._member.auth.is_enabled:
-                admitted = self._admission.admitted(
-                    call, *self._opened_with[call], is_last=self._is_deciding
-                )
+                admitted = admission.admitted(call, method, metadata, is_last=self._is_deciding)
                 if admitted is None:
                     self._undecided.add(call, (kind, call, detail), len(detail))
                     return

@@ -305,11 +305,15 @@ NUMBERS: Final = {rpc.path: number for number, rpc in enumerate(RPCS)}
 METHODS: Final = tuple((rpc.path, rpc.is_stream) for rpc in RPCS)
 """The methods that the edge is opened with."""
 
+GATEWAY_KEY: Final = "grpcgateway-accept"
+"""The mark of calls through a gateway, ours or another: they come over its connection, and not over
+their client's, so that its certificate says nothing of them."""
+
 METADATA_KEYS: Final = (
     "hasleader",
     "client-api-version",
     "token",
     "authorization",
-    "grpcgateway-accept",
+    GATEWAY_KEY,
 )
 """The keys of a call's metadata that the edge passes on."""

@@ -87,6 +87,7 @@ class Ending:
             self._logger.warning("calls in flight are cut off", calls=in_flight)
         server.forget_waiting()
         server.services.stop()
+        server.gateway.stop()
         server.peers.stop()
         self._enter(Phase.FLUSHING, now + CLOSE_SECONDS_MAX)
         self._drained_by = now + DRAIN_SECONDS_MAX

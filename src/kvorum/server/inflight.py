@@ -6,15 +6,16 @@ calls are found here; calls are counted for the metrics on their way.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Event, EventKind, Headers, Request
+from kvorum.edge.interface import EventKind, Headers, Request
 from kvorum.rpc.interface import Output
 from kvorum.telemetry.counting import CallCounts
 
 
 class CallsInFlight:
-    """Every call of gRPC that has begun and not ended, by its number."""
+    """Every RPC that has begun and not ended, by its number."""
 
     __slots__ = ("_edge", "_marks", "_slow", "counts", "streams", "unary")
 
@@ -46,22 +47,21 @@ class CallsInFlight:
         if seconds is not None:
             seconds.begin([request[0] for request in requests])
 
-    def note(self, events: Iterable[Event]) -> None:
-        """Note events of streams, and clients that went away."""
+    def note(self, kind: int, call: int, detail: Any) -> None:
+        """Note an event of a stream, or a client that went away."""
         streams, counts = self.streams, self.counts
-        for kind, call, detail in events:
-            if kind == EventKind.MESSAGE:
-                if call in streams:
-                    counts.messages_received[streams[call]] += 1
-            elif kind == EventKind.OPENED:
-                method, metadata = detail
-                streams[call] = method
-                if metadata is not None:
-                    counts.count_version("stream", metadata)
-                if counts.seconds is not None:
-                    counts.seconds.begin((call,))
-            elif kind == EventKind.ENDED:
-                self._end(call, Code.CANCELLED)
+        if kind == EventKind.MESSAGE:
+            if call in streams:
+                counts.messages_received[streams[call]] += 1
+        elif kind == EventKind.OPENED:
+            method, metadata = detail
+            streams[call] = method
+            if metadata is not None:
+                counts.count_version("stream", metadata)
+            if counts.seconds is not None:
+                counts.seconds.begin((call,))
+        elif kind == EventKind.ENDED:
+            self._end(call, Code.CANCELLED)
 
     def _end(self, call: int, code: Code) -> None:
         method = self.streams.pop(call, None)

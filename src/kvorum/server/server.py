@@ -15,6 +15,7 @@ from math import ceil
 from typing import Final
 
 from kvorum.edge.interface import Event, EventKind, Request
+from kvorum.gateway.calls import Gateway
 from kvorum.gateway.http import HttpFront
 from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import Job
@@ -64,15 +65,26 @@ class Server:
         """Make a server of an opened member; `on_tick` is told whether clients were idle."""
         self.member = member
         self.peers = peers
-        self.calls = CallsInFlight(edge, CallCounts(len(METHODS)))
+        clients = Clients(edge)
+        self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
+        self.gateway = Gateway(
+            member,
+            edge,
+            self.front,
+            clients,
+            request_bytes_max=settings.request_bytes_max,
+            certificates_count=settings.certificates_count,
+        )
+        if settings.serves_json:
+            self.gateway.serve()
+        self.calls = CallsInFlight(self.gateway, CallCounts(len(METHODS)))
         self.services = Services(
             member,
             self.calls,
             operations_max=settings.operations_max,
-            origin=Clients(edge),
+            origin=clients,
             certificates_count=settings.certificates_count,
         )
-        self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
         self.figures = ServerFigures()
         self.phase = Phase.SERVING
         """How far it is on its way to its end; `ending` leads it there."""
@@ -147,7 +159,7 @@ class Server:
         """Return when a turn has something to do even if nothing arrives before."""
         if self.phase is Phase.CLOSING:
             return self.ending.look_at
-        return min(self._next_tick, self._peers_at, self.member.wake_at(now))
+        return min(self._next_tick, self._peers_at, self.gateway.wake_at, self.member.wake_at(now))
 
     def drain(self, now: float) -> None:
         """Take no new calls, finish those in flight, then end."""
@@ -180,9 +192,7 @@ class Server:
             self.calls.receive(requests)
             self._requests = requests
         deadline = now + self.turn_seconds
-        if events:
-            self.calls.note(events)
-            self._events += events
+        self._events += events
         if self.phase is Phase.FLUSHING:
             # These come from clients that did not learn of the end in time, or from other members.
             self.forget_waiting()
@@ -194,6 +204,9 @@ class Server:
         self._take_ended(ended)
         if self.services.has_decided:
             self.services.serve_decided()
+        if now >= self.gateway.wake_at:
+            self.gateway.pass_time(now)
+            self._serve_gateway(deadline)
         if self._requests or self._events:
             self._is_idle = False
             if self._requests:
@@ -281,6 +294,7 @@ class Server:
     def _serve_events(self, deadline: float) -> None:
         """Serve events of clients, until the deadline; the rest stays in its order."""
         services, front, clock = self.services, self.front, self._clock
+        gateway, note = self.gateway, self.calls.note
         served = 0
         for kind, call, detail in self._events:
             if call in self.peers.open or (
@@ -291,12 +305,30 @@ class Server:
             served += 1
             if kind == EventKind.HTTP_OPENED or call in front.open:
                 front.handle(kind, call, detail)
+            elif call in gateway.open:
+                gateway.handle(kind, call, detail)
             else:
+                note(kind, call, detail)
                 services.take_event(kind, call, detail)
+            if gateway.requests or gateway.events:
+                self._serve_gateway(deadline)
             if clock() >= deadline:
                 break
         self._events = self._events[served:]
         services.end_batch()
+
+    def _serve_gateway(self, deadline: float) -> None:
+        """Serve what the gateway made of what it was sent."""
+        gateway, services = self.gateway, self.services
+        requests, gateway.requests = gateway.requests, []
+        events, gateway.events = gateway.events, []
+        if requests:
+            self.calls.receive(requests)
+            # One event makes one request at most, so that none is left over.
+            services.serve(requests, deadline)
+        for kind, call, detail in events:
+            self.calls.note(kind, call, detail)
+            services.take_event(kind, call, detail)
 
     # Ticks.
 

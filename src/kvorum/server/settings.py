@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvorum.settings.config import Config
+from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,10 @@ class ServerSettings:
     """Whether most of the first election timeout is skipped once other members are reached."""
     cors: tuple[str, ...]
     host_whitelist: tuple[str, ...]
+    serves_json: bool
+    """Whether RPCs are served as JSON below `/v3/`."""
+    request_bytes_max: int
+    """The largest message of a call, as it is set for gRPC."""
     certificates_count: bool
     """Whether a client's certificate says who it is, while authentication is enabled."""
 
@@ -30,5 +34,7 @@ def server_settings(config: Config) -> ServerSettings:
         advance_ticks=config.advance_ticks,
         cors=config.cors,
         host_whitelist=config.host_whitelist,
+        serves_json=config.serves_json,
+        request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
         certificates_count=config.client_cert_auth,
     )

@@ -120,10 +120,22 @@ def _check(config: Config, given: Mapping[str, object]) -> None:
 
 
 def _check_urls(config: Config) -> None:
-    listened = (config.listen_peer_urls, config.listen_client_urls, config.listen_metrics_urls)
+    listened = (
+        config.listen_peer_urls,
+        config.listen_client_urls,
+        config.listen_client_http_urls,
+        config.listen_metrics_urls,
+    )
     for urls in listened:
         for one in urls:
             _check_bind(one)
+    addresses = {one.address for one in config.listen_client_urls}
+    for one in config.listen_client_http_urls:
+        if one.address in addresses:
+            raise ConfigError(
+                "cannot bind both --listen-client-urls and --listen-client-http-urls on the same "
+                f"url {one}"
+            )
     sockets = ' in the format "host:port", "unix:/path/to/socket" or "unixs:/path/to/socket"'
     for name, urls, form in (
         ("initial-advertise-peer-urls", config.advertise_peer_urls, ' "host:port"'),
@@ -169,7 +181,7 @@ def _check_security(config: Config) -> None:
             )
     security = _checked(config.client_security, "")
     for kind, urls in (
-        ("client", config.listen_client_urls),
+        ("client", (*config.listen_client_urls, *config.listen_client_http_urls)),
         ("metrics", config.listen_metrics_urls),
     ):
         for one in urls:

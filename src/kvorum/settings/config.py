@@ -107,6 +107,16 @@ class Config:
     listen_client_urls: tuple[Url, ...] = flag(
         "listen-client-urls", URLS, _CLIENT_URL, MEMBER, "Where to listen for clients."
     )
+    listen_client_http_urls: tuple[Url, ...] = flag(
+        "listen-client-http-urls",
+        URLS,
+        "",
+        MEMBER,
+        "Where to listen for HTTP alone; listen-client-urls then serve gRPC alone.",
+    )
+    serves_json: bool = flag(
+        "enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."
+    )
     quota_bytes: int = flag(
         "quota-backend-bytes",
         INT,

@@ -20,7 +20,6 @@ from kvorum.settings.rows import (
     TRACING,
     TUNING,
     UINT,
-    URLS,
     Flag,
     Kind,
 )
@@ -40,14 +39,6 @@ _DEPRECATIONS = Kind(
 )
 
 MISSING: tuple[Flag, ...] = (
-    Flag(
-        "listen-client-http-urls",
-        URLS,
-        "",
-        MEMBER,
-        "Where to listen for HTTP alone.",
-        "listeners for HTTP alone",
-    ),
     Flag(
         "bootstrap-defrag-threshold-megabytes",
         UINT,
@@ -128,8 +119,6 @@ UNUSED: tuple[Flag, ...] = (
         MEMBER,
         "Accepted for etcd's sake; this server's database has no such list.",
     ),
-    # There is no gateway that could be switched off.
-    Flag("enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."),
     # There is no v2 store.
     Flag(
         "v2-deprecation",

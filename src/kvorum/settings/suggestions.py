@@ -74,7 +74,12 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
 
 def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
     for side, prefix, security, urls in (
-        ("client", "", config.client_security, config.listen_client_urls),
+        (
+            "client",
+            "",
+            config.client_security,
+            (*config.listen_client_urls, *config.listen_client_http_urls),
+        ),
         ("peer", "peer-", config.peer_security, config.listen_peer_urls),
     ):
         for one in urls:

@@ -1,0 +1,151 @@
+"""The bytes of a message, put together field by field, in any order.
+
+They are canonical: what protobuf writes for the message. Large parts are copied only once, with the
+whole, however deep they lie, so that the work is in proportion to the size.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from kvorum.api.codec import field_head
+
+MESSAGE: Final = 0
+BYTES: Final = 1
+STRING: Final = 2
+INTEGER: Final = 3
+ENUM: Final = 4
+BOOLEAN: Final = 5
+
+_TYPES: Final = {
+    FieldDescriptor.TYPE_MESSAGE: (MESSAGE, "message", 0, 0),
+    FieldDescriptor.TYPE_BYTES: (BYTES, "bytes", 0, 0),
+    FieldDescriptor.TYPE_STRING: (STRING, "string", 0, 0),
+    FieldDescriptor.TYPE_INT32: (INTEGER, "int32", -(1 << 31), (1 << 31) - 1),
+    FieldDescriptor.TYPE_INT64: (INTEGER, "int64", -(1 << 63), (1 << 63) - 1),
+    FieldDescriptor.TYPE_UINT32: (INTEGER, "uint32", 0, (1 << 32) - 1),
+    FieldDescriptor.TYPE_UINT64: (INTEGER, "uint64", 0, (1 << 64) - 1),
+    FieldDescriptor.TYPE_ENUM: (ENUM, "enum", -(1 << 31), (1 << 31) - 1),
+    FieldDescriptor.TYPE_BOOL: (BOOLEAN, "bool", 0, 1),
+}
+"""What is read for a type, its name in errors, and its numbers; all types of the API."""
+
+# Parts of a message below this size are put together at once, larger ones with the whole.
+_PART_BYTES_MAX: Final = 4096
+
+
+class Field:
+    """How a field is read and written."""
+
+    def __init__(self, descriptor: FieldDescriptor, index: int) -> None:
+        self.kind, self.type_name, self.lowest, self.highest = _TYPES[descriptor.type]
+        self.json_name: str = descriptor.json_name
+        self.index = index
+        self.bit = 1 << index
+        self.is_repeated: bool = descriptor.is_repeated
+        self.is_packed: bool = descriptor.is_packed
+        wire_type = 0 if self.kind >= INTEGER and not self.is_packed else 2
+        self.tag = field_head(b"", descriptor.number << 3 | wire_type)
+        self.item_tag = b"" if self.is_packed else self.tag
+        # Others are left out if they are zero or empty.
+        self.is_always_written: bool = descriptor.has_presence or descriptor.is_repeated
+        oneof = descriptor.containing_oneof
+        self.oneof = 0 if oneof is None else 1 << oneof.index
+        self.oneof_name = "" if oneof is None else oneof.full_name
+        self.numbers: dict[bytes, int] = {}
+        if descriptor.enum_type is not None:
+            self.numbers = {
+                value.name.encode(): value.number for value in descriptor.enum_type.values
+            }
+        self.message: MessageType | None = None
+
+
+class MessageType:
+    """The fields of a message, by both of their names."""
+
+    def __init__(self) -> None:
+        self.fields: dict[bytes, Field] = {}
+        self.empty: list[object] = []
+
+    @classmethod
+    def of(cls, descriptor: Descriptor) -> "MessageType":
+        """Return what is to be known of a message, and of all messages in it."""
+        return _type(descriptor, {})
+
+
+def _type(descriptor: Descriptor, known: dict[str, MessageType]) -> MessageType:
+    if descriptor.full_name in known:
+        return known[descriptor.full_name]
+    message = known[descriptor.full_name] = MessageType()
+    message.empty = [b""] * len(descriptor.fields)
+    in_order = sorted(descriptor.fields, key=lambda field: field.number)
+    for index, field_descriptor in enumerate(in_order):
+        field = Field(field_descriptor, index)
+        if field_descriptor.message_type is not None:
+            field.message = _type(field_descriptor.message_type, known)
+        message.fields[field_descriptor.name.encode()] = field
+        message.fields[field_descriptor.json_name.encode()] = field
+    return message
+
+
+class Assembly:
+    """A message that is being put together; `field` is what it is a value of."""
+
+    def __init__(self, message: MessageType, field: Field | None) -> None:
+        self.fields = message.fields
+        self.field = field
+        # The bytes of each field in the order of numbers; a list is what is put together later.
+        self.parts: list[object] = message.empty.copy()
+        self.length = 0
+        # Which fields came, and which oneofs are set, as bits.
+        self.seen = 0
+        self.oneofs = 0
+        # Messages of the list that is being read, with their heads.
+        self.items: list[object] = []
+
+    def content(self) -> bytes:
+        """Return the bytes of the message."""
+        # Below this size no part is a list.
+        is_small = self.length < _PART_BYTES_MAX
+        return b"".join(self.parts) if is_small else _joined(self.parts)  # type: ignore[arg-type]
+
+    def put(self, field: Field, part: bytes) -> None:
+        """Set the bytes of a field."""
+        self.parts[field.index] = part
+        self.length += len(part)
+
+    def take(self, inner: "Assembly", field: Field) -> None:
+        """Add a message that was read as a value of a field."""
+        head = field_head(field.tag, inner.length)
+        self.length += len(head) + inner.length
+        is_small = inner.length < _PART_BYTES_MAX
+        part: object = head + inner.content() if is_small else [head, inner.parts]
+        if field.is_repeated:
+            self.items.append(part)
+        else:
+            self.parts[field.index] = part
+
+    def end_list(self, field: Field) -> None:
+        """Set a field to the messages of its list."""
+        items = self.items
+        is_small = self.length < _PART_BYTES_MAX
+        self.parts[field.index] = b"".join(items) if is_small else items  # type: ignore[arg-type]
+        self.items = []
+
+
+def _joined(parts: list[object]) -> bytes:
+    """Put parts together, and the parts that they consist of."""
+    flat: list[bytes] = []
+    stack: list[Iterator[object]] = [iter(parts)]
+    while stack:
+        for part in stack[-1]:
+            if isinstance(part, bytes):
+                flat.append(part)
+            else:
+                assert isinstance(part, list)
+                stack.append(iter(part))
+                break
+        else:
+            stack.pop()
+    return b"".join(flat)

@@ -1,0 +1,516 @@
+"""The JSON gateway: HTTP requests that are RPCs, and their answers.
+
+It stands on both sides of the services. What HTTP clients send is translated into the requests and
+events that gRPC clients cause (`requests`, `events`), and the server hands those to the services.
+These answer through it: what is for a call of the gateway becomes JSON, all the rest goes to the
+edge as it is. So there is no handler for any route, and a call has the same life by either way.
+
+A unary call, and one with a stream of answers, begins when the request's body has ended; over a
+WebSocket, where it ends only with the connection, with the first whole JSON value. A call with
+streams both ways begins at once, and each value of the body is a message as soon as it is whole.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Final
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
+from kvorum.gateway.decoding import Malformed
+from kvorum.gateway.encoding import error_body, error_line
+from kvorum.gateway.http import JSON, Endpoint, HttpFront, HttpRequest
+from kvorum.gateway.json_values import Values
+from kvorum.gateway.metadata import READ_HEADERS as CALL_HEADERS
+from kvorum.gateway.metadata import Refused, metadata_of, seconds_allowed
+from kvorum.gateway.openapi import document_bytes
+from kvorum.gateway.routes import ROUTES, Route
+from kvorum.gateway.websocket import READ_HEADERS as SOCKET_HEADERS
+from kvorum.gateway.websocket import (
+    WebSocket,
+    asks_for_upgrade,
+    handshake_answer,
+    handshake_refusal,
+    metadata_headers,
+)
+from kvorum.member.member import Member
+from kvorum.rpc.interface import OK, STREAM_PENDING_BYTES_MAX, Clients, Output
+from kvorum.rpc.table import Kind
+
+BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What all bodies that have not ended may hold; a body that goes past it is refused."""
+BODY_FACTOR: Final = 2
+BODY_BYTES_MORE: Final = 64 * 1024
+"""How much longer than its message a body may be: base64 takes a third more, and names and blanks
+take what they like."""
+
+OPENAPI_PATH: Final = "/v3/openapi.json"
+FORM: Final = "application/x-www-form-urlencoded"
+OVERRIDE: Final = "x-http-method-override"
+READ_HEADERS: Final = ("content-type", OVERRIDE, *CALL_HEADERS, *SOCKET_HEADERS)
+"""The headers that the gateway reads, beside those of every HTTP request."""
+
+BANNED_NAME: Final = (
+    "CommonName of client sending a request against gateway will be ignored and not used as "
+    "expected"
+)
+METADATA_OF_ANSWERS: Final[Headers] = (JSON, ("grpc-metadata-content-type", "application/grpc"))
+NOT_FOUND: Final = Status(Code.NOT_FOUND, "Not Found")
+METHOD_NOT_ALLOWED: Final = Status(Code.UNIMPLEMENTED, "Method Not Allowed")
+NOT_JSON: Final = Status(Code.INVALID_ARGUMENT, "what was sent is not JSON")
+TOO_MANY_BODIES: Final = Status(
+    Code.RESOURCE_EXHAUSTED, "too many bytes of unfinished requests; try again"
+)
+
+HTTP_STATUS: Final[dict[Code, int]] = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+
+
+class GatewayCall:
+    """One HTTP request that is an RPC, from its head to its answer."""
+
+    __slots__ = (
+        "body",
+        "deadline",
+        "has_begun",
+        "has_response",
+        "held_bytes",
+        "metadata",
+        "route",
+        "socket",
+        "values",
+    )
+
+    def __init__(self, route: Route, metadata: Metadata, socket: WebSocket | None) -> None:
+        self.route = route
+        self.metadata = metadata
+        self.socket = socket
+        self.body: bytes | bytearray = b""
+        """What has come of a body that is taken as a whole."""
+        self.values: Values | None = None
+        """Splits a body that is taken value by value; None once nothing more is taken of it."""
+        if socket is not None or route.kind is Kind.BOTH_WAYS:
+            self.values = Values()
+        self.held_bytes = 0
+        """How much of a body is kept here."""
+        self.has_begun = False
+        """Whether the services know the call."""
+        self.has_response = False
+        """Whether the head of the response has been sent."""
+        self.deadline = inf
+
+
+class Gateway:
+    """The calls of one server that come as JSON; the services' way to the edge."""
+
+    __slots__ = (
+        "_body_bytes_max",
+        "_certificates_count",
+        "_clients",
+        "_deadlines",
+        "_deadlines_passed_over",
+        "_edge",
+        "_front",
+        "_held_bytes",
+        "_last_line",
+        "_last_message",
+        "_last_route",
+        "_member",
+        "_request_bytes_max",
+        "events",
+        "open",
+        "requests",
+    )
+
+    def __init__(
+        self,
+        member: Member,
+        edge: Output,
+        front: HttpFront,
+        clients: Clients,
+        *,
+        request_bytes_max: int,
+        certificates_count: bool,
+    ) -> None:
+        """Serve what `front` passes on; messages of more than `request_bytes_max` are refused."""
+        self._member = member
+        self._edge = edge
+        self._front = front
+        self._clients = clients
+        self._certificates_count = certificates_count
+        self._request_bytes_max = request_bytes_max
+        self._body_bytes_max = request_bytes_max * BODY_FACTOR + BODY_BYTES_MORE
+        self.open: dict[int, GatewayCall] = {}
+        """The calls that have not ended, by their number at the edge."""
+        self.requests: list[Request] = []
+        self.events: list[Event] = []
+        """What arrived for the services, requests first; the server takes both."""
+        self._held_bytes = 0
+        self._deadlines: list[tuple[float, int]] = []
+        # How many of them are of calls that have ended: they may be hours away.
+        self._deadlines_passed_over = 0
+        # The line of the last message that was sent: all watchers of a key get the same one.
+        self._last_route: Route | None = None
+        self._last_message = self._last_line = b""
+
+    def serve(self) -> None:
+        """Take what comes below `/v3/` from now on, and say what may come."""
+        self._front.add_tree(self)
+        self._front.add(OPENAPI_PATH, Endpoint(self._describe))
+
+    def _describe(self, request: HttpRequest) -> None:
+        self._front.respond(request.call, 200, (JSON,), document_bytes())
+
+    # What arrives.
+
+    def refusal(self, call: int) -> str | None:
+        """Return why a call is refused, whatever it asks for.
+
+        A client could take itself for the user whom its certificate names, which it never is here.
+        """
+        if self._certificates_count and self._member.auth.is_enabled:
+            return BANNED_NAME if self._clients.certificate_name(call) else None
+        return None
+
+    def opened(self, request: HttpRequest) -> None:
+        """Take the head of a request below `/v3/`."""
+        call, headers, socket = request.call, request.headers, None
+        if asks_for_upgrade(headers):
+            status = handshake_refusal(request.method, headers)
+            if status is not None:
+                self._front.refuse(call, *status)
+                return
+            socket = WebSocket(self._body_bytes_max)
+            self._front.upgrade(call, handshake_answer(headers))
+            headers = metadata_headers(headers)
+        try:
+            route = _route(request, is_socket=socket is not None)
+            metadata, seconds = metadata_of(headers), seconds_allowed(headers)
+        except Refused as refused:
+            self._answer_error(call, socket, refused.status)
+            return
+        found = self.open[call] = GatewayCall(route, metadata, socket)
+        if seconds is not None:
+            found.deadline = self._member.now + seconds
+            heappush(self._deadlines, (found.deadline, call))
+        if route.kind is Kind.BOTH_WAYS:
+            found.has_begun = True
+            self.events.append((EventKind.OPENED, call, (route.number, metadata)))
+
+    def handle(self, kind: int, call: int, detail: bytes | None) -> None:
+        """Take an event of an open call."""
+        found = self.open[call]
+        try:
+            if kind == EventKind.MESSAGE:
+                assert detail is not None
+                if found.socket is None:
+                    self._received(call, found, detail)
+                else:
+                    self._received_frames(call, found, found.socket, detail)
+            elif kind == EventKind.HALF_CLOSED:
+                self._half_closed(call, found)
+            elif kind == EventKind.WRITABLE:
+                self.events.append((kind, call, None))
+            elif kind == EventKind.ENDED:
+                self._cancel(call, found)
+        except Refused as refused:
+            self._refuse(call, found, refused.status)
+        except Exception as error:
+            self._member.boundary.take(error, "http", f"gateway call {call}", detail or b"")
+            self._refuse(call, found, errors.INTERNAL)
+
+    def pass_time(self, now: float) -> None:
+        """End the calls whose deadline has passed."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, call = heappop(self._deadlines)
+            found = self.open.get(call)
+            if found is None:
+                self._deadlines_passed_over -= 1
+            else:
+                found.deadline = inf
+                self._refuse(call, found, errors.CONTEXT_DEADLINE_EXCEEDED)
+        self._prune_deadlines()
+
+    def stop(self) -> None:
+        """Answer nobody any more, not even when a deadline passes: the server ends."""
+        self._deadlines.clear()
+        self._deadlines_passed_over = 0
+
+    @property
+    def wake_at(self) -> float:
+        """When `pass_time` has something to do."""
+        return self._deadlines[0][0] if self._deadlines else inf
+
+    def _received(self, call: int, found: GatewayCall, piece: bytes) -> None:
+        """Take a piece of a body."""
+        if found.values is not None:
+            self._received_values(call, found, found.values, piece)
+        elif not found.has_begun:
+            if not found.body:
+                found.body = piece
+            else:
+                if isinstance(found.body, bytes):
+                    found.body = bytearray(found.body)
+                found.body += piece
+            self._hold(found, len(found.body))
+
+    def _received_values(self, call: int, found: GatewayCall, values: Values, piece: bytes) -> None:
+        for value in values.feed(piece):
+            if found.route.kind is not Kind.BOTH_WAYS:
+                found.values = None
+                self._begin(call, found, value)
+                return
+            try:
+                message = self._decoded(found.route, value)
+            except Malformed:
+                self._take_no_more(call, found)
+                return
+            self.events.append((EventKind.MESSAGE, call, message))
+        if not values.is_broken:
+            self._hold(found, values.pending_bytes)
+        elif found.route.kind is Kind.BOTH_WAYS:
+            self._take_no_more(call, found)
+        else:
+            raise Refused(NOT_JSON)
+
+    def _received_frames(
+        self, call: int, found: GatewayCall, socket: WebSocket, data: bytes
+    ) -> None:
+        messages, answers = socket.receive(data)
+        # Somebody who pings and reads nothing gets no more answers.
+        if answers and (
+            not socket.is_open or self._edge.pending_bytes(call) < STREAM_PENDING_BYTES_MAX
+        ):
+            self._edge.send([(call, answers)])
+        for message in messages:
+            self._received(call, found, message + b"\n")
+        if not socket.is_open:
+            self._cancel(call, found)
+            self._edge.finish(call, OK)
+
+    def _half_closed(self, call: int, found: GatewayCall) -> None:
+        """Note that nothing more comes of the body; a handshake has none."""
+        if found.socket is not None:
+            return
+        if found.route.kind is not Kind.BOTH_WAYS:
+            self._begin(call, found, bytes(found.body))
+        elif found.values is not None:
+            self._take_no_more(call, found)
+
+    def _begin(self, call: int, found: GatewayCall, body: bytes) -> None:
+        """Hand a call with one request to the services."""
+        route, metadata = found.route, found.metadata
+        try:
+            message = self._decoded(route, body)
+        except Malformed as error:
+            raise Refused(Status(Code.INVALID_ARGUMENT, str(error))) from None
+        found.has_begun = True
+        found.body = b""
+        self._hold(found, 0)
+        if route.kind is Kind.UNARY:
+            self.requests.append((call, route.number, message, metadata))
+        else:
+            self.events.append((EventKind.OPENED, call, (route.number, metadata)))
+            self.events.append((EventKind.MESSAGE, call, message))
+            self.events.append((EventKind.HALF_CLOSED, call, None))
+
+    def _take_no_more(self, call: int, found: GatewayCall) -> None:
+        """Half-close a call with streams both ways: its body has ended, or is broken."""
+        found.values = None
+        self._hold(found, 0)
+        self.events.append((EventKind.HALF_CLOSED, call, None))
+
+    def _decoded(self, route: Route, value: bytes) -> bytes:
+        message = route.decoder.decode(value)
+        if len(message) > self._request_bytes_max:
+            sizes = f"{len(message)} vs. {self._request_bytes_max}"
+            text = f"grpc: received message larger than max ({sizes})"
+            raise Refused(Status(Code.RESOURCE_EXHAUSTED, text))
+        return message
+
+    def _hold(self, found: GatewayCall, held_bytes: int) -> None:
+        """Count what is kept of a body; refuse it if that is too much."""
+        self._held_bytes += held_bytes - found.held_bytes
+        found.held_bytes = held_bytes
+        if held_bytes > self._body_bytes_max:
+            sizes = f"more than {self._body_bytes_max} bytes of JSON"
+            raise Refused(Status(Code.RESOURCE_EXHAUSTED, f"the request is too large: {sizes}"))
+        if held_bytes and self._held_bytes > BODIES_BYTES_MAX:
+            raise Refused(TOO_MANY_BODIES)
+
+    def _cancel(self, call: int, found: GatewayCall) -> None:
+        """Forget a call that its client has given up."""
+        self._forget(call, found)
+        self._front.forget(call)
+        if found.has_begun:
+            self.events.append((EventKind.ENDED, call, None))
+
+    def _refuse(self, call: int, found: GatewayCall, status: Status) -> None:
+        """End a call with an error that is not the services' own."""
+        if found.has_begun:
+            self.events.append((EventKind.ENDED, call, None))
+        self._fail(call, found, status)
+
+    def _forget(self, call: int, found: GatewayCall) -> None:
+        del self.open[call]
+        self._held_bytes -= found.held_bytes
+        if found.deadline < inf and self._deadlines:
+            self._deadlines_passed_over += 1
+            self._prune_deadlines()
+
+    def _prune_deadlines(self) -> None:
+        """Keep at most as many deadlines of calls that have ended as of others."""
+        if 2 * self._deadlines_passed_over > len(self._deadlines):
+            self._deadlines = [each for each in self._deadlines if each[1] in self.open]
+            heapify(self._deadlines)
+            self._deadlines_passed_over = 0
+
+    # What the services answer.
+
+    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
+        """End unary calls, by either way."""
+        if self.open:
+            batch = [each for each in batch if not self._replied(*each)]
+        if batch:
+            self._edge.reply(batch)
+
+    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Send messages on streams, by either way."""
+        if self.open:
+            batch = self._lines(batch)
+        self._edge.send(batch)
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """End a stream, by either way."""
+        found = self.open.get(call)
+        if found is None:
+            self._edge.finish(call, status, trailers)
+        elif status.code is not Code.OK:
+            self._fail(call, found, status)
+        else:
+            self._forget(call, found)
+            if found.socket is not None:
+                self._edge.send([(call, found.socket.close())])
+                self._edge.finish(call, OK)
+            else:
+                if not found.has_response:
+                    self._front.respond(call, 200, (), None)
+                self._edge.finish(call, OK)
+
+    def pending_bytes(self, call: int) -> int:
+        """As `Edge.pending_bytes`."""
+        return self._edge.pending_bytes(call)
+
+    def mark_waiting(self, call: int) -> None:
+        """As `Edge.mark_waiting`; of HTTP requests the edge always tells."""
+        if call not in self.open:
+            self._edge.mark_waiting(call)
+
+    def _replied(self, call: int, result: bytes | Status) -> bool:
+        """Answer a call if it is the gateway's; return whether it is."""
+        found = self.open.get(call)
+        if found is None:
+            return False
+        if isinstance(result, Status):
+            self._fail(call, found, result)
+            return True
+        try:
+            body = found.route.encoder.encode(result)
+        except Exception as error:
+            self._member.boundary.take(error, "http", f"the answer to gateway call {call}")
+            self._fail(call, found, errors.INTERNAL)
+            return True
+        self._forget(call, found)
+        if found.socket is None:
+            self._front.respond(call, 200, METADATA_OF_ANSWERS, body)
+        else:
+            self._end_socket(call, found.socket, body)
+        return True
+
+    def _lines(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Return messages as they go out; those of the gateway's streams as lines or frames."""
+        out: list[tuple[int, bytes]] = []
+        for call, message in batch:
+            found = self.open.get(call)
+            if found is None:
+                out.append((call, message))
+                continue
+            if message != self._last_message or found.route is not self._last_route:
+                try:
+                    self._last_line = found.route.encoder.encode_line(message)
+                except Exception as error:
+                    self._member.boundary.take(error, "http", f"a line of gateway call {call}")
+                    self._edge.send(out)
+                    out = []
+                    self._refuse(call, found, errors.INTERNAL)
+                    continue
+                self._last_route, self._last_message = found.route, message
+            line = self._last_line
+            if found.socket is not None:
+                line = found.socket.text(line[:-1])
+            elif not found.has_response:
+                found.has_response = True
+                self._front.respond(call, 200, METADATA_OF_ANSWERS, None)
+            out.append((call, line))
+        return out
+
+    def _fail(self, call: int, found: GatewayCall, status: Status) -> None:
+        """End a call with an error, in the form that fits how far it has come."""
+        self._forget(call, found)
+        if found.has_begun and found.route.kind is not Kind.UNARY:
+            line = error_line(status.code, status.text)
+            if found.socket is not None:
+                self._end_socket(call, found.socket, line[:-1])
+            else:
+                if not found.has_response:
+                    self._front.respond(call, HTTP_STATUS[status.code], (JSON,), None)
+                self._edge.send([(call, line)])
+                self._edge.finish(call, OK)
+        else:
+            self._answer_error(call, found.socket, status)
+
+    def _answer_error(self, call: int, socket: WebSocket | None, status: Status) -> None:
+        body = error_body(status.code, status.text)
+        if socket is not None:
+            self._end_socket(call, socket, body)
+        else:
+            headers = [JSON]
+            if status.code is Code.UNAUTHENTICATED:
+                headers.append(("www-authenticate", status.text))
+            self._front.respond(call, HTTP_STATUS[status.code], headers, body)
+
+    def _end_socket(self, call: int, socket: WebSocket, last: bytes) -> None:
+        """Send a last message, and close."""
+        self._edge.send([(call, socket.text(last) + socket.close())])
+        self._edge.finish(call, OK)
+
+
+def _route(request: HttpRequest, *, is_socket: bool) -> Route:
+    """Return the route of a request; raises Refused. A WebSocket stands for a POST."""
+    route = ROUTES.get(request.path)
+    if route is None:
+        raise Refused(NOT_FOUND)
+    if not is_socket:
+        override = request.headers.get(OVERRIDE)
+        is_form = request.headers.get("content-type") == FORM
+        if (override if override and is_form else request.method) != "POST":
+            raise Refused(METHOD_NOT_ALLOWED)
+    return route

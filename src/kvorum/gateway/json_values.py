@@ -1,0 +1,283 @@
+"""Where a JSON value ends, and what cannot be JSON any more.
+
+The scanner follows a text byte by byte, in any pieces, and never looks back. It accepts what Go's
+encoding/json does, and refuses it with the same words: the grammar of RFC 8259, any bytes from 0x20
+on in a string (whether they are UTF-8 is not asked here), and a limited depth.
+"""
+
+import re
+from typing import Final
+
+DEPTH_MAX: Final = 10_000
+"""How deep arrays and objects may be nested."""
+
+
+class Malformed(ValueError):  # noqa: N818 (it says what the text is)
+    """A request's text is not what it should be; the message is the one its sender is told."""
+
+
+# What is expected next. Below _BLANK_STATES, blanks may come first.
+_VALUE: Final = 0
+_FIRST_ITEM: Final = 1
+_FIRST_NAME: Final = 2
+_NAME: Final = 3
+_COLON: Final = 4
+_AFTER_MEMBER: Final = 5
+_AFTER_ITEM: Final = 6
+_BLANK_STATES: Final = 7
+_STRING: Final = 7
+_ESCAPE: Final = 8
+_HEX: Final = 9  # four of them
+_MINUS: Final = 13
+_ZERO: Final = 14
+_DIGITS: Final = 15
+_POINT: Final = 16
+_FRACTION: Final = 17
+_EXPONENT: Final = 18
+_EXPONENT_SIGN: Final = 19
+_EXPONENT_DIGITS: Final = 20
+_WORD: Final = 21  # a state for each letter of the words but their first ones
+_STATES: Final = 31
+
+# Steps that do more than change the state.
+_OPEN_OBJECT: Final = 64
+_OPEN_ARRAY: Final = 65
+_CLOSE: Final = 66
+_STRING_BEGINS: Final = 67
+_STRING_ENDS: Final = 68
+_WORD_ENDS: Final = 69
+_NUMBER_ENDED: Final = 70  # before this byte
+_REFUSED: Final = 71
+
+_CONTEXTS: Final = (
+    "looking for beginning of value",
+    "looking for beginning of value",
+    "looking for beginning of object key string",
+    "looking for beginning of object key string",
+    "after object key",
+    "after object key:value pair",
+    "after array element",
+    "in string literal",
+    "in string escape code",
+    *["in \\u hexadecimal character escape"] * 4,
+    "in numeric literal",
+    "",
+    "",
+    "after decimal point in numeric literal",
+    "",
+    "in exponent of numeric literal",
+    "in exponent of numeric literal",
+    "",
+    *[
+        f"in literal {word} (expecting '{letter}')"
+        for word in ("true", "false", "null")
+        for letter in word[1:]
+    ],
+)
+"""What is said about a byte that is refused, by state."""
+
+_NUMBER_STATES: Final = (_ZERO, _DIGITS, _FRACTION, _EXPONENT_DIGITS)
+"""Those in which a number may end."""
+
+
+def _steps() -> bytes:
+    """Make the table of steps: 256 for each state, one for each byte."""
+    table = bytearray([_REFUSED]) * (_STATES << 8)
+
+    def on(state: int, characters: bytes, step: int) -> None:
+        for character in characters:
+            table[state << 8 | character] = step
+
+    digits, hexadecimals = b"0123456789", b"0123456789abcdefABCDEF"
+    for state in range(_BLANK_STATES):
+        on(state, b" \t\r\n", state)
+    words = {b"t": _WORD, b"f": _WORD + 3, b"n": _WORD + 7}
+    for state in (_VALUE, _FIRST_ITEM):
+        on(state, b"{", _OPEN_OBJECT)
+        on(state, b"[", _OPEN_ARRAY)
+        on(state, b'"', _STRING_BEGINS)
+        on(state, b"-", _MINUS)
+        on(state, b"0", _ZERO)
+        on(state, digits[1:], _DIGITS)
+        for letter, first in words.items():
+            on(state, letter, first)
+    on(_FIRST_ITEM, b"]", _CLOSE)
+    on(_FIRST_NAME, b'"', _STRING_BEGINS)
+    on(_FIRST_NAME, b"}", _CLOSE)
+    on(_NAME, b'"', _STRING_BEGINS)
+    on(_COLON, b":", _VALUE)
+    on(_AFTER_MEMBER, b",", _NAME)
+    on(_AFTER_MEMBER, b"}", _CLOSE)
+    on(_AFTER_ITEM, b",", _VALUE)
+    on(_AFTER_ITEM, b"]", _CLOSE)
+    on(_STRING, bytes(range(0x20, 0x100)), _STRING)
+    on(_STRING, b"\\", _ESCAPE)
+    on(_STRING, b'"', _STRING_ENDS)
+    on(_ESCAPE, b'"\\/bfnrt', _STRING)
+    on(_ESCAPE, b"u", _HEX)
+    for place in range(4):
+        on(_HEX + place, hexadecimals, _HEX + place + 1 if place < 3 else _STRING)
+    for state in _NUMBER_STATES:
+        on(state, bytes(range(0x100)), _NUMBER_ENDED)
+    on(_MINUS, b"0", _ZERO)
+    on(_MINUS, digits[1:], _DIGITS)
+    on(_DIGITS, digits, _DIGITS)
+    for state in (_ZERO, _DIGITS):
+        on(state, b".", _POINT)
+    on(_POINT, digits, _FRACTION)
+    on(_FRACTION, digits, _FRACTION)
+    for state in (_ZERO, _DIGITS, _FRACTION):
+        on(state, b"eE", _EXPONENT)
+    on(_EXPONENT, b"+-", _EXPONENT_SIGN)
+    for state in (_EXPONENT, _EXPONENT_SIGN, _EXPONENT_DIGITS):
+        on(state, digits, _EXPONENT_DIGITS)
+    for rest, first in ((b"rue", _WORD), (b"alse", _WORD + 3), (b"ull", _WORD + 7)):
+        for place in range(len(rest)):
+            is_last = place == len(rest) - 1
+            on(first + place, rest[place : place + 1], _WORD_ENDS if is_last else first + place + 1)
+    return bytes(table)
+
+
+_STEPS: Final = _steps()
+# Most of a large value is the inside of strings.
+_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*+')
+_BLANK: Final = re.compile(rb"[ \t\r\n]*+")
+
+
+def skip_blanks(text: bytes, offset: int) -> int:
+    """Return the offset of the first byte from here on that is no blank, or the text's length."""
+    match = _BLANK.match(text, offset)
+    assert match is not None
+    return match.end()
+
+
+class Scanner:
+    """Follows one value, which lies `depth` levels deep."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self._depth_max = DEPTH_MAX - depth
+        self._state = _VALUE
+        # For each array or object around what comes next: whether it is an object.
+        self._objects: list[bool] = []
+        self._is_name = False
+
+    def scan(self, text: bytes, offset: int) -> int:
+        """Go on at an offset; return that after the value's last byte, -1 if more is needed.
+
+        A number ends only with the byte after it. Raises Malformed if this cannot be a value.
+        """
+        state = self._state
+        length = len(text)
+        while offset < length:
+            step = _STEPS[state << 8 | text[offset]]
+            if step == state == _STRING:
+                match = _PLAIN.match(text, offset)
+                assert match is not None
+                offset = match.end()
+                continue
+            if step < _STATES:
+                state = step
+            elif step == _STRING_BEGINS:
+                self._is_name = state in (_NAME, _FIRST_NAME)
+                state = _STRING
+            elif step == _STRING_ENDS and self._is_name:
+                state = _COLON
+            elif step in (_OPEN_OBJECT, _OPEN_ARRAY):
+                if len(self._objects) == self._depth_max:
+                    raise _refused(text[offset], "exceeded max depth")
+                self._objects.append(step == _OPEN_OBJECT)
+                state = _FIRST_NAME if step == _OPEN_OBJECT else _FIRST_ITEM
+            elif step == _REFUSED:
+                raise _refused(text[offset], _CONTEXTS[state])
+            else:
+                if step == _CLOSE:
+                    self._objects.pop()
+                # What ended a number is not part of it.
+                if step != _NUMBER_ENDED:
+                    offset += 1
+                if not self._objects:
+                    self._state = _VALUE
+                    return offset
+                state = _AFTER_MEMBER if self._objects[-1] else _AFTER_ITEM
+                continue
+            offset += 1
+        self._state = state
+        return -1
+
+    def may_end(self) -> bool:
+        """Return whether the end of the text would end a value, which must be a number."""
+        return not self._objects and self._state in _NUMBER_STATES
+
+
+def _refused(byte: int, context: str) -> Malformed:
+    return Malformed(f"invalid character {_quoted(byte)} {context}")
+
+
+_SPOKEN: Final = {
+    0x07: "\\a",
+    0x08: "\\b",
+    0x09: "\\t",
+    0x0A: "\\n",
+    0x0B: "\\v",
+    0x0C: "\\f",
+    0x0D: "\\r",
+    0x27: "\\'",
+    0x5C: "\\\\",
+    0xAD: "\\u00ad",
+}
+
+
+def _quoted(byte: int) -> str:
+    """Return a byte, taken for a character, as Go writes one."""
+    if byte in _SPOKEN:
+        return f"'{_SPOKEN[byte]}'"
+    if byte < 0x20 or byte == 0x7F:
+        return f"'\\x{byte:02x}'"
+    if 0x80 <= byte <= 0xA0:
+        return f"'\\u{byte:04x}'"
+    return f"'{chr(byte)}'"
+
+
+class Values:
+    """Takes a text in pieces that holds one value after the other, blanks between them or not.
+
+    The work is in proportion to the bytes, whatever the pieces.
+    """
+
+    def __init__(self) -> None:
+        self.is_broken = False
+        """What came cannot be JSON any more: there will be no further values."""
+        self._scanner = Scanner()
+        self._held = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Return how much is held of a value that is not complete."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the values that are complete with this piece, without blanks around them.
+
+        A number ends only with the byte after it; all others with their last byte.
+        """
+        values: list[bytes] = []
+        if self.is_broken:
+            return values
+        offset = 0
+        while True:
+            if not self._held:
+                offset = skip_blanks(data, offset)
+            if offset == len(data):
+                return values
+            try:
+                end = self._scanner.scan(data, offset)
+            except Malformed:
+                self.is_broken = True
+                self._held.clear()
+                return values
+            if end < 0:
+                self._held += data[offset:]
+                return values
+            values.append(bytes(self._held) + data[offset:end])
+            self._held.clear()
+            offset = end
