@@ -203,6 +203,38 @@ def test_who_knows_of_a_removal_does_not_forget_it(
     cluster.success(last, last.put(b"key"))
 
 
+def test_a_promoted_learner_that_has_more_than_the_voter_hears_of_its_promotion() -> None:
+    cluster = Cluster(1)
+    leader = cluster.leader()
+    adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))
+    assert cluster.success(leader, adding) == b"done"
+    known = leader.running.cluster.cluster_id
+    learner = Machine(cluster, "m9", cluster.config("m9", joins=(LEARNER, known)))
+    cluster.machines["m9"] = learner
+    learner.start()
+    cluster.wait(lambda: learner.running.is_published and equal(cluster))
+    leader.held.add(Place.LOG)
+    change(leader, PROMOTION)
+    cluster.settle()
+    leader.run_job(leader.jobs[Place.LOG].popleft())
+    # It is committed. Its commit index is on its way to the disk, and then comes another entry,
+    # which the learner has at once.
+    cluster.settle()
+    leader.put(b"key")
+    cluster.settle()
+    cluster.isolate(learner)
+    leader.run_job(leader.jobs[Place.LOG].popleft())
+    leader.lose_power(lambda: False)
+    leader.held.clear()
+    leader.start()
+    cluster.settle()
+    assert LEARNER in in_force(leader).voters and LEARNER in in_force(learner).learners
+    assert leader.running.node.raft.log.last_index() < learner.running.node.raft.log.last_index()
+    cluster.heal()
+    cluster.wait(lambda: learner.running.is_leader)
+    cluster.success(leader, leader.put(b"key"))
+
+
 # The members in a snapshot, and in the database it belongs to.
 
 

@@ -18,10 +18,12 @@ from types import ModuleType
 import hypothesis
 import pytest
 
+from tests.raft.election_mutations import ELECTION_MUTATIONS
 from tests.raft.mutations import MUTATIONS, Mutation
 
 TESTS = Path(__file__).parent
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum" / "raft"
+EVERY_MUTATION = [*ELECTION_MUTATIONS, *MUTATIONS]
 WORKERS = 2
 # Quick, and enough for most; the others run only if these notice nothing.
 FIRST = ["test_rules.py", "test_rules_of_storage.py", "test_scenarios.py", "test_log.py"]
@@ -90,7 +92,7 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    chosen = [each for each in MUTATIONS if each.name in sys.argv[1:] or not sys.argv[1:]]
+    chosen = [each for each in EVERY_MUTATION if each.name in sys.argv[1:] or not sys.argv[1:]]
     began = time.monotonic()
     if os.waitstatus_to_exitcode(os.waitpid(start(None), 0)[1]) != 0:
         say("the tests fail without any mutation")

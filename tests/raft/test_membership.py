@@ -1,18 +1,23 @@
 """Changes of the membership on a node: proposing, applying, and what they hinder."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvorum.raft import membership
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
+from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.errors import FatalError, ProposalDroppedError
-from kvorum.raft.messages import ConfState, Message, MessageType
+from kvorum.raft.messages import ConfState, HardState, Message, MessageType
 from kvorum.raft.wire import encode_conf_change
 from tests.raft.cores import (
     CANDIDATE,
     FOLLOWER,
     LEADER,
+    PRE_CANDIDATE,
     Net,
+    StoredLog,
     add_learner,
     add_node,
     beat,
@@ -224,3 +229,97 @@ def test_a_change_is_told_of_at_once_unless_asked_otherwise() -> None:
     next_entries(net[1])
     net.send(proposal(ConfChange(ChangeType.REMOVE_NODE, 3)))
     assert [net[node].log.committed for node in (1, 2, 3)] == [2, 2, 2]
+
+
+# Telling voters what is committed.
+
+PROMOTE_2 = ConfChange(ChangeType.ADD_NODE, 2)
+REMOVE_4 = ConfChange(ChangeType.REMOVE_NODE, 4)
+
+
+def holding(
+    node: int,
+    voters: tuple[int, ...],
+    log: list[Entry],
+    committed: int,
+    *,
+    learners: tuple[int, ...] = (),
+    **options: bool,
+) -> Raft:
+    """Return a node that has applied what it knows to be committed."""
+    storage = StoredLog(hard_state=HardState(log[-1].term, 0, committed))
+    storage.append(log)
+    return new_core(node, voters, learners=learners, storage=storage, applied=committed, **options)
+
+
+def with_change(change: ConfChange) -> list[Entry]:
+    kind, data = encode_conf_change(change)
+    first, last = entries(1, 1, 1, 1)[::2]
+    return [first, Entry(kind, 1, 2, data), last]
+
+
+@pytest.mark.parametrize("pre_vote", [False, True])
+def test_a_learner_with_the_longer_log_hears_of_its_promotion(pre_vote: bool) -> None:
+    log = with_change(PROMOTE_2)
+    voter = holding(1, (1, 2), log[:2], 2, pre_vote=pre_vote, tell_commit_to_voters=True)
+    learner = holding(2, (1,), log, 1, learners=(2,), pre_vote=pre_vote)
+    net = Net([voter, learner])
+    net.send(hup(1))
+    assert net.roles() == [FOLLOWER, FOLLOWER]
+    assert next_entries(learner) == [log[1]]
+    membership.apply_conf_change(learner, PROMOTE_2)
+    net.send(hup(2))
+    assert net.roles() == [FOLLOWER, LEADER]
+
+
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize("pre_vote", [False, True])
+def test_a_request_for_a_vote_tells_what_is_committed_if_asked_to(
+    pre_vote: bool, tells: bool
+) -> None:
+    core = holding(1, (1, 2), entries(1, 1, 1), 1, pre_vote=pre_vote, tell_commit_to_voters=tells)
+    core.step(hup(1))
+    assert [message.commit for message in read(core)] == [1 if tells else 0]
+
+
+PRE_VOTE_OF_1 = Message(MessageType.PRE_VOTE, to=2, sender=1, term=2, log_term=1, index=2, commit=2)
+
+
+@pytest.mark.parametrize(
+    ("log", "role"),
+    [(with_change(REMOVE_4), FOLLOWER), (entries(1, 1, 1, 1), PRE_CANDIDATE)],
+    ids=["a change", "no change"],
+)
+def test_who_stands_by_a_configuration_that_was_replaced_stands_no_more(
+    log: list[Entry], role: int
+) -> None:
+    core = holding(2, (1, 2, 3, 4), log, 1, pre_vote=True)
+    core.step(hup(2))
+    assert core.role == PRE_CANDIDATE
+    core.step(PRE_VOTE_OF_1)
+    assert (core.role, core.term, core.log.committed) == (role, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("log_terms", "told", "committed"),
+    [
+        ((1, 1, 1), PRE_VOTE_OF_1, 2),
+        ((1, 1, 1), replace(PRE_VOTE_OF_1, commit=9), 2),
+        ((1, 2, 2), PRE_VOTE_OF_1, 1),
+        ((1, 2, 2), replace(PRE_VOTE_OF_1, term=3, index=9, commit=9), 1),
+        ((1, 1, 1), replace(PRE_VOTE_OF_1, commit=0), 1),
+    ],
+    ids=["its log is shared", "more than its log", "another entry", "unknown", "of an etcd"],
+)
+def test_the_commit_of_a_candidate_counts_for_the_log_that_is_shared(
+    log_terms: tuple[int, ...], told: Message, committed: int
+) -> None:
+    core = holding(2, (1, 2, 3), entries(1, *log_terms), 1)
+    core.step(told)
+    assert core.log.committed == committed
+
+
+def test_a_leader_commits_by_itself() -> None:
+    core = lead(holding(2, (1, 2, 3), entries(1, 1, 1, 1), 1))
+    core.step(replace(PRE_VOTE_OF_1, term=3))
+    assert (core.role, core.log.committed) == (LEADER, 1)

@@ -4,11 +4,11 @@ import ast
 
 import pytest
 
-from tests.raft.mutate import SOURCE
-from tests.raft.mutations import MUTATIONS, Mutation
+from tests.raft.mutate import EVERY_MUTATION, SOURCE
+from tests.raft.mutations import Mutation
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", EVERY_MUTATION, ids=lambda mutation: mutation.name)
 def test_mutation_fits(mutation: Mutation) -> None:
     text = (SOURCE / f"{mutation.module}.py").read_text()
     assert text.count(mutation.line) == 1
@@ -17,5 +17,5 @@ def test_mutation_fits(mutation: Mutation) -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [mutation.name for mutation in MUTATIONS]
+    names = [mutation.name for mutation in EVERY_MUTATION]
     assert len(set(names)) == len(names)

@@ -122,6 +122,7 @@ class Network(RuleBasedStateMachine):
             "message_size_max": size,
             "inflight_messages_max": window,
             "step_down_on_removal": True,
+            "tell_commit_to_voters": True,
         }
         self.asynchronous = asynchronous
         self.members = {node: Member(node, options) for node in NODES}

@@ -303,6 +303,8 @@ def _raft_config(
         pre_vote=config.pre_vote,
         # A change is applied here only once it is durable that it is committed.
         tell_changes_when_applied=True,
+        # Before it is, peers may get entries after it that are lost here with the power.
+        tell_commit_to_voters=True,
     )
 
 

@@ -46,6 +46,9 @@ class Config:
     # A leader does not tell its peers that a change of the membership is committed before it has
     # applied it.
     tell_changes_when_applied: bool = False
+    # A candidate tells those whose votes it asks for what is committed: they may hold more than it
+    # does, and not know that they are voters.
+    tell_commit_to_voters: bool = False
 
     def validate(self) -> None:
         """Raise ValueError if the options contradict each other; fill in derived ones."""

@@ -3,6 +3,9 @@
 A node votes once per term, for a log that holds at least what its own holds. With pre-vote it first
 asks whether it would win, which disturbs nobody: neither side changes its term or vote. A node's
 own vote travels like any other, after it is durable.
+
+Who is asked may hold more than the candidate without knowing by which members to stand: the change
+is committed, and only the candidate knows. So a request may tell what is.
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ def campaign(raft: Raft, kind: Campaign) -> None:
         request, term = MessageType.VOTE, raft.term
     last_term, last_index = raft.log.last_entry_id()
     context = CAMPAIGN_TRANSFER if kind is Campaign.TRANSFER else b""
+    committed = raft.log.committed if raft.config.tell_commit_to_voters else 0
     for node in raft.tracker.config.voters():
         if node == raft.id:
             raft.send(Message(_RESPONSE_TYPES[request], to=node, term=term))
@@ -91,6 +95,7 @@ def campaign(raft: Raft, kind: Campaign) -> None:
                 term=term,
                 log_term=last_term,
                 index=last_index,
+                commit=committed,
                 context=context,
             )
         )
@@ -140,6 +145,7 @@ def on_vote_request(raft: Raft, message: Message) -> None:
     if not (may_vote and raft.log.is_up_to_date(message.log_term, message.index)):
         raft.logger.info(vote_log_line(raft, message, "rejected"))
         raft.send(Message(response, to=message.sender, term=raft.term, reject=True))
+        _learn_commit(raft, message)
         return
     raft.logger.info(vote_log_line(raft, message, "cast"))
     # The term of the request: for a pre-vote, one that nobody has entered yet.
@@ -147,3 +153,25 @@ def on_vote_request(raft: Raft, message: Message) -> None:
     if not is_pre_vote:
         raft.election_elapsed = 0
         raft.vote = message.sender
+
+
+def _learn_commit(raft: Raft, message: Message) -> None:
+    """Take the commit index of a candidate that was refused, if its whole log is shared.
+
+    The change by which this node may stand may be among what it commits. Without it neither of the
+    two would ever win: one has the shorter log, and the other is a learner, or waits for votes of
+    members that were removed.
+    """
+    committed = min(message.commit, message.index)
+    if raft.role == Role.LEADER or committed <= raft.log.committed:
+        return
+    if not raft.log.matches(message.log_term, message.index):
+        return
+    raft.logger.info(
+        f"{raft.id:x} [commit: {raft.log.committed}] learned from {message.sender:x} "
+        f"that {committed} is committed"
+    )
+    raft.log.commit_to(committed)
+    if raft.role != Role.FOLLOWER and _has_unapplied_conf_change(raft):
+        # It stands, and counts its votes, by a configuration that is replaced.
+        raft.become_follower(raft.term, NONE)

@@ -1,0 +1,211 @@
+"""The rules of elections, each with a line that keeps it and one that breaks it."""
+
+from tests.raft.mutations import Mutation
+
+ELECTION_MUTATIONS = [
+    Mutation(
+        "the own vote counts before it is durable",
+        "election",
+        "            raft.send(Message(_RESPONSE_TYPES[request], to=node, term=term))\n",
+        "            raft.step(Message(_RESPONSE_TYPES[request], sender=node, term=term))\n",
+    ),
+    Mutation(
+        "a vote in a term whose leader is known",
+        "election",
+        "        or (raft.vote == NONE and raft.lead == NONE)\n",
+        "        or raft.vote == NONE\n",
+    ),
+    Mutation(
+        "two votes in a term",
+        "election",
+        "        raft.vote = message.sender\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "a vote for a log that is behind",
+        "election",
+        "    if not (may_vote and raft.log.is_up_to_date(message.log_term, message.index)):\n",
+        "    if not may_vote:\n",
+    ),
+    Mutation(
+        "logs compared by index first",
+        "log",
+        "        return (term, index) >= self.last_entry_id()\n",
+        "        return (index, term) >= self.last_entry_id()[::-1]\n",
+    ),
+    Mutation(
+        "a granted vote does not restart the timer",
+        "election",
+        "        raft.election_elapsed = 0\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "the last vote of a peer counts",
+        "tracker",
+        "        self.votes.setdefault(node, granted)\n",
+        "        self.votes[node] = granted\n",
+    ),
+    Mutation(
+        "a granted pre-vote carries the own term",
+        "election",
+        "    raft.send(Message(response, to=message.sender, term=message.term))\n",
+        "    raft.send(Message(response, to=message.sender, term=raft.term or 1))\n",
+    ),
+    Mutation(
+        "a denied vote carries the term asked for",
+        "election",
+        "        raft.send(Message(response, to=message.sender, term=raft.term, reject=True))\n",
+        "        raft.send(Message(response, to=message.sender, term=message.term, reject=True))\n",
+    ),
+    Mutation(
+        "a candidate tells nobody what is committed",
+        "election",
+        "                commit=committed,\n",
+        "",
+    ),
+    Mutation(
+        "a commit is learned for a log that is not shared",
+        "election",
+        "    if not raft.log.matches(message.log_term, message.index):\n        return\n",
+        "",
+    ),
+    Mutation(
+        "a commit is learned beyond the log that is shared",
+        "election",
+        "    committed = min(message.commit, message.index)\n",
+        "    committed = message.commit\n",
+    ),
+    Mutation(
+        "a leader learns from a candidate what is committed",
+        "election",
+        "    if raft.role == Role.LEADER or committed <= raft.log.committed:\n",
+        "    if committed <= raft.log.committed:\n",
+    ),
+    Mutation(
+        "a candidate goes on standing with a change that it learned of",
+        "election",
+        "    if raft.role != Role.FOLLOWER and _has_unapplied_conf_change(raft):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a candidate stands no more as soon as it learns of a commit",
+        "election",
+        "    if raft.role != Role.FOLLOWER and _has_unapplied_conf_change(raft):\n",
+        "    if raft.role != Role.FOLLOWER:\n",
+    ),
+    Mutation(
+        "a pre-candidate keeps its leader",
+        "core",
+        "        self.tracker.reset_votes()\n        self.lead = NONE\n",
+        "        self.tracker.reset_votes()\n",
+    ),
+    Mutation(
+        "a pre-vote raises the term",
+        "core",
+        "        if kind == MessageType.PRE_VOTE:\n            return True\n",
+        "",
+    ),
+    Mutation(
+        "a pre-vote of a lower term is not answered",
+        "core",
+        "        elif kind == MessageType.PRE_VOTE:\n            # A candidate",
+        "        elif kind == MessageType.HUP:\n            # A candidate",
+    ),
+    Mutation(
+        "a stale leader is not told the term",
+        "core",
+        "        if check_or_pre_vote and kind in (MessageType.HEARTBEAT, MessageType.APP):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "the lease holds without a known leader",
+        "core",
+        "                and self.lead != NONE\n",
+        "",
+    ),
+    Mutation(
+        "the lease holds without the check of the quorum",
+        "core",
+        "                self.config.check_quorum\n                and self.lead",
+        "                self.lead",
+    ),
+    Mutation(
+        "the lease never ends",
+        "core",
+        "                and self.election_elapsed < self.config.election_ticks\n",
+        "",
+    ),
+    Mutation(
+        "the lease holds against a transfer",
+        "core",
+        "            if in_lease and not forced:\n",
+        "            if in_lease:\n",
+    ),
+    Mutation(
+        "a lost election leaves a candidate",
+        "candidate",
+        "    elif result is VoteResult.LOST:\n",
+        "    elif False:\n",
+    ),
+    Mutation(
+        "a pre-candidate takes late votes",
+        "candidate",
+        "    if raft.role == Role.CANDIDATE:\n",
+        "    if True:\n",
+    ),
+    Mutation(
+        "a candidate takes late pre-votes",
+        "candidate",
+        "    if raft.role == Role.PRE_CANDIDATE:\n        _on_result",
+        "    if True:\n        _on_result",
+    ),
+    Mutation(
+        "a proposal on a candidate vanishes",
+        "candidate",
+        "    raise ProposalDroppedError\n",
+        "    return\n",
+    ),
+    Mutation(
+        "learners refuse to vote",
+        "election",
+        "    may_vote = (\n",
+        "    may_vote = not raft.is_learner and (\n",
+    ),
+    Mutation(
+        "standing with a change to apply",
+        "election",
+        "    if _has_unapplied_conf_change(raft):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "standing with a snapshot to store",
+        "core",
+        "and not own.is_learner and self.log.unstable.snapshot is None\n",
+        "and not own.is_learner\n",
+    ),
+    Mutation(
+        "a transfer asks for pre-votes",
+        "follower",
+        "    election.hup(raft, election.Campaign.TRANSFER)\n",
+        "    election.hup(raft, election.Campaign.PRE_ELECTION)\n",
+    ),
+    Mutation(
+        "election timeouts are not random",
+        "core",
+        "        self.randomized_election_timeout = ticks + self.config.random_below(ticks)\n",
+        "        self.randomized_election_timeout = ticks\n",
+    ),
+    # Check of the quorum.
+    Mutation(
+        "activity is not asked for again",
+        "leader",
+        "            peer.recent_active = False\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "a leader without a quorum goes on",
+        "leader",
+        "    if not raft.tracker.quorum_active():\n",
+        "    if False:\n",
+    ),
+]
