@@ -116,7 +116,6 @@ def test_only_the_configured_method_and_key_count(method: str) -> None:
 @pytest.mark.parametrize("method", [*RSA, *ECDSA, "EdDSA"])
 def test_a_public_key_checks_and_does_not_sign(method: str) -> None:
     provider = JwtTokens(read_keys(method, b"", public_pem(private_key(method))), TTL)
-    assert provider.is_verify_only and not tokens(method).is_verify_only
     assert provider.shown(issued(tokens(method)), 0.0, NOW) == ("user", 7)
     with pytest.raises(StatusError) as refused:
         issued(provider)

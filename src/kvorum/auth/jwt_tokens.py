@@ -86,11 +86,6 @@ class JwtTokens(NoTokens):
         self.weakness = usual.check_key_length(keys.checking)
         """What is wrong with the key, though it can be used; None: nothing."""
 
-    @property
-    def is_verify_only(self) -> bool:
-        """Whether there is no key to sign with."""
-        return self._keys.signing is None
-
     def shown(self, token: str, _now: float, unix_seconds: float, /) -> Shown | None:
         """Return whose token it is, as of the revision that it names; None if it is not valid."""
         found = self._remembered.get(token)

@@ -99,6 +99,15 @@ def keys_refusal(
     return member.auth.keys_refusal(caller.user, caller.revision, key, range_end, is_write)
 
 
+def _is_slice_over(meter: Meter) -> bool:
+    """Count one more check; return whether the turn may end now."""
+    meter.spent += limits.BYTES_PER_SLICE // limits.KEYS_PER_SLICE
+    if meter.spent < limits.BYTES_PER_SLICE:
+        return False
+    meter.spent = 0
+    return True
+
+
 def lease_refusal(
     member: Member, caller: Caller, lease_id: int, meter: Meter, *, is_write: bool
 ) -> Checked:
@@ -109,9 +118,7 @@ def lease_refusal(
         refusal = keys_refusal(member, caller, key, b"", is_write=is_write)
         if refusal is not None:
             return refusal
-        meter.spent += limits.BYTES_PER_SLICE // limits.KEYS_PER_SLICE
-        if meter.spent >= limits.BYTES_PER_SLICE:
-            meter.spent = 0
+        if _is_slice_over(meter):
             yield
     return None
 
@@ -173,9 +180,7 @@ def txn_refusal(member: Member, caller: Caller, request: Txn, meter: Meter) -> C
         refusal = keys_refusal(member, caller, compare.key, compare.range_end, is_write=False)
         if refusal is not None:
             return refusal
-        meter.spent += limits.BYTES_PER_SLICE // limits.KEYS_PER_SLICE
-        if meter.spent >= limits.BYTES_PER_SLICE:
-            meter.spent = 0
+        if _is_slice_over(meter):
             yield
     for operations in (request.success, request.failure):
         refusal = yield from _branch_refusal(member, caller, operations, meter)
@@ -196,9 +201,7 @@ def _branch_refusal(
             refusal = _operation_refusal(member, caller, each)
         if refusal is not None:
             return refusal
-        meter.spent += limits.BYTES_PER_SLICE // limits.KEYS_PER_SLICE
-        if meter.spent >= limits.BYTES_PER_SLICE:
-            meter.spent = 0
+        if _is_slice_over(meter):
             yield
     return None
 
