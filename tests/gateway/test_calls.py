@@ -188,14 +188,24 @@ def test_whoever_hangs_up_cancels_the_call(client: Client) -> None:
     assert not {waiting, unfinished} & set(client.edge.responses)
 
 
-@pytest.mark.parametrize("timeout", ["100m", "-1S", "1n"])
-def test_a_deadline_ends_what_takes_longer(client: Client, timeout: str) -> None:
+@pytest.mark.parametrize("path", [PUT, WATCH])
+@pytest.mark.parametrize("timeout", ["-1S", "1n"])
+def test_a_call_without_time_does_not_begin(client: Client, path: str, timeout: str) -> None:
+    call = client.open(path, grpc_timeout=timeout)
+    client.send(call, b'{"key": "YQ=="}')
+    client.end(call)
+    assert client.answer(call) == (504, {"code": 4, "message": "context deadline exceeded"})
+    assert client.harness.ask("KV/Range", RangeRequest(key=b"a")).count == 0
+    client.assert_nothing_is_left()
+
+
+def test_a_deadline_ends_what_takes_longer(client: Client) -> None:
     assert client.post(LOCK, {"name": "bA=="})[0] == 200
-    lock = client.open(LOCK, grpc_timeout=timeout)
+    lock = client.open(LOCK, grpc_timeout="100m")
     client.send(lock, b'{"name": "bA=="}')
     client.end(lock)
-    unfinished = client.open(PUT, grpc_timeout=timeout)
-    silent, watch = client.open(WATCH, grpc_timeout=timeout), client.watch("a", grpc_timeout="50m")
+    unfinished = client.open(PUT, grpc_timeout="100m")
+    silent, watch = client.open(WATCH, grpc_timeout="100m"), client.watch("a", grpc_timeout="50m")
     client.harness.pass_time(0.2)
     expected = {"code": 4, "message": "context deadline exceeded"}
     assert client.answer(lock) == client.answer(unfinished) == (504, expected)

@@ -45,6 +45,8 @@ BODY_BYTES_MORE: Final = 64 * 1024
 """How much longer than its message a body may be: base64 takes a third more, and names and blanks
 take what they like."""
 
+SECONDS_MIN: Final = 1e-6
+"""A call that may take less has no time to begin."""
 OPENAPI_PATH: Final = "/v3/openapi.json"
 FORM: Final = "application/x-www-form-urlencoded"
 OVERRIDE: Final = "x-http-method-override"
@@ -204,6 +206,8 @@ class Gateway:
         try:
             route = _route(request, is_socket=socket is not None)
             metadata, seconds = metadata_of(headers), seconds_allowed(headers)
+            if seconds is not None and seconds < SECONDS_MIN:
+                raise Refused(errors.CONTEXT_DEADLINE_EXCEEDED)
         except Refused as refused:
             self._answer_error(call, socket, refused.status)
             return
@@ -509,8 +513,9 @@ def _route(request: HttpRequest, *, is_socket: bool) -> Route:
     if route is None:
         raise Refused(NOT_FOUND)
     if not is_socket:
-        override = request.headers.get(OVERRIDE)
-        is_form = request.headers.get("content-type") == FORM
-        if (override if override and is_form else request.method) != "POST":
+        method = request.method
+        if method == "POST" and request.headers.get("content-type") == FORM:
+            method = request.headers.get(OVERRIDE) or method
+        if method != "POST":
             raise Refused(METHOD_NOT_ALLOWED)
     return route

@@ -61,7 +61,8 @@ def handshake_answer(headers: Mapping[str, str]) -> Headers:
         ("connection", "Upgrade"),
         ("sec-websocket-accept", generate_accept_token(key).decode()),
     ]
-    if headers.get("sec-websocket-protocol"):
+    offered = headers.get("sec-websocket-protocol", "").split(",")
+    if any(each.strip(" \t") == BEARER for each in offered):
         answer.append(("sec-websocket-protocol", BEARER))
     return answer
 
