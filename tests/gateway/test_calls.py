@@ -229,7 +229,7 @@ def test_a_bad_deadline_is_refused(client: Client, bad: str) -> None:
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_ends() -> None:
-    client = Client(request_bytes_max=LIMIT)
+    client = Client(message_bytes_max=LIMIT)
     call = client.open(PUT)
     for _ in range(100):
         client.send(call, b" " * LIMIT)
@@ -243,7 +243,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_ends() -> None:
 
 
 def test_a_message_that_is_too_long_gets_the_words_of_grpc() -> None:
-    client = Client(request_bytes_max=LIMIT)
+    client = Client(message_bytes_max=LIMIT)
     status, answer = client.post(PUT, {"key": "YQ==", "value": base64("x" * LIMIT)})
     text = f"grpc: received message larger than max ({LIMIT + 6} vs. {LIMIT})"
     assert (status, answer) == (429, {"code": 8, "message": text})
@@ -388,7 +388,7 @@ def test_any_bytes_end_a_websocket_at_the_worst(client: Client) -> None:
 
 
 def test_a_message_of_a_websocket_is_bounded() -> None:
-    client = Client(request_bytes_max=LIMIT)
+    client = Client(message_bytes_max=LIMIT)
     socket = Socket(client, WATCH)
     for _ in range(100):
         socket.send(TextMessage(" " * LIMIT, message_finished=False))

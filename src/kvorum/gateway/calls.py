@@ -136,7 +136,7 @@ class Gateway:
         "_last_message",
         "_last_route",
         "_member",
-        "_request_bytes_max",
+        "_message_bytes_max",
         "events",
         "open",
         "requests",
@@ -149,17 +149,17 @@ class Gateway:
         front: HttpFront,
         clients: Clients,
         *,
-        request_bytes_max: int,
+        message_bytes_max: int,
         certificates_count: bool,
     ) -> None:
-        """Serve what `front` passes on; messages of more than `request_bytes_max` are refused."""
+        """Serve what `front` passes on; messages of more than `message_bytes_max` are refused."""
         self._member = member
         self._edge = edge
         self._front = front
         self._clients = clients
         self._certificates_count = certificates_count
-        self._request_bytes_max = request_bytes_max
-        self._body_bytes_max = request_bytes_max * BODY_FACTOR + BODY_BYTES_MORE
+        self._message_bytes_max = message_bytes_max
+        self._body_bytes_max = message_bytes_max * BODY_FACTOR + BODY_BYTES_MORE
         self.open: dict[int, GatewayCall] = {}
         """The calls that have not ended, by their number at the edge."""
         self.requests: list[Request] = []
@@ -344,8 +344,8 @@ class Gateway:
 
     def _decoded(self, route: Route, value: bytes) -> bytes:
         message = route.decoder.decode(value)
-        if len(message) > self._request_bytes_max:
-            sizes = f"{len(message)} vs. {self._request_bytes_max}"
+        if len(message) > self._message_bytes_max:
+            sizes = f"{len(message)} vs. {self._message_bytes_max}"
             text = f"grpc: received message larger than max ({sizes})"
             raise Refused(Status(Code.RESOURCE_EXHAUSTED, text))
         return message

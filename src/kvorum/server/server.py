@@ -72,7 +72,7 @@ class Server:
             edge,
             self.front,
             clients,
-            request_bytes_max=settings.request_bytes_max,
+            message_bytes_max=settings.message_bytes_max,
             certificates_count=settings.certificates_count,
         )
         if settings.serves_json:

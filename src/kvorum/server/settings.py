@@ -19,7 +19,7 @@ class ServerSettings:
     host_whitelist: tuple[str, ...]
     serves_json: bool
     """Whether RPCs are served as JSON below `/v3/`."""
-    request_bytes_max: int
+    message_bytes_max: int
     """The largest message of a call, as it is set for gRPC."""
     certificates_count: bool
     """Whether a client's certificate says who it is, while authentication is enabled."""
@@ -35,6 +35,6 @@ def server_settings(config: Config) -> ServerSettings:
         cors=config.cors,
         host_whitelist=config.host_whitelist,
         serves_json=config.serves_json,
-        request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
+        message_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
         certificates_count=config.client_cert_auth,
     )
