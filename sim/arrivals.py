@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Event, EventKind, Metadata, Request
+from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvorum.server.server import Server
-    from sim.edge import Answered
+    from sim.edge import Answered, Head
     from sim.machine import Machine
 
 REFUSED = Status(Code.UNAVAILABLE, "connection refused")
 """The request was not even sent."""
+CLIENT_LISTENER = 0
+_OPENINGS = (EventKind.OPENED, EventKind.HTTP_OPENED)
 
 
 class Arrivals:
@@ -46,6 +48,10 @@ class Arrivals:
     def calls(self) -> set[int]:
         """Return the unary calls that wait for a turn."""
         return {request[0] for request in self._requests}
+
+    def events(self) -> set[tuple[int, int]]:
+        """Return the kind and the call of every event that waits for a turn."""
+        return {event[:2] for event in self._events}
 
     def serve(
         self,
@@ -84,6 +90,27 @@ class Arrivals:
             machine.edge.register_stream(call, answered, message)
             self.stream_event(EventKind.OPENED, call, (method, metadata))
 
+    def open_http(
+        self,
+        call: int,
+        target: str,
+        headers: Headers,
+        answered: Answered,
+        piece: Callable[[bytes | Head], None],
+    ) -> None:
+        """Take the head of an HTTP request; a machine that is down refuses the connection."""
+        machine = self._machine
+        if machine.member is None or machine.edge.is_closed:
+            answered(REFUSED)
+        elif (
+            not machine.later(self.open_http, call, target, headers, answered, piece)
+            and call not in self._abandoned
+        ):
+            machine.edge.register_http(call, answered, piece)
+            method = "GET" if ("upgrade", "websocket") in headers else "POST"
+            detail = (CLIENT_LISTENER, method, target, headers)
+            self.stream_event(EventKind.HTTP_OPENED, call, detail)
+
     def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
         """Take what happened to a stream."""
         machine = self._machine
@@ -115,7 +142,7 @@ class Arrivals:
         requests, events = self._requests, self._events
         if any(request[0] == call for request in requests):
             self._requests = [request for request in requests if request[0] != call]
-        elif (EventKind.OPENED, call) in ((event[0], event[1]) for event in events):
+        elif any(event[0] in _OPENINGS and event[1] == call for event in events):
             self._events = [event for event in events if event[1] != call]
         else:
             return False

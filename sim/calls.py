@@ -12,6 +12,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as etcd
 from kvorum.api.pb import v3electionpb as election
 from kvorum.api.pb import v3lockpb as lock
+from kvorum.edge.interface import Metadata
 from sim.arrivals import REFUSED
 from sim.describe import describe_request, describe_result
 from sim.history import History, Record
@@ -134,6 +135,30 @@ class Calls(Protocol):
 
     def stays(self, name: str, member: int) -> bool:
         """Return whether a client of that name stays with a member because it was removed."""
+
+
+class Way(Calls, Protocol):
+    """The same with metadata, which says who calls."""
+
+    def call(
+        self,
+        member: int,
+        path: str,
+        payload: bytes,
+        answered: Callable[[bytes | Status | None], None],
+        metadata: Metadata | None = None,
+    ) -> int:
+        """Send a request; `then` gets the answer later, or None if the connection broke."""
+
+    def open_stream(
+        self,
+        member: int,
+        path: str,
+        answered: Callable[[bytes | Status | None], None],
+        message: Callable[[bytes], None],
+        metadata: Metadata | None = None,
+    ) -> int:
+        """Open a stream; its end is reported, as None if the connection broke."""
 
 
 class Asked(NamedTuple):

@@ -299,8 +299,7 @@ class Cluster:
         metadata: Metadata | None = None,
     ) -> int:
         """Send a request; `then` gets the answer later, or None if the connection broke."""
-        self._calls += 1
-        answered = self._hanging_up(member, answered)
+        call, answered = self.begin(member, answered)
         random = self._clients
         delay = random.uniform(*CLIENT_DELAY)
         if random.random() < self.faults.connection_chance:
@@ -311,17 +310,26 @@ class Cluster:
             self._world.after(
                 delay,
                 self.machines[member].arrivals.serve,
-                self._calls,
+                call,
                 NUMBERS[path],
                 payload,
                 answered,
                 metadata,
             )
-        return self._calls
+        return call
+
+    def begin(self, member: int, answered: Answered) -> tuple[int, Answered]:
+        """Return the number of a new call, and who is to be told of its end."""
+        self._calls += 1
+        return self._calls, self._hanging_up(member, answered)
+
+    def forget(self, call: int) -> None:
+        """Note that a call has ended, or that its client has said so."""
+        self._fickle.discard(call)
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer, or break off a stream."""
-        self._fickle.discard(call)
+        self.forget(call)
         if member in self.machines:
             self.machines[member].arrivals.hang_up(call)
 
@@ -357,22 +365,21 @@ class Cluster:
         metadata: Metadata | None = None,
     ) -> int:
         """Open a stream; its end is reported, as None if the connection broke."""
-        self._calls += 1
-        answered = self._hanging_up(member, answered)
+        call, answered = self.begin(member, answered)
         machine = self.machines.get(member)
         if machine is None:
             self._world.after(CLIENT_DELAY[1], answered, REFUSED)
-            return self._calls
+            return call
         self._world.after(
             0.0,
             machine.arrivals.open_stream,
-            self._calls,
+            call,
             NUMBERS[path],
             answered,
             message,
             metadata,
         )
-        return self._calls
+        return call
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""

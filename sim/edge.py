@@ -2,15 +2,16 @@
 
 It keeps the part of `kvorum.edge.interface.Edge` that a server speaks to. Bytes go in and out; a
 connection may break before a request arrives or before its answer does, and breaks when the
-member crashes. The client then does not know the outcome of its request.
+member crashes. The client then does not know the outcome of its request. An HTTP request is a
+stream whose client takes the head of its answer before the rest.
 """
 
 from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from kvorum.api.errors import Status
+from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Headers
 from kvorum.server.ending import Phase
 from kvorum.server.server import Server
@@ -30,6 +31,13 @@ Lost = None
 Answered = Callable[[bytes | Status | None], None]
 
 
+class Head(NamedTuple):
+    """The head of an HTTP answer."""
+
+    status: int
+    headers: Headers
+
+
 class Host(Protocol):
     """The machine whose process answers."""
 
@@ -47,8 +55,8 @@ class Host(Protocol):
 class _Call(NamedTuple):
     answered: Answered
     """Takes the end of the call; Lost if the connection broke."""
-    message: Callable[[bytes], None] | None
-    """Takes a message of the stream; None for a unary call."""
+    message: Callable[[Any], None] | None
+    """Takes a message of the stream, or head and pieces of an HTTP answer; None: it is unary."""
 
 
 class SimulatedEdge:
@@ -65,6 +73,8 @@ class SimulatedEdge:
         "_waiting",
         "_world",
         "faults",
+        "http",
+        "http_ever",
         "pending",
         "unary",
     )
@@ -77,10 +87,13 @@ class SimulatedEdge:
         self._calls: dict[int, _Call] = {}
         # The unary calls that are open, in order.
         self.unary: dict[int, None] = {}
+        # The HTTP requests that are open, and all that ever were.
+        self.http: dict[int, None] = {}
+        self.http_ever: set[int] = set()
         # When the last message of a stream arrives: messages keep their order.
         self._last: dict[int, float] = {}
         # Streams whose client reads nothing for now, and what waits for it.
-        self._stalled: dict[int, list[bytes]] = {}
+        self._stalled: dict[int, list[bytes | Head]] = {}
         self.pending: dict[int, int] = {}
         self._broken = 0
         # Unary calls whose end has to be reported.
@@ -109,6 +122,14 @@ class SimulatedEdge:
         self._calls[call] = _Call(answered, message)
         self.pending[call] = 0
 
+    def register_http(
+        self, call: int, answered: Answered, piece: Callable[[bytes | Head], None]
+    ) -> None:
+        """Note an HTTP request; the end of its answer is told as a status."""
+        self.register_stream(call, answered, piece)
+        self.http[call] = None
+        self.http_ever.add(call)
+
     def is_open(self, call: int) -> bool:
         """Return whether a call has not ended."""
         return call in self._calls
@@ -128,12 +149,14 @@ class SimulatedEdge:
         self._stalled.pop(call, None)
         self.pending.pop(call, None)
         self.unary.pop(call, None)
+        self.http.pop(call, None)
         return self._calls.pop(call, None) is not None
 
     def crash(self) -> None:
         """Break all connections."""
         calls, self._calls = self._calls, {}
         self.unary.clear()
+        self.http.clear()
         self._last.clear()
         self._waiting.clear()
         self._stalled.clear()
@@ -192,14 +215,19 @@ class SimulatedEdge:
             known = self._calls.get(call)
             if known is None:
                 continue
-            waiting = self._stalled.get(call)
-            if waiting is None:
-                self._carry(call, known, data)
-            else:
-                waiting.append(data)
+            self._hand(call, known, data)
+            if call in self._stalled:
                 self.pending[call] += STALLED_FACTOR * len(data)
 
-    def _carry(self, call: int, known: _Call, data: bytes) -> None:
+    def _hand(self, call: int, known: _Call, data: bytes | Head) -> None:
+        """Let a client have something, unless it reads nothing for now."""
+        waiting = self._stalled.get(call)
+        if waiting is None:
+            self._carry(call, known, data)
+        else:
+            waiting.append(data)
+
+    def _carry(self, call: int, known: _Call, data: bytes | Head) -> None:
         assert known.message is not None, f"a message on call {call}, which is no stream"
         world = self._world
         arrival = max(
@@ -213,13 +241,16 @@ class SimulatedEdge:
         self._say()
         known = self._calls.get(call)
         if known is not None:
-            # Whoever reads nothing for now reads on when there is nothing more to come.
-            for data in self._stalled.pop(call, ()):
-                self._carry(call, known, data)
-            world = self._world
-            arrival = max(world.now + CLIENT_DELAY[1], self._last.get(call, world.now))
-            self.forget(call)
-            world.at(arrival, known.answered, status)
+            self._end(call, known, status)
+
+    def _end(self, call: int, known: _Call, status: Status | None) -> None:
+        # Whoever reads nothing for now reads on when there is nothing more to come.
+        for data in self._stalled.pop(call, ()):
+            self._carry(call, known, data)
+        world = self._world
+        arrival = max(world.now + CLIENT_DELAY[1], self._last.get(call, world.now))
+        self.forget(call)
+        world.at(arrival, known.answered, status)
 
     def pending_bytes(self, call: int) -> int:
         """Return how many bytes of a stream its client has not read."""
@@ -244,8 +275,18 @@ class SimulatedEdge:
         """Return no certificate: no client shows one."""
 
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
-        """Refuse to answer a plain HTTP request: no client makes one."""
-        raise AssertionError(f"{call} is answered with {status}, {headers!r} and {body!r}")
+        """Answer an HTTP request; without a body, pieces of it follow."""
+        self._say()
+        known = self._calls.get(call)
+        if known is None:
+            return
+        assert call in self.http, f"{call} is no HTTP request, and answered with {status}"
+        self._hand(call, known, Head(status, headers))
+        if body is not None:
+            self._hand(call, known, body)
+            is_broken = self._random.random() < self.faults.connection_chance
+            self._broken += is_broken
+            self._end(call, known, Lost if is_broken else Status(Code.OK, ""))
 
     def drain(self) -> None:
         """Ask clients for no more calls; some hear it at once, some late or never."""

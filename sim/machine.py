@@ -38,6 +38,7 @@ from sim.disk import Disk, ProcessEnd, is_caused_by
 from sim.edge import SimulatedEdge
 from sim.entering import Entrance
 from sim.faults import Faults
+from sim.gateway_checks import check_gateway
 from sim.hands import SimulatedHands
 from sim.links import PEER_LISTENER
 from sim.logs import CollectedLogs
@@ -561,6 +562,7 @@ class Machine:
         self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
         self._check_calls(server)
+        check_gateway(self.name, now, server, self.edge, self.arrivals)
         if server.phase is Phase.ENDED:
             self._exit(server.member)
         elif server.is_busy:

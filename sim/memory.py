@@ -34,9 +34,13 @@ def kept(machine: Machine) -> dict[str, int]:
     assert member is not None
     assert machine.server is not None
     procedures, reads, calls = member.procedures, member.reads, machine.server.calls
+    gateway, front = machine.server.gateway, machine.server.front
     return {
         CALLS: len(calls.unary) + len(calls.streams),
         PROPOSALS: len(member.proposals.pending),
+        "calls in JSON": len(gateway.open),
+        "deadlines of calls in JSON": len(gateway._deadlines),
+        "headers of HTTP answers": len(front._extra),
         "procedures": len(procedures._calls) + len(procedures._asked) + len(procedures._held),
         "calls with a token to come": len(machine.server.services._undecided._calls),
         "procedures that wait for a signal": sum(map(len, procedures._signalled.values())),

@@ -13,6 +13,7 @@ from sim.faults import (
     draw_sleep,
     draw_transfers,
 )
+from sim.json_calls import Dialects, draw_dialects
 from sim.limits import Limits, draw_limits
 from sim.users import Realm, draw_realm
 from sim.workloads import READER, Workload, draw_more_clients, draw_workload
@@ -62,10 +63,12 @@ class Plan:
     """Whether the run waits for the end of all lost proposals."""
     realm: Realm | None = None
     """The users of a run with authentication."""
+    dialects: Dialects | None = None
+    """How clients speak in a run where some speak JSON."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
-        return [
+        lines = [
             f"seed {self.seed} members {self.members}, faults for {self.fault_seconds:.3f} s",
             f"{self.faults}",
             f"{self.workload}",
@@ -73,6 +76,7 @@ class Plan:
             f"limits {self.limits or 'as in production'}",
             f"{self.realm or 'nobody has to say who it is'}",
         ]
+        return lines if self.dialects is None else [*lines, f"{self.dialects}"]
 
 
 def draw_plan(seed: int, members: int) -> Plan:
@@ -167,6 +171,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         waits_for_leases=waits_for_leases,
         waits_for_proposals=random.random() < 0.2,
         realm=realm,
+        dialects=draw_dialects(Random(f"{seed}/dialects")),
     )
 
 

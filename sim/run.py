@@ -17,10 +17,11 @@ from sim.administrators import Administrator, Wanted
 from sim.auditor import Auditor
 from sim.auth_checks import check_visits
 from sim.buckets import check_buckets
-from sim.calls import Calls
+from sim.calls import Calls, Way
 from sim.clients import Client
 from sim.cluster import Cluster
 from sim.inspectors import Inspector
+from sim.json_calls import JsonCalls
 from sim.lease_checks import check_leases
 from sim.limits import limited
 from sim.linearizability import Undecided
@@ -118,6 +119,9 @@ class Run:
         self.cluster = cluster = Cluster(world, plan.members, plan.faults, directory, plan.options)
         history, workload = cluster.history, plan.workload
         self.users: Users | None = None
+        # The clients that speak JSON.
+        self.speakers: list[JsonCalls] = []
+        cluster.operator.calls = self._way("op")
         self.administrators: list[Administrator] = []
         if plan.realm is not None:
             self._let_users_in(plan.realm)
@@ -156,7 +160,7 @@ class Run:
         world, cluster = self.world, self.cluster
         cluster.token_seconds = realm.token_seconds
         cluster.auditor = Auditor(cluster.history, realm.token_seconds)
-        self.users = users = Users(world, cluster, realm, cluster.auditor.ledger)
+        self.users = users = Users(world, cluster, realm, cluster.auditor.ledger, self._way)
         cluster.operator.calls = users.badge("op", ROOT)
         wanted: Wanted = deque()
         self.administrators = [
@@ -166,7 +170,18 @@ class Run:
 
     def _calls(self, name: str) -> Calls:
         """Return what carries the calls of a client."""
-        return self.cluster if self.users is None else self.users.badge(name)
+        return self._way(name) if self.users is None else self.users.badge(name)
+
+    def _way(self, name: str) -> Way:
+        """Return the way by which a client calls: in JSON, or by gRPC."""
+        dialects, world = self.plan.dialects, self.world
+        if dialects is None or world.stream(f"dialect {name}").random() >= dialects.share:
+            return self.cluster
+        speaker = JsonCalls(world, self.cluster, dialects, name)
+        self.speakers.append(speaker)
+        if world.trace is not None:
+            world.trace.line(world.now, name, "speaks JSON")
+        return speaker
 
     def outcome(self) -> Outcome:
         """Run it, and return the outcome."""
@@ -270,7 +285,7 @@ class Run:
         self.world.after(BOUNDS_SECONDS, self._check_bounds)
 
     def _calls_of_root(self, name: str) -> Calls:
-        return self.cluster if self.users is None else self.users.badge(name, ROOT)
+        return self._way(name) if self.users is None else self.users.badge(name, ROOT)
 
     # After the faults.
 
@@ -493,6 +508,7 @@ class Run:
             "hashes": sum(len(inspector.hashes) for inspector in self.inspectors),
             "snapshots saved": sum(inspector.snapshots for inspector in self.inspectors),
             "ranges in pieces": sum(each.kind == "stream" for each in answered),
+            "calls in JSON": sum(speaker.calls for speaker in self.speakers),
             "undecided": self.undecided,
             **(self.users.counts() if self.users is not None else {}),
         }

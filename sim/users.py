@@ -15,6 +15,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import AuthenticateRequest, AuthenticateResponse, WatchResponse
 from kvorum.edge.interface import Metadata
 from sim.arrivals import REFUSED
+from sim.calls import Way
 from sim.ledger import Ledger
 from sim.permissions import EMPTY, FAILED, REFUSALS, ROOT, TOKEN
 from sim.world import World
@@ -137,12 +138,22 @@ class Users:
         "passwords",
         "realm",
         "visits",
+        "way",
         "world",
     )
 
-    def __init__(self, world: World, cluster: "Cluster", realm: Realm, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        world: World,
+        cluster: "Cluster",
+        realm: Realm,
+        ledger: Ledger,
+        way: Callable[[str], Way],
+    ) -> None:
+        """Let clients call by the way that is theirs, by their names."""
         self.world = world
         self.cluster = cluster
+        self.way = way
         self.realm = realm
         self.ledger = ledger
         self._random: Random = world.stream("users")
@@ -197,6 +208,7 @@ class Badge:
         "_login",
         "_random",
         "_streams",
+        "_way",
         "_word",
         "name",
         "token",
@@ -206,6 +218,7 @@ class Badge:
 
     def __init__(self, users: Users, name: str, user: str) -> None:
         self.users = users
+        self._way = users.way(name)
         self.name = name
         self.user = user
         self.token: str | None = None
@@ -237,7 +250,7 @@ class Badge:
             self._note(visit, result)
             answered(result)
 
-        return self.users.cluster.call(member, path, payload, ended, self._metadata())
+        return self._way.call(member, path, payload, ended, self._metadata())
 
     def open_stream(
         self, member: int, path: str, answered: Answered, message: Callable[[bytes], None]
@@ -253,7 +266,7 @@ class Badge:
             self._note(visit, _meaning(path, data))
             message(data)
 
-        call = self.users.cluster.open_stream(member, path, ended, took, self._metadata())
+        call = self._way.open_stream(member, path, ended, took, self._metadata())
         self._streams[call] = visit
         return call
 
@@ -262,15 +275,15 @@ class Badge:
         visit = self._streams.pop(call, None)
         if visit is not None:
             visit.payload = payload
-        self.users.cluster.send(member, call, payload)
+        self._way.send(member, call, payload)
 
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer, or break off a stream."""
-        self.users.cluster.hang_up(member, call)
+        self._way.hang_up(member, call)
 
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Read nothing from a stream for a while."""
-        self.users.cluster.stall(member, call, seconds)
+        self._way.stall(member, call, seconds)
 
     def is_ready(self) -> bool:
         """Return whether there is nothing to wait for before the next request: no login."""
@@ -319,7 +332,7 @@ class Badge:
                 self.hang_up(member, call)
                 answered(None)
 
-        call = self._login = users.cluster.call(member, LOGIN_PATH, visit.payload, answered, None)
+        call = self._login = self._way.call(member, LOGIN_PATH, visit.payload, answered, None)
         users.world.after(LOGIN_SECONDS, lose_patience)
 
     def _logged_in(self, visit: Visit, result: bytes | Status | None) -> None:

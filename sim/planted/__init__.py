@@ -33,6 +33,10 @@ from sim.planted.ending import (
     forget_to_answer,
     stay_when_removed,
 )
+from sim.planted.gateway import (
+    go_on_with_calls_in_json_whose_client_left,
+    send_the_line_of_another_message,
+)
 from sim.planted.search import Planted
 from sim.planted.serving import (
     end_leases_early_after_an_election,
@@ -97,6 +101,8 @@ PLANTED: dict[str, Planted] = {
         permit_by_the_newest_grants,
         keep_the_tokens_of_users_that_are_gone,
         take_the_short_way_past_permissions,
+        go_on_with_calls_in_json_whose_client_left,
+        send_the_line_of_another_message,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

@@ -277,12 +277,15 @@ def test_an_unforeseen_error_ends_its_call_alone(
     route = ROUTES[RANGE]
     monkeypatch.setitem(ROUTES, "/v3/bad/in", route._replace(decoder=cast(Any, Slips(slip))))
     monkeypatch.setitem(ROUTES, "/v3/bad/out", route._replace(encoder=cast(Any, Slips(slip))))
+    monkeypatch.setitem(ROUTES, WATCH, ROUTES[WATCH]._replace(encoder=cast(Any, Slips(slip))))
     for path in ("/v3/bad/in", "/v3/bad/out"):
         status, answer = client.post(path, {"key": "YQ=="})
         assert (status, answer["code"]) == (500, 13)
-    assert client.harness.member.boundary.counts == {"http": 2}
+    watch = client.watch("a")
+    assert client.lines(watch)[0]["error"]["code"] == 13
+    assert client.harness.member.boundary.counts == {"http": 3}
     client.put("a")
-    assert not client.gateway.open
+    assert not client.gateway.open and not client.harness.services._open
 
 
 class Slips:
@@ -385,6 +388,17 @@ def test_any_bytes_end_a_websocket_at_the_worst(client: Client) -> None:
         client.assert_nothing_is_left()
 
     check()
+
+
+def test_unfinished_messages_of_websockets_count_as_bodies(client: Client) -> None:
+    size = client.gateway._body_bytes_max // 2
+    sockets = [Socket(client, WATCH) for _ in range(gateway_calls.BODIES_BYTES_MAX // size + 1)]
+    for socket in sockets:
+        socket.send(TextMessage(" " * size, message_finished=False))
+    assert sockets[-1].received()[0]["error"]["code"] == 8
+    for socket in sockets[:-1]:
+        client.leave(socket.call)
+    client.assert_nothing_is_left()
 
 
 def test_a_message_of_a_websocket_is_bounded() -> None:

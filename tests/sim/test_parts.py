@@ -102,7 +102,7 @@ def runs() -> list[tuple[int, int, bool]]:
         )
         for (members, frames), first in SEEDS.items()
     ]
-    # What is rare has to do with damage, changes of the members, users, and rare calls.
+    # What is rare has to do with damage, changes of the members, users, JSON, and rare calls.
     others = [(seed, size_of(seed)) for seed in range(SEEDS_MAX)]
     rare = [run for run in others if has_rare_faults(*run)]
     return [*((*run, True) for run in needed), *((*run, False) for run in rare)]
@@ -117,6 +117,7 @@ def has_rare_faults(seed: int, members: int) -> bool:
         or faults.quorum_loss
         or plan.workload.inspectors
         or plan.realm
+        or plan.dialects
     )
 
 

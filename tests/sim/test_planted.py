@@ -7,6 +7,7 @@ it goes on.
 
 import pytest
 
+from sim.observers import GUARANTEE as OBSERVED
 from sim.planted import PLANTED
 from sim.planted.search import SEEDS_MAX, find
 
@@ -47,6 +48,15 @@ KNOWN = {
     "apply_what_was_asked_as_of_an_old_revision": (13, PERMITTED),
     "leave_nested_transactions_unchecked": (13, PERMITTED),
     "take_the_short_way_past_permissions": (9, PERMITTED),
+    "go_on_with_calls_in_json_whose_client_left": (
+        11,
+        {"every call in JSON is answered or ended", "memory is bounded"},
+    ),
+    # Whoever gets the line of another stream gets what it had, did not want, or cannot know.
+    "send_the_line_of_another_message": (
+        11,
+        {"watch: unique", "watch: filter", "watch: reliable", "watch: ordered", OBSERVED},
+    ),
     "run_log_jobs_after_a_failed_one": (0, {"the log ends at a failure"}),
     "send_in_reverse_order": (0, {ORDER}),
     "apply_a_change_on_top_of_a_snapshot": (0, {"one configuration"}),

@@ -112,12 +112,22 @@ class GatewayCall:
         if socket is not None or route.kind is Kind.BOTH_WAYS:
             self.values = Values()
         self.held_bytes = 0
-        """How much of a body is kept here."""
+        """How much of that was counted last."""
         self.has_begun = False
         """Whether the services know the call."""
         self.has_response = False
         """Whether the head of the response has been sent."""
         self.deadline = inf
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of a body is kept here until there is more of it."""
+        kept = len(self.body)
+        if self.values is not None:
+            kept += self.values.pending_bytes
+        if self.socket is not None:
+            kept += self.socket.pending_bytes
+        return kept
 
 
 class Gateway:
@@ -274,7 +284,7 @@ class Gateway:
                 if isinstance(found.body, bytes):
                     found.body = bytearray(found.body)
                 found.body += piece
-            self._hold(found, len(found.body))
+            self._hold(found)
 
     def _received_values(self, call: int, found: GatewayCall, values: Values, piece: bytes) -> None:
         for value in values.feed(piece):
@@ -289,7 +299,7 @@ class Gateway:
                 return
             self.events.append((EventKind.MESSAGE, call, message))
         if not values.is_broken:
-            self._hold(found, values.pending_bytes)
+            self._hold(found)
         elif found.route.kind is Kind.BOTH_WAYS:
             self._take_no_more(call, found)
         else:
@@ -306,7 +316,9 @@ class Gateway:
             self._edge.send([(call, answers)])
         for message in messages:
             self._received(call, found, message + b"\n")
-        if not socket.is_open:
+        if socket.is_open:
+            self._hold(found)
+        else:
             self._cancel(call, found)
             self._edge.finish(call, OK)
 
@@ -328,7 +340,7 @@ class Gateway:
             raise Refused(Status(Code.INVALID_ARGUMENT, str(error))) from None
         found.has_begun = True
         found.body = b""
-        self._hold(found, 0)
+        self._hold(found)
         if route.kind is Kind.UNARY:
             self.requests.append((call, route.number, message, metadata))
         else:
@@ -339,7 +351,7 @@ class Gateway:
     def _take_no_more(self, call: int, found: GatewayCall) -> None:
         """Half-close a call with streams both ways: its body has ended, or is broken."""
         found.values = None
-        self._hold(found, 0)
+        self._hold(found)
         self.events.append((EventKind.HALF_CLOSED, call, None))
 
     def _decoded(self, route: Route, value: bytes) -> bytes:
@@ -350,8 +362,9 @@ class Gateway:
             raise Refused(Status(Code.RESOURCE_EXHAUSTED, text))
         return message
 
-    def _hold(self, found: GatewayCall, held_bytes: int) -> None:
+    def _hold(self, found: GatewayCall) -> None:
         """Count what is kept of a body; refuse it if that is too much."""
+        held_bytes = found.kept_bytes
         self._held_bytes += held_bytes - found.held_bytes
         found.held_bytes = held_bytes
         if held_bytes > self._body_bytes_max:

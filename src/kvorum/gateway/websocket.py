@@ -103,6 +103,11 @@ class WebSocket:
         """Whether neither side has closed it."""
         return self._connection.state is ConnectionState.OPEN
 
+    @property
+    def pending_bytes(self) -> int:
+        """How much is kept of a message that is not whole."""
+        return len(self._message)
+
     def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Take bytes of the client; return whole messages, and bytes to be sent to it."""
         messages: list[bytes] = []

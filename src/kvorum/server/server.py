@@ -262,6 +262,9 @@ class Server:
         """Send clients their answers, unless serving has ended."""
         if self.phase in (Phase.SERVING, Phase.DRAINING):
             self.services.deliver(now)
+            if self.gateway.events:
+                # A line that cannot be written ends its call.
+                self._serve_gateway(now)
 
     def _take_ended(self, ended: Sequence[Ended]) -> None:
         member = self.member

@@ -1,0 +1,37 @@
+"""Bugs of the JSON gateway."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from kvorum.gateway.calls import Gateway, GatewayCall
+
+
+@contextmanager
+def go_on_with_calls_in_json_whose_client_left() -> Iterator[None]:
+    """Forget a call of the gateway when its client hangs up, and tell the services nothing."""
+    original = Gateway._cancel
+
+    def cancel(gateway: Gateway, call: int, found: GatewayCall) -> None:
+        found.has_begun = False
+        original(gateway, call, found)
+
+    with patch.object(Gateway, "_cancel", cancel):
+        yield
+
+
+@contextmanager
+def send_the_line_of_another_message() -> Iterator[None]:
+    """Take a message for the one before it, whose line is known, if it is as long."""
+    original = Gateway._lines
+
+    def lines(gateway: Gateway, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        out = []
+        for call, message in batch:
+            if len(message) == len(gateway._last_message):
+                gateway._last_message = message
+            out += original(gateway, [(call, message)])
+        return out
+
+    with patch.object(Gateway, "_lines", lines):
+        yield
