@@ -2,7 +2,7 @@
 
 from kvorum.edge.interface import EventKind
 from kvorum.gateway.calls import Gateway
-from kvorum.rpc.table import Kind
+from kvorum.rpc.table import RPCS, Kind
 from kvorum.server.ending import Phase
 from kvorum.server.server import Server
 from sim.arrivals import Arrivals
@@ -17,9 +17,10 @@ def check_gateway(
 ) -> None:
     """Require that a serving member has the calls of its clients, and nothing else of them."""
     gateway, calls = server.gateway, server.calls
-    # Clients of unary calls over gRPC may be gone: nothing is to be done about it.
-    gone = [call for call in calls.streams if not edge.is_open(call)]
-    gone += [call for call in calls.unary if call in edge.http_ever and not edge.is_open(call)]
+    # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it.
+    waiting_for_others = [call for call, of in calls.unary.items() if RPCS[of].waits_for_others]
+    gone = [*calls.streams, *(call for call in waiting_for_others if call in edge.http_ever)]
+    gone = [call for call in gone if not edge.is_open(call)]
     if server.phase not in (Phase.SERVING, Phase.DRAINING):
         return
     if not edge.http_ever and not gone:

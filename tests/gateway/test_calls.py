@@ -188,6 +188,23 @@ def test_whoever_hangs_up_cancels_the_call(client: Client) -> None:
     assert not {waiting, unfinished} & set(client.edge.responses)
 
 
+def test_what_does_not_wait_for_others_goes_on_without_its_client(client: Client) -> None:
+    """As over gRPC: half of a defragmentation would be in the way of the next one."""
+    harness = client.harness
+    call = client.open("/v3/maintenance/defragment")
+    client.send(call, b"{}")
+    # The job of the defragmentation is begun, and its end not taken.
+    harness.server.turn(harness.now, (), [(EventKind.HALF_CLOSED, call, None)], (), ())
+    jobs = harness.server.take_jobs()
+    harness.server.turn(harness.now, (), [(EventKind.ENDED, call, None)], (), ())
+    assert harness.member.backend.is_defragmenting and call not in client.gateway.open
+    harness.server.resume_turn(harness.now, [harness._run(job) for job in jobs])
+    harness.settle()
+    assert not harness.member.backend.is_defragmenting
+    assert client.post("/v3/maintenance/defragment", {})[0] == 200
+    client.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize("path", [PUT, WATCH])
 @pytest.mark.parametrize("timeout", ["-1S", "1n"])
 def test_a_call_without_time_does_not_begin(client: Client, path: str, timeout: str) -> None:

@@ -216,7 +216,7 @@ def test_closing_the_connection_cancels_the_watch(both: Both) -> None:
 
 def test_a_watch_whose_time_is_over(both: Both) -> None:
     for request in (create(key=FOO), "{}", "broken"):
-        with Streams(both, "/v3/watch", {"Grpc-Timeout": "500m"}) as streams:
+        with Streams(both, "/v3/watch", {"Grpc-Timeout": "1500m"}) as streams:
             streams.say(request)
             streams.end()
             status = streams.check_head()
@@ -342,7 +342,7 @@ def test_bodies_of_watches(empty: Lender[Both], bodies: list[list[bytes]]) -> No
 
 def _watched(address: str, body: bytes) -> tuple[int, dict[str, str], list[str]]:
     """Watch for a while; return what the lines say but for the words of the end."""
-    answer = ask(address, "/v3/watch", body, {**AT_ONCE, "Grpc-Timeout": "2500m"})
+    answer = ask(address, "/v3/watch", body, {**AT_ONCE, "Grpc-Timeout": "4000m"})
     *lines, end = answer.chunks
     assert parsed(end)["error"]["code"] == 4
     found = seen("/v3/watch", Answer(answer.status, answer.headers, lines))

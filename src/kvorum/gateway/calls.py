@@ -95,6 +95,7 @@ class GatewayCall:
         "has_begun",
         "has_response",
         "held_bytes",
+        "is_told_of_end",
         "metadata",
         "route",
         "socket",
@@ -117,6 +118,8 @@ class GatewayCall:
         """Whether the services know the call."""
         self.has_response = False
         """Whether the head of the response has been sent."""
+        self.is_told_of_end = route.kind is not Kind.UNARY
+        """Whether its service is told if the client goes away, as over gRPC: others go on."""
         self.deadline = inf
 
     @property
@@ -377,14 +380,16 @@ class Gateway:
         """Forget a call that its client has given up."""
         self._forget(call, found)
         self._front.forget(call)
-        if found.has_begun:
-            self.events.append((EventKind.ENDED, call, None))
+        self._tell_of_end(call, found)
 
     def _refuse(self, call: int, found: GatewayCall, status: Status) -> None:
         """End a call with an error that is not the services' own."""
-        if found.has_begun:
-            self.events.append((EventKind.ENDED, call, None))
+        self._tell_of_end(call, found)
         self._fail(call, found, status)
+
+    def _tell_of_end(self, call: int, found: GatewayCall) -> None:
+        if found.has_begun and found.is_told_of_end:
+            self.events.append((EventKind.ENDED, call, None))
 
     def _forget(self, call: int, found: GatewayCall) -> None:
         del self.open[call]
@@ -437,9 +442,12 @@ class Gateway:
         return self._edge.pending_bytes(call)
 
     def mark_waiting(self, call: int) -> None:
-        """As `Edge.mark_waiting`; of HTTP requests the edge always tells."""
-        if call not in self.open:
+        """As `Edge.mark_waiting`."""
+        found = self.open.get(call)
+        if found is None:
             self._edge.mark_waiting(call)
+        else:
+            found.is_told_of_end = True
 
     def _replied(self, call: int, result: bytes | Status) -> bool:
         """Answer a call if it is the gateway's; return whether it is."""
