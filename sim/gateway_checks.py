@@ -17,10 +17,15 @@ def check_gateway(
 ) -> None:
     """Require that a serving member has the calls of its clients, and nothing else of them."""
     gateway, calls = server.gateway, server.calls
-    # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it.
-    waiting_for_others = [call for call, of in calls.unary.items() if RPCS[of].waits_for_others]
-    gone = [*calls.streams, *(call for call in waiting_for_others if call in edge.http_ever)]
-    gone = [call for call in gone if not edge.is_open(call)]
+    # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it. Without
+    # a procedure a call waits for its entry alone.
+    procedures = server.member.procedures._calls
+    gone = [
+        call
+        for call, method in calls.unary.items()
+        if call in edge.http_ever and call in procedures and RPCS[method].waits_for_others
+    ]
+    gone = [call for call in (*calls.streams, *gone) if not edge.is_open(call)]
     if server.phase not in (Phase.SERVING, Phase.DRAINING):
         return
     if not edge.http_ever and not gone:
