@@ -17,8 +17,8 @@ def check_gateway(
 ) -> None:
     """Require that a serving member has the calls of its clients, and nothing else of them."""
     gateway, calls = server.gateway, server.calls
-    # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it. Without
-    # a procedure a call waits for its entry alone.
+    # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it.
+    # Without a procedure a call waits for its entry alone.
     procedures = server.member.procedures._calls
     gone = [
         call
