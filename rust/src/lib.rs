@@ -1,8 +1,8 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
 //! One thread serves every socket; another writes the log. Neither ever takes the GIL: the
-//! loop's own calls, in `edge`, and functions over rows, in `rows`, are the only code that touches
-//! Python.
+//! loop's own calls, in `edge`, and functions over many rows or keys, in `rows` and `key_values`, are
+//! the only code that touches Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
@@ -22,6 +22,8 @@ mod http2;
 mod inbox;
 mod incidents;
 mod io;
+#[cfg(feature = "python")]
+mod key_values;
 mod listener;
 mod log_writer;
 mod network;
@@ -45,6 +47,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod _native {
     #[pymodule_export]
     use crate::edge::NativeEdge;
+
+    #[pymodule_export]
+    use crate::key_values::key_values_json;
 
     #[pymodule_export]
     use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from kvorum.api import codec
 from kvorum.api.pb import etcdserverpb
+from kvorum.api.pb.etcdserverpb import RangeResponse, ResponseHeader
+from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.gateway.decoding import Decoder
 from kvorum.gateway.encoding import Encoder, error_body, error_line
+from kvorum.gateway.routes import ROUTES
 from tests.etcd import is_target, running_etcd
 from tests.gateway.asking import Connection
 from tests.gateway.messages import TYPES, any_messages, canonical, full_messages, messages
@@ -209,3 +212,31 @@ def test_an_error_in_a_line_of_etcd(etcd: Connection) -> None:
     answer = etcd.ask("/v3/election/observe", '{"name":"YQ=="}', {"Grpc-Timeout": "1m"})
     error = answer.json["error"]
     assert error_line(error["code"], error["message"]) == answer.body
+
+
+KEY_VALUES = st.lists(
+    st.builds(
+        KeyValue,
+        key=st.binary(max_size=40),
+        create_revision=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300),
+        mod_revision=st.integers(0, 2**40),
+        version=st.integers(0, 300),
+        value=st.binary(max_size=90),
+        lease=st.just(0) | st.integers(-(2**63), 2**63 - 1),
+    ),
+    max_size=60,
+)
+
+
+@given(KEY_VALUES, st.integers(0, 1))
+def test_keys_of_a_long_answer_are_written_as_those_of_short_ones(
+    found: list[KeyValue], count: int
+) -> None:
+    """Whatever writes a long answer, a short one is written by Python."""
+    encoder = ROUTES["/v3/kv/range"].encoder
+    header = ResponseHeader(revision=7)
+    whole = encoder.encode(RangeResponse(header=header, kvs=found, count=count).SerializeToString())
+    texts = [encoder.encode(RangeResponse(kvs=[each]).SerializeToString()) for each in found]
+    inner = b",".join(text.removeprefix(b'{"kvs":[').removesuffix(b"]}") for text in texts)
+    kvs = b',"kvs":[' + inner + b"]" if found else b""
+    assert whole == b'{"header":{"revision":"7"}' + kvs + (b',"count":"1"}' if count else b"}")

@@ -4,7 +4,7 @@ import hashlib
 import os
 import resource
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ __all__ = [
     "Serves",
     "TlsSettings",
     "edge_name",
+    "native_key_values",
     "native_rows",
     "open_edge",
 ]
@@ -86,6 +87,13 @@ def edge_name() -> str:
     return "native"
 
 
+WriteKeyValues = Callable[[bytes, int, int, int], tuple[bytes, int]]
+"""Given bytes of a message, writes the values of a field of `mvccpb.KeyValue`s as JSON.
+
+Takes an offset, where the message ends, and the field's tag. Writes canonical values, with commas
+between them, and stops before any other; returns the text and where it stopped."""
+
+
 def native_rows() -> "NativeRows | None":
     """Return the compiled functions over rows of the database; None where the pure edge serves."""
     if edge_name() != "native":
@@ -93,6 +101,15 @@ def native_rows() -> "NativeRows | None":
     from kvorum.edge import _native
 
     return _native
+
+
+def native_key_values() -> WriteKeyValues | None:
+    """Return the compiled function that writes keys as JSON; None where the pure edge serves."""
+    if edge_name() != "native":
+        return None
+    from kvorum.edge import _native
+
+    return _native.key_values_json
 
 
 def open_edge(

@@ -33,6 +33,7 @@ def note_rows(
     rows: list[tuple[bytes, bytes]],
     /,
 ) -> bool: ...
+def key_values_json(data: bytes, offset: int, end: int, tag: int, /) -> tuple[bytes, int]: ...
 
 class NativeEdge:
     def __init__(

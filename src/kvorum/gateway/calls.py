@@ -208,7 +208,7 @@ class Gateway:
     def opened(self, request: HttpRequest) -> None:
         """Take the head of a request below `/v3/`."""
         call, headers, socket = request.call, request.headers, None
-        if asks_for_upgrade(headers):
+        if "upgrade" in headers and asks_for_upgrade(headers):
             status = handshake_refusal(request.method, headers)
             if status is not None:
                 self._front.refuse(call, *status)

@@ -1,7 +1,8 @@
 """Answers become JSON as etcd's gateway writes it: protobuf's JSON in Go, in its compact form.
 
 Messages are not parsed into objects: their canonical bytes, which have the fields in order, are
-turned into text where they stand. What nests is kept on a stack of ours.
+turned into text where they stand. What nests is kept on a stack of ours. The keys of a long answer
+are written by the native edge, where that serves.
 """
 
 from binascii import b2a_base64
@@ -12,6 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from kvorum.api.codec import read_varint
+from kvorum.edge import native_key_values
 
 _MESSAGE: Final = 0
 _BYTES: Final = 1
@@ -41,6 +43,11 @@ _QUOTED: Final = (
 _UINT64_LIMIT: Final = 1 << 64
 # Only negative numbers, and unsigned ones of the upper half, are so long.
 _NEGATIVE_BYTES: Final = 10
+
+_KEY_VALUE: Final = "mvccpb.KeyValue"
+_write_key_values: Final = native_key_values()
+_NATIVE_BYTES_MIN: Final = 1024
+"""What is shorter is written here: a call costs as much as a few keys."""
 
 # Of text that is part of a line; etcd passes lines through another encoder, which escapes these.
 _ESCAPES: Final = str.maketrans(
@@ -77,6 +84,10 @@ class _Field:
             numbers = descriptor.enum_type.values_by_number.items()
             self.names = {number: f'"{value.name}"'.encode() for number, value in numbers}
         self.message: _Message | None = None
+        message = descriptor.message_type
+        self.is_key_values = (
+            self.is_repeated and message is not None and message.full_name == _KEY_VALUE
+        )
 
 
 class _Message:
@@ -146,10 +157,11 @@ def _pieces(message: _Message, data: bytes, is_line: bool) -> list[bytes]:
                 return pieces
             fields, last, end = stack.pop()
             continue
+        begin = offset
         tag = data[offset]
         offset += 1
         if tag >= 0x80:
-            tag, offset = read_varint(data, offset - 1)
+            tag, offset = read_varint(data, begin)
         field = fields[tag]
         if field is None:
             raise _NotCanonical
@@ -171,6 +183,18 @@ def _pieces(message: _Message, data: bytes, is_line: bool) -> list[bytes]:
             prefix = field.item
         else:
             raise _NotCanonical
+        if (
+            field.is_key_values
+            and end - begin >= _NATIVE_BYTES_MIN
+            and _write_key_values is not None
+        ):
+            text, after = _write_key_values(data, begin, end, tag)
+            if after > begin:
+                # The texts have their braces.
+                pieces += (prefix[:-1], text)
+                last = field
+                offset = after
+                continue
         if not number and not field.is_always_written:
             continue
         length = offset - start

@@ -1,0 +1,151 @@
+//! The keys of a long answer as JSON, many a call.
+//!
+//! `kvorum.gateway.encoding` documents the function. It handles `KeyValue`s in their canonical form
+//! and stops before any other, which the Python code that it replaces then writes.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The fields in their order: tag, name with what precedes and follows it, whether it is bytes.
+const FIELDS: [(u8, &[u8], bool); 6] = [
+    (0x0A, b",\"key\":\"", true),
+    (0x10, b",\"create_revision\":\"", false),
+    (0x18, b",\"mod_revision\":\"", false),
+    (0x20, b",\"version\":\"", false),
+    (0x2A, b",\"value\":\"", true),
+    (0x30, b",\"lease\":\"", false),
+];
+
+/// Writes the messages of a repeated field, from an offset on; returns where it stopped.
+///
+/// The texts have commas between them, and nothing around them.
+#[pyfunction]
+pub fn key_values_json<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyBytes>,
+    offset: usize,
+    end: usize,
+    tag: u8,
+) -> (Bound<'py, PyBytes>, usize) {
+    let data = data.as_bytes();
+    let data = &data[..end.min(data.len())];
+    let mut text = Vec::with_capacity((data.len() - offset.min(data.len())) * 3 / 2);
+    let mut offset = offset;
+    while let Some(after) = item(data, offset, tag, &mut text) {
+        offset = after;
+    }
+    (PyBytes::new(py, &text), offset)
+}
+
+/// Writes one message; returns where it ends, or None, and has written nothing, if it is unusual.
+fn item(data: &[u8], offset: usize, tag: u8, text: &mut Vec<u8>) -> Option<usize> {
+    if data.get(offset) != Some(&tag) {
+        return None;
+    }
+    let (length, start) = varint(data, offset + 1)?;
+    let end = start.checked_add(usize::try_from(length).ok()?)?;
+    let message = data.get(start..end)?;
+    let before = text.len();
+    if before > 0 {
+        text.push(b',');
+    }
+    if fields(message, text).is_none() {
+        text.truncate(before);
+        return None;
+    }
+    Some(end)
+}
+
+fn fields(message: &[u8], text: &mut Vec<u8>) -> Option<()> {
+    let begin = text.len();
+    let mut offset = 0;
+    for (tag, name, is_bytes) in FIELDS {
+        if message.get(offset) != Some(&tag) {
+            continue;
+        }
+        let (number, after) = varint(message, offset + 1)?;
+        // What is zero or empty is left out; nobody writes it.
+        if number == 0 {
+            return None;
+        }
+        text.extend_from_slice(name);
+        offset = after;
+        if is_bytes {
+            offset = after.checked_add(usize::try_from(number).ok()?)?;
+            base64(message.get(after..offset)?, text);
+        } else {
+            decimal(number as i64, text);
+        }
+        text.push(b'"');
+    }
+    if offset != message.len() {
+        return None;
+    }
+    if text.len() == begin {
+        text.push(b'{');
+    } else {
+        text[begin] = b'{';
+    }
+    text.push(b'}');
+    Some(())
+}
+
+fn varint(data: &[u8], mut offset: usize) -> Option<(u64, usize)> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let byte = *data.get(offset)?;
+        offset += 1;
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            // Longer than needed, or than 64 bits, is unusual.
+            let is_canonical = (byte != 0 || shift == 0) && (shift < 63 || byte == 1);
+            return is_canonical.then_some((value, offset));
+        }
+    }
+    None
+}
+
+fn base64(content: &[u8], text: &mut Vec<u8>) {
+    let digit = |bits: u32| ALPHABET[(bits & 0x3F) as usize];
+    let mut groups = content.chunks_exact(3);
+    for group in &mut groups {
+        let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);
+        text.extend_from_slice(&[
+            digit(bits >> 18),
+            digit(bits >> 12),
+            digit(bits >> 6),
+            digit(bits),
+        ]);
+    }
+    match *groups.remainder() {
+        [first] => {
+            let bits = u32::from(first) << 16;
+            text.extend_from_slice(&[digit(bits >> 18), digit(bits >> 12), b'=', b'=']);
+        }
+        [first, second] => {
+            let bits = u32::from(first) << 16 | u32::from(second) << 8;
+            text.extend_from_slice(&[digit(bits >> 18), digit(bits >> 12), digit(bits >> 6), b'=']);
+        }
+        _ => {}
+    }
+}
+
+fn decimal(number: i64, text: &mut Vec<u8>) {
+    let mut digits = [0_u8; 20];
+    let mut place = digits.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        place -= 1;
+        digits[place] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        text.push(b'-');
+    }
+    text.extend_from_slice(&digits[place..]);
+}
