@@ -5,12 +5,13 @@ import errno
 import pytest
 
 from kvorum.api.pb.etcdserverpb import RangeResponse
+from kvorum.files.interface import write_file
 from kvorum.files.memory import Call
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Snapshot
-from kvorum.snap import WriteSnap
+from kvorum.snap import WriteSnap, database_path
 from kvorum.wal import (
     AppendLog,
     CorruptLogError,
@@ -94,6 +95,13 @@ def test_without_its_file_a_snapshot_is_not_recorded() -> None:
     assert all(each.index < index for each in valid_snapshots(machine.files, stopped.wal))
     content = read_log(machine.files, stopped.wal, SnapshotRecord())
     assert content.state.commit < index
+    assert keys(stopped.cluster, stopped.restarted()) == KEYS
+
+
+def test_a_start_keeps_no_image_that_was_not_installed() -> None:
+    stopped = Stopped()
+    image = database_path(f"{stopped.machine.config.directory}/snap", stopped.snapshot().index)
+    write_file(stopped.machine.files, image, b"of another cluster")
     assert keys(stopped.cluster, stopped.restarted()) == KEYS
 
 

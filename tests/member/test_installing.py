@@ -11,6 +11,7 @@ from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.requests import range_of
 from kvorum.backend.cache import RowCache
 from kvorum.backend.flush import CommitFlush
+from kvorum.files.interface import read_file
 from kvorum.lease import sorting
 from kvorum.member import installing, requests, transactions
 from kvorum.member.callers import MEMBER
@@ -29,7 +30,7 @@ from kvorum.rpc.lease import _listed
 from kvorum.rpc.maintenance import _defragment, _downgrade, _hash, _hash_kv
 from kvorum.rpc.sessions import answered
 from kvorum.rpc.snapshot import _snapshot
-from kvorum.snap import WriteSnap
+from kvorum.snap import ReceivedDatabase, WriteSnap
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine, equal
 
 KEYS = 600
@@ -256,6 +257,54 @@ def test_rows_are_noted_while_the_helper_works(monkeypatch: pytest.MonkeyPatch) 
     cluster.wait(lambda: equal(cluster))
     assert late.running.store is not store
     assert late.running.installation is None
+
+
+def compact(leader: Machine) -> int:
+    body = pb.CompactionRequest(revision=leader.running.store.revision).SerializeToString()
+    return leader.propose(requests.COMPACTION, body)
+
+
+def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Images at one index differ in how far a compaction got: rows of both would be neither's."""
+    noting = Noting(monkeypatch)
+    cluster, leader, late = lagging()
+    for _ in range(2):
+        cluster.success(leader, leader.put(b"key"))
+    # The compaction waits for its hash.
+    leader.held.add(Place.HELPER)
+    cluster.success(leader, compact(leader))
+    cluster.pass_time(1.0)
+    assert leader.running.store.compaction.is_pending
+    build = BuildImage(leader.running.backend.directory, "/data/member/snap/tmp.early")
+    index = build.run(leader.files, leader.environments).index
+    early = read_file(leader.files, build.path)
+    leader.held.clear()
+    cluster.pass_time(1.0)
+    assert not leader.running.store.compaction.is_pending
+
+    late.held.add(Place.HELPER)
+    cluster.heal()
+    cluster.wait(lambda: noting.has_ended)
+    again = ReceivedDatabase(late.files, late.running.snap_directory, index)
+    again.write(early)
+    again.finish()
+    late.held.clear()
+    cluster.wait(lambda: not late.running.is_installing)
+    assert late.running.snapshots.index == index
+
+    cluster.success(leader, leader.delete(b"key"))
+    cluster.success(leader, leader.put(b"other"))
+    cluster.success(leader, compact(leader))
+    cluster.pass_time(1.0)
+    late.kill()
+    late.start()
+    cluster.wait(lambda: late.running.applied == leader.running.applied)
+    # The row that only one of the images has would be the deleted key's newest.
+    assert late.running.store.range(RangeOptions(b"key", b"")).count == 0
+    assert late.running.store.range(ALL) == leader.running.store.range(ALL)
+    assert equal(cluster)
 
 
 def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:

@@ -170,6 +170,18 @@ def test_a_received_database(files: MemoryFiles) -> None:
     assert files.open_descriptors() == 0
 
 
+def test_a_received_database_is_not_replaced(files: MemoryFiles) -> None:
+    for content in (b"first", b"another"):
+        database = ReceivedDatabase(files, SNAP, 0x1F)
+        database.write(content)
+        database.finish()
+        assert files.list(SNAP) == ["000000000000001f.snap.db"]
+        assert read_file(files, database_path(SNAP, 0x1F)) == b"first"
+        assert files.is_durable(database_path(SNAP, 0x1F))
+    assert files.open_descriptors() == 0
+    assert ReleaseDatabases(SNAP, None).run(files) == ["000000000000001f.snap.db"]
+
+
 def test_leftovers_are_removed_at_the_start(files: MemoryFiles) -> None:
     store(files, 10)
     ReceivedDatabase(files, SNAP, 20).write(b"part")

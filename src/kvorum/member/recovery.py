@@ -37,7 +37,7 @@ from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
-from kvorum.snap import RemoveLeftovers, database_path, load_newest
+from kvorum.snap import ReleaseDatabases, RemoveLeftovers, database_path, load_newest
 from kvorum.wal import (
     Log,
     LogContent,
@@ -135,6 +135,9 @@ def _restart(
         progress("entries read", len(content.entries))
     if snapshot is not None:
         _install_if_behind(config, seams, snapshot)
+    # One that was not installed is sent again if it is needed, and perhaps by another cluster than
+    # the one it came from, if that is forced here. What is sent does not replace what is there.
+    ReleaseDatabases(f"{config.directory}/snap", None).run(seams.files)
     state = _read_state(config, seams, cluster_id, member_id, progress)
     applied = state.backend.applied_index
     start = snapshot.index if snapshot is not None else 0

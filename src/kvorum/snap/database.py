@@ -2,6 +2,10 @@
 
 The file is named by the index of the snapshot it came with. It takes the place of the member's
 database before that snapshot is applied; those older than a new snapshot are useless.
+
+A file that has its name is never replaced by another of that index. Both hold the same keys, but
+not the same rows: a compaction may have got further at one sender than at the other. Whoever
+installs the file opens it twice, and must find the same rows both times.
 """
 
 import re
@@ -23,8 +27,8 @@ def database_path(directory: str, index: int) -> str:
 class ReceivedDatabase:
     """One database on its way in. Every method blocks: call them from jobs, in order.
 
-    Until `finish` has returned there is no file of the final name; what a power cut leaves,
-    `RemoveLeftovers` removes.
+    Until `finish` has returned there is no file of the final name, unless one came before; what a
+    power cut leaves, `RemoveLeftovers` removes.
     """
 
     __slots__ = (
@@ -59,12 +63,17 @@ class ReceivedDatabase:
             self._files.start_sync(self._descriptor)
 
     def finish(self) -> int:
-        """Make the file durable under its name; return its length."""
+        """Make the file durable under its name, or keep the one that has it; return its length."""
         assert self._descriptor is not None, "the file was closed"
-        self._files.fdatasync(self._descriptor)
-        descriptor, self._descriptor = self._descriptor, None
-        self._files.close(descriptor)
-        self._files.rename(self._temporary, database_path(self._directory, self._index))
+        path = database_path(self._directory, self._index)
+        if self._files.exists(path):
+            self.abandon()
+        else:
+            self._files.fdatasync(self._descriptor)
+            descriptor, self._descriptor = self._descriptor, None
+            self._files.close(descriptor)
+            self._files.rename(self._temporary, path)
+        # The one that was there may not be durable under its name yet.
         self._files.sync_directory(self._directory)
         return self._length
 
@@ -81,18 +90,19 @@ class ReceivedDatabase:
 class ReleaseDatabases:
     """A job: remove received databases that are older than what is durable without them.
 
-    That is a snapshot whose record is durable, or the backend's own index.
+    That is a snapshot whose record is durable, or the backend's own index. Without an index all
+    are removed.
     """
 
     directory: str
-    snapshot_index: int
+    snapshot_index: int | None
 
     def run(self, files: Files) -> list[str]:
         """Return the names that were removed."""
         removed: list[str] = []
         for name in files.list(self.directory):
             match = _NAME.fullmatch(name)
-            if match and int(match[1], 16) < self.snapshot_index:
+            if match and (self.snapshot_index is None or int(match[1], 16) < self.snapshot_index):
                 files.unlink(f"{self.directory}/{name}")
                 removed.append(name)
         return removed
