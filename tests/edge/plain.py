@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from kvorum.edge import EventKind
-from tests.edge.service import WAIT_SECONDS, Service
+from tests.edge.service import WAIT_SECONDS, Arrived, Service
 from tests.edge.wire import Reply, connect
 
 
@@ -50,16 +50,25 @@ def plain(service: Service, tls: ssl.SSLContext | None = None) -> Iterator[Plain
 
 def opened(service: Service) -> tuple[int, int, str, str, dict[str, str]]:
     """Wait for a request; return the call and what is known of it."""
-    call, detail = service.next_event(EventKind.HTTP_OPENED)[1:]
-    listener, method, target, headers = detail
-    return call, listener, method, target, dict(headers)
+    arrived = _next(service)
+    assert arrived.kind == EventKind.HTTP_OPENED, arrived
+    listener, method, target, headers = arrived.detail
+    return arrived.call, listener, method, target, dict(headers)
+
+
+def _next(service: Service) -> Arrived:
+    """Return the next event but for WRITABLE, which an earlier call may still cause."""
+    while True:
+        arrived = service.events.get(timeout=WAIT_SECONDS)
+        if arrived.kind != EventKind.WRITABLE:
+            return arrived
 
 
 def body(service: Service, call: int) -> bytes:
     """Read a request's body to its end."""
     pieces: list[bytes] = []
     while True:
-        event = service.events.get(timeout=WAIT_SECONDS)
+        event = _next(service)
         assert event.call == call
         if event.kind == EventKind.HALF_CLOSED:
             return b"".join(pieces)
