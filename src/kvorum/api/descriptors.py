@@ -72,6 +72,12 @@ def methods() -> Iterator[Method]:
                 )
 
 
+def http_paths(method: Method) -> list[str]:
+    """Return where a method is served as JSON, its own path before the additional ones."""
+    rule = option(method.descriptor, "google.api.http")
+    return [each.post for each in (rule, *rule.additional_bindings) if each.post]
+
+
 def option(descriptor: DescriptorBase, extension_name: str) -> Any:
     """Return the value of a custom option, e.g. `versionpb.etcd_version_field`.
 

@@ -8,12 +8,11 @@ publishes, so that a client generated from either has the same names. The same d
 import functools
 import json
 import sys
-from collections.abc import Iterator
 from typing import Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from kvorum.api.descriptors import Method, methods, option
+from kvorum.api.descriptors import Method, http_paths, methods
 
 Json = dict[str, object]
 
@@ -59,7 +58,7 @@ def document() -> Json:
     tags: list[str] = []
     for method in methods():
         service = method.descriptor.containing_service.name
-        for number, path in enumerate(_paths(method), 1):
+        for number, path in enumerate(http_paths(method), 1):
             if service not in tags:
                 tags.append(service)
             suffix = str(number) if number > 1 else ""
@@ -86,14 +85,6 @@ def document() -> Json:
             },
         },
     }
-
-
-def _paths(method: Method) -> Iterator[str]:
-    """Yield the routes of a method, its own before the additional ones."""
-    rule = option(method.descriptor, "google.api.http")
-    for binding in (rule, *rule.additional_bindings):
-        if binding.post:
-            yield binding.post
 
 
 def _request(method: Method, schemas: "_Schemas") -> Json:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from kvorum.api.descriptors import methods, option
+from kvorum.api.descriptors import http_paths, methods
 from kvorum.gateway.decoding import Decoder
 from kvorum.gateway.encoding import Encoder
 from kvorum.rpc.table import NUMBERS, RPCS, Kind
@@ -23,8 +23,7 @@ class Route(NamedTuple):
 def _routes() -> dict[str, Route]:
     routes: dict[str, Route] = {}
     for method in methods():
-        rule = option(method.descriptor, "google.api.http")
-        paths = [each.post for each in (rule, *rule.additional_bindings) if each.post]
+        paths = http_paths(method)
         if paths:
             number = NUMBERS[method.path]
             route = Route(
