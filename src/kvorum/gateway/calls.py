@@ -148,6 +148,7 @@ class Gateway:
         "_last_line",
         "_last_message",
         "_last_route",
+        "_left",
         "_member",
         "_message_bytes_max",
         "events",
@@ -178,6 +179,8 @@ class Gateway:
         self.requests: list[Request] = []
         self.events: list[Event] = []
         """What arrived for the services, requests first; the server takes both."""
+        # Unary calls that go on without their clients: their answers are for nobody.
+        self._left: set[int] = set()
         self._held_bytes = 0
         self._deadlines: list[tuple[float, int]] = []
         # How many of them are of calls that have ended: they may be hours away.
@@ -388,8 +391,12 @@ class Gateway:
         self._fail(call, found, status)
 
     def _tell_of_end(self, call: int, found: GatewayCall) -> None:
-        if found.has_begun and found.is_told_of_end:
+        if not found.has_begun:
+            return
+        if found.is_told_of_end:
             self.events.append((EventKind.ENDED, call, None))
+        else:
+            self._left.add(call)
 
     def _forget(self, call: int, found: GatewayCall) -> None:
         del self.open[call]
@@ -409,7 +416,7 @@ class Gateway:
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """End unary calls, by either way."""
-        if self.open:
+        if self.open or self._left:
             batch = [each for each in batch if not self._replied(*each)]
         if batch:
             self._edge.reply(batch)
@@ -453,7 +460,9 @@ class Gateway:
         """Answer a call if it is the gateway's; return whether it is."""
         found = self.open.get(call)
         if found is None:
-            return False
+            is_left = call in self._left
+            self._left.discard(call)
+            return is_left
         if isinstance(result, Status):
             self._fail(call, found, result)
             return True
