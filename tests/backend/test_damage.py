@@ -94,6 +94,20 @@ def test_a_flipped_bit_of_a_row_is_never_served(database: Path, tmp_path: Path, 
         backend.close()
 
 
+def test_nothing_is_written_behind_a_key_that_lies_too_high(database: Path, tmp_path: Path) -> None:
+    """A flush is the first to notice, if nobody reads the row whose key has changed."""
+    content = (database / "backend.1").read_bytes()
+    last = max(ROWS)
+    backend = damaged(database, tmp_path / "image", content.rindex(row_key(last)), 6)
+    backend.put_row(last + (1 << 32), b"new")
+    stage = backend.seal()
+    assert stage is not None
+    expected = r"image/backend\.1: entry b'@.*' of bucket key: it lies behind .*check the disk"
+    with pytest.raises(CorruptionError, match=expected):
+        stage.run(RealFiles(), LmdbEnvironments())
+    backend.close()
+
+
 def test_a_flipped_bit_of_another_bucket_is_never_served(database: Path, tmp_path: Path) -> None:
     content = (database / "backend.1").read_bytes()
     offset = content.rindex(b"some value")

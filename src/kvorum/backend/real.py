@@ -110,7 +110,11 @@ class LmdbWrite:
             _, added = cursor.putmulti(items, append=True)
         except lmdb.Error as error:
             raise _error(self._environment.path, "writing", error) from error
-        assert added == len(items), f"{len(items) - added} entries out of order in {bucket!r}"
+        if added != len(items):
+            # Keys only ever grow here, so that a last one which is higher was not written.
+            cursor.last()
+            place = f"entry {cursor.key()!r} of bucket {bucket.decode()}"
+            raise CorruptionError(self._environment.path, place, f"it lies behind {items[-1][0]!r}")
 
     def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Put entries in any order; what exists is replaced."""
