@@ -12,15 +12,19 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from kvorum.settings.checks import make_config
 from kvorum.settings.config import Config, ConfigError
-from kvorum.settings.environment import EnvironmentRefusedError, from_environment
+from kvorum.settings.environment import (
+    EnvironmentRefusedError,
+    file_in_environment,
+    from_environment,
+)
 from kvorum.settings.flags import FlagError, parse_arguments
 from kvorum.settings.help import USAGE, flags_text, version_text
-from kvorum.settings.suggestions import suggestions
+from kvorum.settings.suggestions import ignored, suggestions
 from kvorum.telemetry.logs import Logger, open_logger, plain_logger
 
 
@@ -37,10 +41,12 @@ def run(arguments: Sequence[str]) -> int:
             _print(sys.stderr, USAGE)
             _print(sys.stdout, flags_text())
             return 0
+        if rest:
+            raise ConfigError(f'"{rest[0]}" is not a valid flag')
         if given.get("version"):
             _print(sys.stdout, version_text())
             return 0
-        config, logger = _configure(given, rest)
+        config, logger = _configure(given)
     except FlagError as error:
         _print(sys.stderr, f"{error}\n{USAGE}")
         return 2
@@ -50,9 +56,10 @@ def run(arguments: Sequence[str]) -> int:
     return _serve(config, logger, arguments)
 
 
-def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, Logger]:
-    if rest:
-        raise ConfigError(f'"{rest[0]}" is not a valid flag')
+def _configure(given: dict[str, object]) -> tuple[Config, Logger]:
+    path = str(given.get("config-file", "")) or file_in_environment(os.environ)
+    if path:
+        return _configure_from_file(path, given)
     found, warned = from_environment(os.environ, given)
     given = given | found
     config = make_config(given)
@@ -60,6 +67,26 @@ def _configure(given: dict[str, object], rest: Sequence[str]) -> tuple[Config, L
     for message, variable in warned:
         logger.warning(message, environment_variable=variable)
     for message, fields in suggestions(config, given):
+        logger.warning(message, **fields)
+    return config, logger
+
+
+def _configure_from_file(path: str, flags: Mapping[str, object]) -> tuple[Config, Logger]:
+    # Imported late, so that a start without a file does not wait for a parser of files.
+    from kvorum.settings.file import read_file
+
+    content = read_file(path)
+    if content.problems:
+        raise ConfigError(content.problems[0])
+    config = make_config(content.given, is_file=True)
+    logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
+    logger.info(
+        "loaded server configuration, other configuration command line flags and "
+        "environment variables will be ignored if provided",
+        path=path,
+    )
+    warned = ignored(flags, os.environ, content.unknown)
+    for message, fields in (*warned, *suggestions(config, content.given)):
         logger.warning(message, **fields)
     return config, logger
 

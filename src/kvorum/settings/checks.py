@@ -27,11 +27,14 @@ def is_bcrypt_cost(cost: int) -> bool:
     return COST_MIN <= cost <= COST_MAX
 
 
-def make_config(given: Mapping[str, object]) -> Config:
-    """Return the configuration for the flags that were given, by name; raise ConfigError."""
+def make_config(given: Mapping[str, object], *, is_file: bool = False) -> Config:
+    """Return the configuration for the flags that were given, by name; raise ConfigError.
+
+    A file's keys are flags that were given, too, but some defaults depend on where they stand.
+    """
     _refuse_missing(given)
     config = _complete(fill(given), given)
-    _check(config, given)
+    _check(config, given, is_file=is_file)
     return config
 
 
@@ -100,10 +103,13 @@ def default_host() -> str | None:
         return host
 
 
-def _check(config: Config, given: Mapping[str, object]) -> None:
+def _check(config: Config, given: Mapping[str, object], *, is_file: bool) -> None:
     _check_urls(config)
+    if config.initial_cluster_state not in ("new", "existing"):
+        raise ConfigError(f'unexpected clusterState "{config.initial_cluster_state}"')
     _check_times(config)
-    if "listen-client-urls" in given and "advertise-client-urls" not in given:
+    is_forgotten = "listen-client-urls" in given and "advertise-client-urls" not in given
+    if is_forgotten and not is_file:
         raise ConfigError(
             "--advertise-client-urls is required when --listen-client-urls is set explicitly"
         )

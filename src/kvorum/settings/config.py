@@ -283,6 +283,14 @@ class Config:
     client_crl_file: str = flag(
         "client-crl-file", STRING, "", SECURITY, "Revocation list of clients' certificates."
     )
+    client_allowed_names: tuple[str, ...] = flag(
+        "client-cert-allowed-cn",
+        STRINGS,
+        "",
+        SECURITY,
+        "Common names of clients' certificates.",
+        only_in_file=True,
+    )
     client_allowed_hostnames: tuple[str, ...] = flag(
         "client-cert-allowed-hostname",
         STRINGS,
@@ -532,7 +540,7 @@ class Config:
             client_cert_file=self.client_cert_file,
             client_key_file=self.client_key_file,
             skip_address_check=True,
-            allowed_names=(),
+            allowed_names=tuple(filter(None, self.client_allowed_names)),
             allowed_hostnames=tuple(filter(None, self.client_allowed_hostnames)),
             auto=self.auto_tls,
             self_signed_years=self.self_signed_years,

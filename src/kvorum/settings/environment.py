@@ -34,6 +34,27 @@ def variables_of(name: str) -> list[str]:
     return [prefix + name.upper().replace("-", "_") for prefix in PREFIXES]
 
 
+def file_in_environment(environment: Mapping[str, str]) -> str:
+    """Return the configuration file that the environment names; empty: none."""
+    texts = {name: environment.get(name, "") for name in variables_of("config-file")}
+    return _only(texts)[1]
+
+
+def set_in_environment(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables of flags that are set."""
+    known = {name for flag in FLAGS for name in variables_of(flag.name)}
+    return sorted(name for name in known if environment.get(name))
+
+
+def _only(texts: Mapping[str, str]) -> tuple[str, str]:
+    """Return the variable that is set, of those of one flag, and its text."""
+    texts = {name: text for name, text in texts.items() if text}
+    if len(set(texts.values())) > 1:
+        pairs = " and ".join(f"{name}={text}" for name, text in texts.items())
+        raise EnvironmentRefusedError(f"{pairs} contradict each other: unset one of them")
+    return next(iter(texts.items()), ("", ""))
+
+
 def from_environment(
     environment: Mapping[str, str], given: Mapping[str, object]
 ) -> tuple[dict[str, object], list[Warned]]:
@@ -45,18 +66,15 @@ def from_environment(
             continue
         texts = {name: environment[name] for name in variables_of(flag.name) if name in environment}
         known |= texts.keys()
-        texts = {name: text for name, text in texts.items() if text}
-        if not texts:
+        set_names = [name for name, text in texts.items() if text]
+        if not set_names:
             continue
         if flag.name in given:
             raise EnvironmentRefusedError(
-                f"{next(iter(texts))} is shadowed by --{flag.name}: "
+                f"{set_names[0]} is shadowed by --{flag.name}: "
                 "unset the variable or leave the flag out"
             )
-        if len(set(texts.values())) > 1:
-            pairs = " and ".join(f"{name}={text}" for name, text in texts.items())
-            raise EnvironmentRefusedError(f"{pairs} contradict each other: unset one of them")
-        name, text = next(iter(texts.items()))
+        name, text = _only(texts)
         try:
             found[flag.name] = parse_value(flag, text)
         except FlagError as error:

@@ -16,6 +16,7 @@ from kvorum.settings.rows import (
     LOGGING,
     MEMBER,
     SECONDS,
+    SECURITY,
     STRING,
     TRACING,
     TUNING,
@@ -89,6 +90,42 @@ MISSING: tuple[Flag, ...] = (
     Flag("discovery-fallback", _FALLBACKS, "exit", CLUSTERING, "If it fails.", _DISCOVERY),
     Flag("discovery-srv", STRING, "", CLUSTERING, "DNS domain to ask for members.", _DISCOVERY),
     Flag("discovery-srv-name", STRING, "", CLUSTERING, "Suffix of the service name.", _DISCOVERY),
+    Flag(
+        "discovery-max-request-bytes",
+        INT,
+        "0",
+        CLUSTERING,
+        "Largest request to it.",
+        _DISCOVERY,
+        only_in_file=True,
+    ),
+    Flag(
+        "discovery-max-recv-bytes",
+        INT,
+        "0",
+        CLUSTERING,
+        "Largest answer of it.",
+        _DISCOVERY,
+        only_in_file=True,
+    ),
+    Flag(
+        "discovery-server-name",
+        STRING,
+        "",
+        CLUSTERING,
+        "Name that its certificate is for.",
+        _DISCOVERY,
+        only_in_file=True,
+    ),
+    Flag(
+        "discovery-auth-token",
+        STRING,
+        "",
+        CLUSTERING,
+        "Token instead of a user and a password.",
+        _DISCOVERY,
+        only_in_file=True,
+    ),
     Flag("enable-log-rotation", BOOL, "false", LOGGING, "Rotate the log file.", "log rotation"),
     Flag(
         "log-rotation-config-json",
@@ -103,9 +140,6 @@ MISSING: tuple[Flag, ...] = (
     Flag("distributed-tracing-service-name", STRING, "etcd", TRACING, "As which.", _TRACING),
     Flag("distributed-tracing-instance-id", STRING, "", TRACING, "As whom.", _TRACING),
     Flag("distributed-tracing-sampling-rate", INT, "0", TRACING, "Spans in a million.", _TRACING),
-    Flag(
-        "config-file", STRING, "", MEMBER, "File to take all of this from.", "configuration files"
-    ),
 )
 """Flags whose feature this server does not have: the default is accepted, any other value is
 refused, and the refusal names the feature."""
@@ -135,12 +169,31 @@ UNUSED: tuple[Flag, ...] = (
         TUNING,
         "Time between two looks at a downgrade under way.",
     ),
+    # Addresses of clients are never compared with their certificates, unlike those of members.
+    Flag(
+        "client-skip-client-san-verification",
+        BOOL,
+        "false",
+        SECURITY,
+        "Accepted for etcd's sake; clients may come from any address.",
+        only_in_file=True,
+    ),
+    # Read before there is a configuration.
+    Flag(
+        "config-file",
+        STRING,
+        "",
+        MEMBER,
+        "Take everything from this file; other flags and variables then have no effect.",
+    ),
     # Answered before there is a configuration.
     Flag("version", BOOL, "false", MEMBER, "Show the version and exit."),
 )
 """Flags that are accepted with any value and fill no field, each with its reason."""
 
-FLAGS: tuple[Flag, ...] = (*ROWS.values(), *MISSING, *UNUSED)
+ALL: tuple[Flag, ...] = (*ROWS.values(), *MISSING, *UNUSED)
+"""The rows of all flags, and of keys that are in files only."""
+FLAGS: tuple[Flag, ...] = tuple(flag for flag in ALL if not flag.only_in_file)
 BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}
 
 IGNORED = frozenset(

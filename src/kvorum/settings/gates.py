@@ -34,17 +34,20 @@ GATES = {
 def gates(text: str) -> tuple[tuple[str, bool], ...]:
     """Parse the flag; return every gate and whether it is open, by name."""
     given: dict[str, bool] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = part.partition("=")
-        name, value = name.strip(), value.strip()
+    for part in filter(None, text.split(",")):
+        name, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
-            raise ValueError(f"missing bool value for feature gate {name}")
-        if name not in GATES:
-            raise ValueError(f"unrecognized feature gate: {name}")
+            raise ValueError(f"missing bool value for {name}")
         try:
             given[name] = boolean(value)
         except ValueError:
-            raise ValueError(f"invalid value of feature gate {name}: {value}") from None
+            raise ValueError(
+                f"invalid value of {name}={value}, "
+                f'err: strconv.ParseBool: parsing "{value}": invalid syntax'
+            ) from None
+    for name in given:
+        if name not in GATES:
+            raise ValueError(f"unrecognized feature gate: {name}")
     stages = {"ALPHA": given.get("AllAlpha"), "BETA": given.get("AllBeta")}
 
     def is_open(name: str, gate: Gate) -> bool:

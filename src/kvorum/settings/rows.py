@@ -35,6 +35,8 @@ class Flag(NamedTuple):
     """The feature that a value other than the default would need."""
     zero: str = ""
     """The value that 0 stands for; empty: 0 itself."""
+    only_in_file: bool = False
+    """Whether this is a key of the configuration file, and no flag."""
 
     def meaning(self, value: object) -> object:
         """Return what a parsed value stands for."""
@@ -48,10 +50,18 @@ DEFAULT: Final = "default"
 
 
 def flag(
-    name: str, kind: Kind[Value], default: str, section: str, text: str, *, zero: str = ""
+    name: str,
+    kind: Kind[Value],
+    default: str,
+    section: str,
+    text: str,
+    *,
+    zero: str = "",
+    only_in_file: bool = False,
 ) -> Value:
     """Return the field of a data class that a flag fills; a type checker sees its value."""
-    row = Flag(name, kind, default, section, text, zero=default if zero == DEFAULT else zero)
+    zero = default if zero == DEFAULT else zero
+    row = Flag(name, kind, default, section, text, zero=zero, only_in_file=only_in_file)
     value = kind.parse(default)
     if row.zero and not value:
         value = kind.parse(row.zero)

@@ -1,12 +1,13 @@
 """Warnings about flags that can be used, but may be a mistake."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kvorum.auth.passwords import COST_MAX, COST_MIN
 from kvorum.net.security import is_secure
 from kvorum.settings.checks import BCRYPT_COST, PEER_SECONDS_MIN, is_bcrypt_cost
 from kvorum.settings.config import Config
+from kvorum.settings.environment import set_in_environment, variables_of
 
 SUGGESTED_QUOTA_BYTES_MAX = 8 * 1024 * 1024 * 1024
 REQUEST_BYTES_SUGGESTED_MAX = 10 * 1024 * 1024
@@ -69,6 +70,25 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
     found.extend(_security_suggestions(config))
     if config.unsafe_no_fsync:
         found.append(("fsync is off: a power cut loses acknowledged data", {}))
+    return found
+
+
+def ignored(
+    flags: Mapping[str, object], environment: Mapping[str, str], unknown_keys: Sequence[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return warnings of what has no effect, beside a configuration file or in it.
+
+    Values are left out: they may be secrets.
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
+    beside = [f"--{name}" for name in flags if name != "config-file"]
+    beside += sorted(set(set_in_environment(environment)) - set(variables_of("config-file")))
+    if beside:
+        text = "flags and variables beside a configuration file have no effect"
+        found.append((text, {"ignored": beside}))
+    if unknown_keys:
+        text = "unknown keys of the configuration file have no effect"
+        found.append((text, {"ignored": list(unknown_keys)}))
     return found
 
 

@@ -1,0 +1,178 @@
+"""The configuration file: YAML whose keys are the flags, each where `places` says.
+
+A file stands for itself: what it does not name has its default. Keys are known in any case, a key
+that is null counts as left out, and unknown ones have no effect, as with etcd. Mistakes are found
+in etcd's order and told in its words, so that the first is the one that it would stop at.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kvorum.api.durations import SECOND
+from kvorum.net.urls import Url, url
+from kvorum.settings.config import ConfigError
+from kvorum.settings.documents import Json, number_text, parse_yaml
+from kvorum.settings.flags import ALL
+from kvorum.settings.places import SECTIONS, path_in_etcd, place_of, type_of
+from kvorum.settings.rows import Flag
+
+KEYS: Mapping[str, Flag] = {place: flag for flag in ALL if (place := place_of(flag)) is not None}
+"""The flag of each key, by the key's place."""
+_KINDS = {flag.name: flag.kind for flag in ALL}
+
+_RANGES = {
+    "uint": (0, 2**64 - 1),
+    "uint32": (0, 2**32 - 1),
+    "uint64": (0, 2**64 - 1),
+    "int": (-(2**63), 2**63 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "time.Duration": (-(2**63), 2**63 - 1),
+}
+_UNCHECKED = ("initial-cluster-state", "v2-deprecation")
+"""Flags of a few words, which are not checked while a file is read."""
+_DEFAULT_IF_EMPTY = (*_UNCHECKED, "host-whitelist", "self-signed-cert-validity")
+_LATER = (
+    *("feature-gates", "peer-transport-security", "listen-peer-urls", "listen-client-urls"),
+    *("listen-client-http-urls", "initial-advertise-peer-urls", "advertise-client-urls"),
+    *("listen-metrics-urls", "cors"),
+)
+"""Keys whose text is parsed when the whole file has been read, in this order."""
+
+
+class Content(NamedTuple):
+    """What a file says."""
+
+    given: dict[str, object]
+    """Values by the names of their flags."""
+    problems: list[str]
+    """Why they cannot be used; the first is what etcd says."""
+    unknown: list[str]
+    """Keys that have no effect."""
+
+
+class _MistypedError(Exception):
+    """A value of another type than its key has."""
+
+    def __init__(self, value: Json, expected: str, *, shows_number: bool = False) -> None:
+        found = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value))
+        if found is None:
+            number = value if isinstance(value, int | float) else 0
+            found = f"number {number_text(number)}" if shows_number else "number"
+        super().__init__(found, expected)
+
+
+def read_file(path: str) -> Content:
+    """Return the content of a configuration file; raises ConfigError if it cannot be read."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        operation = "read" if isinstance(error, IsADirectoryError) else "open"
+        raise ConfigError(f"{operation} {path}: {reason}") from None
+    return read_content(data)
+
+
+def read_content(data: bytes) -> Content:
+    """Return the content of a configuration file that was read; raises ConfigError."""
+    try:
+        document = parse_yaml(data)
+    except ValueError as error:
+        raise ConfigError(f"error converting YAML to JSON: {error}") from None
+    content = Content({}, [], [])
+    texts: dict[str, str] = {}
+    if isinstance(document, dict):
+        _read_section(document, "", content, texts)
+        _parse_texts(texts, document, content)
+    elif document is not None:
+        content.problems.append(_mistake(_MistypedError(document, "embed.configYAML"), ""))
+    return content
+
+
+def _read_section(
+    section: Mapping[str, Json], prefix: str, content: Content, texts: dict[str, str]
+) -> None:
+    for key in sorted(section):
+        place, value = prefix + key.lower(), section[key]
+        flag = KEYS.get(place)
+        try:
+            if place in SECTIONS and value is not None:
+                if not isinstance(value, dict):
+                    raise _MistypedError(value, SECTIONS[place])
+                _read_section(value, f"{place}.", content, texts)
+            elif flag is not None and value is not None:
+                _take(flag, _typed(value, type_of(flag)), content, texts)
+            elif flag is None and place not in SECTIONS:
+                content.unknown.append(prefix + key)
+        except _MistypedError as mistyped:
+            content.problems.append(_mistake(mistyped, place))
+
+
+def _mistake(mistyped: _MistypedError, place: str) -> str:
+    found, expected = mistyped.args
+    where = f"struct field {path_in_etcd(place)} of" if place else "value of"
+    return (
+        "error unmarshaling JSON: while decoding JSON: "
+        f"json: cannot unmarshal {found} into Go {where} type {expected}"
+    )
+
+
+def _typed(value: Json, expected: str) -> bool | int | str | tuple[str, ...]:
+    """Return a value if it is of the type that its key has."""
+    if expected == "bool":
+        if isinstance(value, bool):
+            return value
+    elif expected == "[]string":
+        if isinstance(value, list):
+            return tuple(str(_typed("" if each is None else each, "string")) for each in value)
+    elif expected in _RANGES:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            low, high = _RANGES[expected]
+            if value == int(value) and low <= value <= high:
+                return int(value)
+            raise _MistypedError(value, expected, shows_number=True)
+    elif isinstance(value, str):
+        return value
+    raise _MistypedError(value, expected)
+
+
+def _take(
+    flag: Flag,
+    value: bool | int | str | tuple[str, ...],
+    content: Content,
+    texts: dict[str, str],
+) -> None:
+    """Note what a key says."""
+    if value == () or (not value and flag.name in _DEFAULT_IF_EMPTY):
+        content.given.pop(flag.name, None)
+    elif isinstance(value, str) and flag.name not in _UNCHECKED:
+        texts[flag.name] = value
+    elif isinstance(value, int) and flag.kind.name == "duration":
+        content.given[flag.name] = value / SECOND
+    else:
+        content.given[flag.name] = value
+
+
+def _parse_texts(texts: Mapping[str, str], document: Mapping[str, Json], content: Content) -> None:
+    names = [name for name in texts if name not in _LATER]
+    for name in (*names, *_LATER):
+        if name == "peer-transport-security":
+            if name in document and document[name] is None:
+                content.problems.append("invalid peer-transport-security")
+            continue
+        if name not in texts or (name in _LATER and not texts[name]):
+            continue
+        kind = _KINDS[name]
+        try:
+            parse = _urls if kind.name == "urls" else kind.parse
+            content.given[name] = parse(texts[name])
+        except ValueError as error:
+            if kind.name == "gates":
+                content.problems.append(str(error))
+            else:
+                content.problems.append(f"unexpected error setting up {name}: {error}")
+
+
+def _urls(text: str) -> tuple[Url, ...]:
+    """Parse URLs separated by commas; unlike on a command line, one may come twice."""
+    return tuple(sorted(map(url, text.split(",")), key=lambda one: one.text))
