@@ -190,7 +190,10 @@ def test_variables_that_disagree_are_refused() -> None:
 def test_unknown_variables_are_warned_of() -> None:
     environment = {"ETCD_FOO": "1", "KVORUM_BAR": "2", "KVORUM_EDGE": "python", "HOME": "/"}
     _, warned = from_environment(environment, {})
-    assert [variable for _, variable in warned] == ["ETCD_FOO=1", "KVORUM_BAR=2"]
+    assert [fields["environment_variable"] for _, fields in warned] == [
+        "ETCD_FOO=1",
+        "KVORUM_BAR=2",
+    ]
 
 
 def test_streams_between_members_get_the_time_that_was_given_but_at_least_five_seconds() -> None:

@@ -96,9 +96,8 @@ def cipher_suites_by_name(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(_ALIASES.get(name, name) for name in names if name)
 
 
-def check_security(security: Security, prefix: str) -> None:
-    """Raise ValueError for flags that do not fit; `prefix` is `peer-` for those of members."""
-    _check_cipher_suites(security.cipher_suites)
+def check_versions(security: Security) -> None:
+    """Raise ValueError for versions of TLS that do not fit."""
     version_min, version_max = security.version_min, security.version_max
     for version in (version_min, version_max):
         if version not in ("", *VERSIONS):
@@ -109,6 +108,12 @@ def check_security(security: Security, prefix: str) -> None:
         raise ValueError(f"min version ({version_min}) is greater than max version ({version_max})")
     if version_min == "TLS1.3" and security.cipher_suites:
         raise ValueError("cipher suites cannot be configured when only TLS1.3 is enabled")
+
+
+def check_security(security: Security, prefix: str) -> None:
+    """Raise ValueError for flags that do not fit; `prefix` is `peer-` for those of members."""
+    check_versions(security)
+    _check_cipher_suites(security.cipher_suites)
     if bool(security.client_cert_file) != bool(security.client_key_file):
         raise ValueError(
             f"--{prefix}client-cert-file and --{prefix}client-key-file must be given together"

@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import TextIO
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TextIO
 
-from kvorum.settings.checks import make_config
+from kvorum.settings.checks import ADVERTISE_FORGOTTEN, check, settle
 from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.environment import (
     EnvironmentRefusedError,
@@ -46,49 +46,56 @@ def run(arguments: Sequence[str]) -> int:
         if given.get("version"):
             _print(sys.stdout, version_text())
             return 0
-        config, logger = _configure(given)
+        asked = _ask(given)
+        config = settle(asked.given)
+        logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
     except FlagError as error:
         _print(sys.stderr, f"{error}\n{USAGE}")
         return 2
     except (ConfigError, EnvironmentRefusedError) as error:
         plain_logger().warning("failed to verify flags", error=str(error))
         return 1
+    logger.info("Running: ", args=["kvorum", *arguments])
+    try:
+        check(config, asked.given)
+    except ConfigError as error:
+        # As etcd does: who wrote a wrong file looks at the terminal first.
+        told = plain_logger() if asked.path else logger
+        told.warning("failed to verify flags", error=str(error))
+        if str(error) == ADVERTISE_FORGOTTEN:
+            logger.warning("advertise client URLs are not set", error=str(error))
+        return 1
+    if asked.path:
+        logger.info(
+            "loaded server configuration, other configuration command line flags and "
+            "environment variables will be ignored if provided",
+            path=asked.path,
+        )
+    for message, fields in (*asked.warnings, *suggestions(config, asked.given)):
+        logger.warning(message, **fields)
     return _serve(config, logger, arguments)
 
 
-def _configure(given: dict[str, object]) -> tuple[Config, Logger]:
-    path = str(given.get("config-file", "")) or file_in_environment(os.environ)
-    if path:
-        return _configure_from_file(path, given)
-    found, warned = from_environment(os.environ, given)
-    given = given | found
-    config = make_config(given)
-    logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
-    for message, variable in warned:
-        logger.warning(message, environment_variable=variable)
-    for message, fields in suggestions(config, given):
-        logger.warning(message, **fields)
-    return config, logger
+class Asked(NamedTuple):
+    """What the operator asks for, by flags and variables or by a file."""
+
+    given: dict[str, object]
+    warnings: Sequence[tuple[str, dict[str, Any]]]
+    path: str = ""
 
 
-def _configure_from_file(path: str, flags: Mapping[str, object]) -> tuple[Config, Logger]:
+def _ask(flags: dict[str, object]) -> Asked:
+    path = str(flags.get("config-file", "")) or file_in_environment(os.environ)
+    if not path:
+        found, warnings = from_environment(os.environ, flags)
+        return Asked(flags | found, warnings)
     # Imported late, so that a start without a file does not wait for a parser of files.
     from kvorum.settings.file import read_file
 
     content = read_file(path)
     if content.problems:
         raise ConfigError(content.problems[0])
-    config = make_config(content.given, is_file=True)
-    logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
-    logger.info(
-        "loaded server configuration, other configuration command line flags and "
-        "environment variables will be ignored if provided",
-        path=path,
-    )
-    warned = ignored(flags, os.environ, content.unknown)
-    for message, fields in (*warned, *suggestions(config, content.given)):
-        logger.warning(message, **fields)
-    return config, logger
+    return Asked(content.given, ignored(flags, os.environ, content.unknown), path)
 
 
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
@@ -105,7 +112,6 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     from kvorum.wal import WalError
 
     refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
-    logger.info("Running: ", args=["kvorum", *arguments])
     # Shows what a hanging process does, as Go programs do.
     faulthandler.register(signal.SIGQUIT, chain=True)
     process = Process(config, logger)

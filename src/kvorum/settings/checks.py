@@ -4,17 +4,21 @@ Checks come in etcd's order with etcd's words where etcd has the check.
 """
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from kvorum.api.durations import SECOND, duration_text
 from kvorum.auth.passwords import COST_MAX, COST_MIN
-from kvorum.net.security import Security, check_security, is_secure
+from kvorum.net.security import Security, check_security, check_versions, is_secure
 from kvorum.net.urls import Url, is_ip, split_host_port, url
 from kvorum.settings.config import ROWS, Config, ConfigError
 from kvorum.settings.flags import MISSING
 
 ELECTION_MILLISECONDS_MAX = 50_000
+ADVERTISE_FORGOTTEN = (
+    "--advertise-client-urls is required when --listen-client-urls is set explicitly"
+)
 PEER_SECONDS_MIN = 5.0
 """Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
 
@@ -27,15 +31,32 @@ def is_bcrypt_cost(cost: int) -> bool:
     return COST_MIN <= cost <= COST_MAX
 
 
-def make_config(given: Mapping[str, object], *, is_file: bool = False) -> Config:
-    """Return the configuration for the flags that were given, by name; raise ConfigError.
-
-    A file's keys are flags that were given, too, but some defaults depend on where they stand.
-    """
-    _refuse_missing(given)
-    config = _complete(fill(given), given)
-    _check(config, given, is_file=is_file)
+def make_config(given: Mapping[str, object]) -> Config:
+    """Return the configuration for the flags that were given, by name; raise ConfigError."""
+    config = settle(given)
+    check(config, given)
     return config
+
+
+def settle(given: Mapping[str, object]) -> Config:
+    """Return the configuration that the flags lead to, whether or not they fit together."""
+    _refuse_missing(given)
+    return _complete(fill(given), given)
+
+
+def check(config: Config, given: Mapping[str, object]) -> None:
+    """Raise ConfigError for the first mistake, in etcd's order."""
+    for one in CHECKS:
+        one(config, given)
+
+
+def mistakes(config: Config, given: Mapping[str, object]) -> Iterator[str]:
+    """Return what is wrong with a configuration: the first mistake of each kind."""
+    for one in CHECKS:
+        try:
+            one(config, given)
+        except ConfigError as error:
+            yield str(error)
 
 
 def fill(given: Mapping[str, object]) -> Config:
@@ -103,63 +124,45 @@ def default_host() -> str | None:
         return host
 
 
-def _check(config: Config, given: Mapping[str, object], *, is_file: bool) -> None:
-    _check_urls(config)
+Given: TypeAlias = Mapping[str, object]
+
+
+def _check_bound_urls(config: Config, _given: Given) -> None:
+    for one in (
+        *config.listen_peer_urls,
+        *config.listen_client_urls,
+        *config.listen_client_http_urls,
+        *config.listen_metrics_urls,
+    ):
+        is_socket = one.scheme.startswith("unix")
+        if not is_socket and one.hostname != "localhost" and not is_ip(one.hostname):
+            raise ConfigError(f"expected IP in URL for binding ({one})")
+
+
+def _check_peer_urls(config: Config, _given: Given) -> None:
+    _check_hosts("initial-advertise-peer-urls", config.advertise_peer_urls, '"host:port"')
+
+
+def _check_client_urls(config: Config, _given: Given) -> None:
+    form = 'in the format "host:port", "unix:/path/to/socket" or "unixs:/path/to/socket"'
+    _check_hosts("advertise-client-urls", config.advertise_client_urls, form)
+
+
+def _check_hosts(name: str, urls: Sequence[Url], form: str) -> None:
+    for one in urls:
+        if one.scheme.startswith("http") and not one.hostname:
+            together = ",".join(map(str, urls))
+            raise ConfigError(
+                f'--{name} "{together}" must be {form} (unexpected empty host ({one}))'
+            )
+
+
+def _check_state(config: Config, _given: Given) -> None:
     if config.initial_cluster_state not in ("new", "existing"):
         raise ConfigError(f'unexpected clusterState "{config.initial_cluster_state}"')
-    _check_times(config)
-    is_forgotten = "listen-client-urls" in given and "advertise-client-urls" not in given
-    if is_forgotten and not is_file:
-        raise ConfigError(
-            "--advertise-client-urls is required when --listen-client-urls is set explicitly"
-        )
-    if config.compaction_mode not in ("periodic", "revision"):
-        raise ConfigError(f'unknown auto-compaction-mode "{config.compaction_mode}"')
-    if config.compact_hash_check_seconds <= 0:
-        raise ConfigError("--compact-hash-check-time must be >0 (set to 0s)")
-    gates = config.gates
-    if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
-        raise ConfigError("feature gate LeaseCheckpointPersist needs LeaseCheckpoint")
-    _check_security(config)
-    # Raises if it cannot be parsed.
-    _ = config.compaction_retention
 
 
-def _check_urls(config: Config) -> None:
-    listened = (
-        config.listen_peer_urls,
-        config.listen_client_urls,
-        config.listen_client_http_urls,
-        config.listen_metrics_urls,
-    )
-    for urls in listened:
-        for one in urls:
-            _check_bind(one)
-    addresses = {one.address for one in config.listen_client_urls}
-    for one in config.listen_client_http_urls:
-        if one.address in addresses:
-            raise ConfigError(
-                "cannot bind both --listen-client-urls and --listen-client-http-urls on the same "
-                f"url {one}"
-            )
-    sockets = ' in the format "host:port", "unix:/path/to/socket" or "unixs:/path/to/socket"'
-    for name, urls, form in (
-        ("initial-advertise-peer-urls", config.advertise_peer_urls, ' "host:port"'),
-        ("advertise-client-urls", config.advertise_client_urls, sockets),
-    ):
-        for one in urls:
-            if one.scheme.startswith("http") and not one.hostname:
-                raise ConfigError(f'--{name} "{one}" must be{form} (unexpected empty host ({one}))')
-
-
-def _check_bind(one: Url) -> None:
-    if one.scheme.startswith("unix"):
-        return
-    if one.hostname != "localhost" and not is_ip(one.hostname):
-        raise ConfigError(f"expected IP in URL for binding ({one})")
-
-
-def _check_times(config: Config) -> None:
+def _check_times(config: Config, _given: Given) -> None:
     heartbeat, election = config.heartbeat_milliseconds, config.election_milliseconds
     if not heartbeat:
         raise ConfigError(f"--heartbeat-interval must be >0 (set to {heartbeat}ms)")
@@ -177,7 +180,49 @@ def _check_times(config: Config) -> None:
         )
 
 
-def _check_security(config: Config) -> None:
+def _check_advertised(_config: Config, given: Given) -> None:
+    if "listen-client-urls" in given and "advertise-client-urls" not in given:
+        raise ConfigError(ADVERTISE_FORGOTTEN)
+
+
+def _check_compaction_mode(config: Config, _given: Given) -> None:
+    if not config.compaction_mode:
+        raise ConfigError("undefined auto-compaction-mode")
+    if config.compaction_mode not in ("periodic", "revision"):
+        raise ConfigError(f'unknown auto-compaction-mode "{config.compaction_mode}"')
+
+
+def _check_gates(config: Config, _given: Given) -> None:
+    gates = config.gates
+    if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
+        raise ConfigError(
+            "enabling feature gate LeaseCheckpointPersist requires enabling feature gate "
+            "LeaseCheckpoint"
+        )
+
+
+def _check_hash_time(config: Config, _given: Given) -> None:
+    seconds = config.compact_hash_check_seconds
+    if seconds <= 0:
+        given = duration_text(round(seconds * SECOND))
+        raise ConfigError(f"--compact-hash-check-time must be >0 (set to {given})")
+
+
+def _check_tls_versions(config: Config, _given: Given) -> None:
+    _check_versions(config.client_security)
+
+
+def _check_ports(config: Config, _given: Given) -> None:
+    addresses = {one.address for one in config.listen_client_urls}
+    for one in config.listen_client_http_urls:
+        if one.address in addresses:
+            raise ConfigError(
+                "cannot bind both --listen-client-urls and --listen-client-http-urls on the same "
+                f"url {one}"
+            )
+
+
+def _check_peer_security(config: Config, _given: Given) -> None:
     security = _checked(config.peer_security, "peer-")
     for one in config.listen_peer_urls:
         if is_secure(one) and not (security.has_certificate or security.uses_own):
@@ -185,17 +230,45 @@ def _check_security(config: Config) -> None:
                 f"cannot listen on TLS for {one}: KeyFile and CertFile are not presented "
                 "(--peer-cert-file, --peer-key-file, or --peer-auto-tls)"
             )
+
+
+def _check_client_security(config: Config, _given: Given) -> None:
     security = _checked(config.client_security, "")
-    for kind, urls in (
-        ("client", (*config.listen_client_urls, *config.listen_client_http_urls)),
-        ("metrics", config.listen_metrics_urls),
-    ):
-        for one in urls:
-            if is_secure(one) and not (security.has_certificate or security.uses_own):
-                raise ConfigError(
-                    "TLS key/cert (--cert-file, --key-file) must be provided for "
-                    f"{kind} url {one} with HTTPS scheme"
-                )
+    has_certificate = security.has_certificate or security.uses_own
+    for one in (*config.listen_client_urls, *config.listen_client_http_urls):
+        if is_secure(one) and not has_certificate:
+            raise ConfigError(
+                "TLS key/cert (--cert-file, --key-file) must be provided for "
+                f"client url {one} with HTTPS scheme"
+            )
+    if any(map(is_secure, config.listen_metrics_urls)) and not has_certificate:
+        raise ConfigError(
+            "client TLS key/cert (--cert-file, --key-file) must be provided for metrics secure url"
+        )
+
+
+def _check_retention(config: Config, _given: Given) -> None:
+    # Raises if it cannot be parsed.
+    _ = config.compaction_retention
+
+
+CHECKS: tuple[Callable[[Config, Given], None], ...] = (
+    _check_bound_urls,
+    _check_peer_urls,
+    _check_client_urls,
+    _check_state,
+    _check_times,
+    _check_advertised,
+    _check_compaction_mode,
+    _check_gates,
+    _check_hash_time,
+    _check_tls_versions,
+    _check_peer_security,
+    _check_ports,
+    _check_client_security,
+    _check_retention,
+)
+"""What has to hold, in etcd's order. Each raises ConfigError for the first mistake of its kind."""
 
 
 def _checked(security: Security, prefix: str) -> Security:
@@ -204,3 +277,10 @@ def _checked(security: Security, prefix: str) -> Security:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return security
+
+
+def _check_versions(security: Security) -> None:
+    try:
+        check_versions(security)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -501,18 +501,13 @@ class Config:
 
     @property
     def compaction_retention(self) -> int:
-        """How much history auto compaction keeps: nanoseconds or revisions; 0: all of it."""
-        text = self.compaction_retention_text
-        number = int(text) if text.isascii() and text.isdigit() else None
-        if self.compaction_mode == "revision":
-            if number is None:
-                raise ConfigError(
-                    "error parsing CompactionRetention: "
-                    f'strconv.Atoi: parsing "{text}": invalid syntax'
-                )
-            return number
-        if number is not None:
-            return number * 3600 * SECOND
+        """How much history auto compaction keeps: nanoseconds or revisions; 0: all of it.
+
+        As with etcd, a duration is read as nanoseconds even where revisions are counted.
+        """
+        text = self.compaction_retention_text or "0"
+        if text.isascii() and text.removeprefix("+").isdigit():
+            return int(text) if self.compaction_mode == "revision" else int(text) * 3600 * SECOND
         try:
             return max(0, duration(text))
         except ValueError as error:

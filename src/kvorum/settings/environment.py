@@ -6,7 +6,7 @@ whose two variables disagree.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any
 
 from kvorum.settings.flags import FLAGS, FlagError, parse_value
 
@@ -20,13 +20,6 @@ OTHERS = frozenset(
 
 class EnvironmentRefusedError(Exception):
     """An environment that cannot be used; the process ends with exit code 1."""
-
-
-class Warned(NamedTuple):
-    """A variable that has no effect."""
-
-    message: str
-    variable: str
 
 
 def variables_of(name: str) -> list[str]:
@@ -57,8 +50,8 @@ def _only(texts: Mapping[str, str]) -> tuple[str, str]:
 
 def from_environment(
     environment: Mapping[str, str], given: Mapping[str, object]
-) -> tuple[dict[str, object], list[Warned]]:
-    """Return the values that the environment adds to the given flags, and what to warn of."""
+) -> tuple[dict[str, object], list[tuple[str, dict[str, Any]]]]:
+    """Return the values that the environment adds to the given flags, and warnings of others."""
     found: dict[str, object] = {}
     known: set[str] = set()
     for flag in FLAGS:
@@ -80,8 +73,9 @@ def from_environment(
         except FlagError as error:
             _, _, problem = str(error).partition(": ")
             raise EnvironmentRefusedError(f'invalid value "{text}" for {name}: {problem}') from None
-    warned = [
-        Warned("unrecognized environment variable", f"{name}={environment[name]}")
+    text = "unrecognized environment variable"
+    warned: list[tuple[str, dict[str, Any]]] = [
+        (text, {"environment_variable": f"{name}={environment[name]}"})
         for name in sorted(environment)
         if name.startswith(PREFIXES) and name not in known and name not in OTHERS
     ]

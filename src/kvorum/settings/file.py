@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kvorum.api.durations import SECOND
 from kvorum.net.urls import Url, url
-from kvorum.settings.config import ConfigError
+from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.documents import Json, number_text, parse_yaml
 from kvorum.settings.flags import ALL
 from kvorum.settings.places import SECTIONS, path_in_etcd, place_of, type_of
@@ -19,6 +19,7 @@ from kvorum.settings.rows import Flag
 
 KEYS: Mapping[str, Flag] = {place: flag for flag in ALL if (place := place_of(flag)) is not None}
 """The flag of each key, by the key's place."""
+_DEFAULT = Config()
 _KINDS = {flag.name: flag.kind for flag in ALL}
 
 _RANGES = {
@@ -44,7 +45,7 @@ class Content(NamedTuple):
     """What a file says."""
 
     given: dict[str, object]
-    """Values by the names of their flags."""
+    """The flags of a command line that means the same, by name."""
     problems: list[str]
     """Why they cannot be used; the first is what etcd says."""
     unknown: list[str]
@@ -84,6 +85,7 @@ def read_content(data: bytes) -> Content:
     if isinstance(document, dict):
         _read_section(document, "", content, texts)
         _parse_texts(texts, document, content)
+        _follow_command_line(content.given)
     elif document is not None:
         content.problems.append(_mistake(_MistypedError(document, "embed.configYAML"), ""))
     return content
@@ -171,6 +173,16 @@ def _parse_texts(texts: Mapping[str, str], document: Mapping[str, Json], content
                 content.problems.append(str(error))
             else:
                 content.problems.append(f"unexpected error setting up {name}: {error}")
+
+
+def _follow_command_line(given: dict[str, object]) -> None:
+    """Settle what a file leaves out where that means something else on a command line."""
+    if "listen-client-urls" in given:
+        given.setdefault("advertise-client-urls", _DEFAULT.advertise_client_urls)
+    initial_cluster = given.setdefault("initial-cluster", _DEFAULT.initial_cluster)
+    finds_members = given.get("discovery-srv") or given.get("discovery-endpoints")
+    if finds_members and initial_cluster == _DEFAULT.initial_cluster:
+        del given["initial-cluster"]
 
 
 def _urls(text: str) -> tuple[Url, ...]:
