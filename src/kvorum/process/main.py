@@ -55,7 +55,6 @@ def run(arguments: Sequence[str]) -> int:
     except (ConfigError, EnvironmentRefusedError) as error:
         plain_logger().warning("failed to verify flags", error=str(error))
         return 1
-    logger.info("Running: ", args=["kvorum", *arguments])
     try:
         check(config, asked.given)
     except ConfigError as error:
@@ -112,6 +111,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     from kvorum.wal import WalError
 
     refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
+    logger.info("Running: ", args=["kvorum", *arguments])
     # Shows what a hanging process does, as Go programs do.
     faulthandler.register(signal.SIGQUIT, chain=True)
     process = Process(config, logger)

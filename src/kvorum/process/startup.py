@@ -61,12 +61,14 @@ from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
+from kvorum.settings.effective import effective
 from kvorum.telemetry.counting import CallSeconds
 from kvorum.telemetry.figures import JobFigures
 from kvorum.telemetry.incidents import IncidentLog
 from kvorum.telemetry.logs import Logger
 from kvorum.telemetry.metrics import Sources, metrics_text
 from kvorum.telemetry.peer_metrics import PeerMetrics
+from kvorum.wal import exists as log_exists
 
 DESCRIPTORS_RESERVED = 150
 DIAL_SECONDS = 1.0
@@ -430,7 +432,8 @@ class Process:
         runner.drain()
 
     def _log_start(self, settings: MemberConfig, descriptors: int) -> None:
-        config = self._config
+        has_log = log_exists(RealFiles(), settings.wal_directory or f"{settings.directory}/wal")
+        initial_cluster = {} if has_log else settings.initial_cluster
         self._logger.info(
             "starting an etcd server",
             kvorum_version=kvorum.__version__,
@@ -443,30 +446,6 @@ class Process:
             pid=os.getpid(),
             max_cpu_available=os.cpu_count(),
             file_descriptor_limit=descriptors,
-            name=config.name,
-            data_dir=config.data_directory,
-            wal_dir=config.wal_directory,
-            member_dir=settings.directory,
-            force_new_cluster=config.force_new_cluster,
-            heartbeat_interval=duration_text(int(config.heartbeat_seconds * SECOND)),
-            election_timeout=duration_text(
-                int(config.heartbeat_seconds * config.election_ticks * SECOND)
-            ),
-            snapshot_count=config.snapshot_entries,
-            snapshot_catchup_entries=config.catch_up_entries,
-            initial_advertise_peer_urls=list(map(str, config.advertise_peer_urls)),
-            advertise_client_urls=list(map(str, config.advertise_client_urls)),
-            initial_cluster=config.initial_cluster,
-            initial_cluster_state=config.initial_cluster_state,
-            initial_cluster_token=config.initial_cluster_token,
-            quota_backend_bytes=config.quota_bytes,
-            max_request_bytes=config.request_bytes_max,
-            pre_vote=config.pre_vote,
-            auto_compaction_mode=config.compaction_mode,
-            auto_compaction_retention=(
-                duration_text(config.compaction_retention)
-                if config.compaction_mode == "periodic"
-                else str(config.compaction_retention)
-            ),
-            feature_gates=",".join(f"{name}={on}" for name, on in config.gates.items() if on),
+            member_initialized=has_log,
+            **effective(self._config, settings.directory, initial_cluster),
         )

@@ -486,7 +486,7 @@ class Config:
     @property
     def gates(self) -> Mapping[str, bool]:
         """Which feature gates are open, by name."""
-        return dict(self.feature_gates)
+        return {name: gate.default for name, gate in GATES.items()} | dict(self.feature_gates)
 
     @property
     def peer_local_address(self) -> str:

@@ -36,7 +36,7 @@ _TRACING = "distributed tracing"
 _FALLBACKS = Kind("string", values.one_of("exit", "proxy"))
 _DEPRECATIONS = Kind(
     "string",
-    values.one_of("write-only", "write-only-skip-check", "write-only-drop-data", "gone"),
+    values.some_of("write-only", "write-only-skip-check", "write-only-drop-data", "gone"),
 )
 
 MISSING: tuple[Flag, ...] = (

@@ -32,7 +32,7 @@ GATES = {
 
 
 def gates(text: str) -> tuple[tuple[str, bool], ...]:
-    """Parse the flag; return every gate and whether it is open, by name."""
+    """Parse the flag; return the gates that it decides on and whether they are open, by name."""
     given: dict[str, bool] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -48,12 +48,8 @@ def gates(text: str) -> tuple[tuple[str, bool], ...]:
     for name in given:
         if name not in GATES:
             raise ValueError(f"unrecognized feature gate: {name}")
-    stages = {"ALPHA": given.get("AllAlpha"), "BETA": given.get("AllBeta")}
-
-    def is_open(name: str, gate: Gate) -> bool:
-        if name in given:
-            return given[name]
-        stage = stages[gate.stage]
-        return gate.default if stage is None else stage
-
-    return tuple((name, is_open(name, gate)) for name, gate in GATES.items())
+    for meta, stage in (("AllAlpha", "ALPHA"), ("AllBeta", "BETA")):
+        if meta in given:
+            of_stage = {name: given[meta] for name, gate in GATES.items() if gate.stage == stage}
+            given = of_stage | given
+    return tuple(sorted(given.items()))

@@ -12,21 +12,27 @@ from kvorum.settings.environment import set_in_environment, variables_of
 SUGGESTED_QUOTA_BYTES_MAX = 8 * 1024 * 1024 * 1024
 REQUEST_BYTES_SUGGESTED_MAX = 10 * 1024 * 1024
 
+DEFAULT_NAME = (
+    "it isn't recommended to use default name, please set a value for --name. "
+    "Note that etcd might run into issue when multiple members have the same default name"
+)
+DEPRECATED = {
+    "max-snapshots": "--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8.",
+    "v2-deprecation": (
+        "--v2-deprecation is deprecated and scheduled for removal in v3.8. "
+        "The default value is enforced, ignoring user input."
+    ),
+}
+
 
 def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, dict[str, Any]]]:
     """Return the warnings about these flags, as messages and fields."""
     found: list[tuple[str, dict[str, Any]]] = []
-    found.extend(
-        (f"--{name} is deprecated and will be decommissioned in v3.8.", {})
-        for name in ("max-snapshots", "v2-deprecation")
-        if name in given
-    )
+    found.extend((text, {}) for name, text in DEPRECATED.items() if name in given)
     if not given.get("data-dir"):
         found.append(("'data-dir' was empty; using default", {"data_dir": config.data_directory}))
     if config.name == "default":
-        found.append(
-            ("it isn't recommended to use default name, please set a value for --name", {})
-        )
+        found.append((DEFAULT_NAME, {"name": config.name}))
     if config.quota_bytes > SUGGESTED_QUOTA_BYTES_MAX:
         found.append(
             (

@@ -4,6 +4,7 @@ Every parser takes the text as given and returns a value or raises ValueError wi
 that etcd prints; operators and scripts know those.
 """
 
+import json
 import re
 from collections.abc import Callable
 
@@ -64,6 +65,18 @@ def one_of(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
             raise ValueError("invalid value")
+        return text
+
+    return parse
+
+
+def some_of(*allowed: str) -> Callable[[str], str]:
+    """Return a parser that takes these words, separated by commas."""
+
+    def parse(text: str) -> str:
+        for word in text.split(","):
+            if word not in allowed:
+                raise ValueError(f"invalid value {json.dumps(word, ensure_ascii=False)}")
         return text
 
     return parse
