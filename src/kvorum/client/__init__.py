@@ -1,0 +1,1 @@
+"""The Python client: one core without sockets, and two shells around it."""

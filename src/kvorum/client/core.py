@@ -1,0 +1,527 @@
+"""The calls of a client: where they go, when they are made again, how they end.
+
+No socket, no thread and no clock: the transport carries calls, time is passed in. Rules:
+
+- A call that reads, or that does no more if it is made twice, is made again until its time is over.
+  A write is made again only if no server has looked at it; otherwise its outcome is unknown, and
+  the caller is told so.
+- A user's token is fetched by one login at a time; calls wait for it. A call that is refused
+  because of its token has changed nothing, so it waits for a new one and is made again.
+- Whoever starts a call hears of its end exactly once, unless they cancel it; never before `start`
+  has returned.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from kvorum.api.errors import Code
+from kvorum.api.pb.etcdserverpb import AuthenticateRequest, AuthenticateResponse
+from kvorum.client import rpcs
+from kvorum.client.endpoints import Address, Endpoint, Endpoints
+from kvorum.client.errors import (
+    AuthNotEnabledError,
+    AuthOutdatedError,
+    CallError,
+    ClosedError,
+    DeadlineError,
+    InvalidTokenError,
+    KvorumError,
+    LearnerUnsupportedError,
+    OutcomeUnknownError,
+    UnavailableError,
+    UserEmptyError,
+    error_of,
+)
+from kvorum.client.interface import End, Metadata, Transport
+from kvorum.client.rpcs import Rpc
+
+RETRY_SECONDS: Final = 0.025
+"""How long to wait after all endpoints were tried."""
+LOGINS_MAX: Final = 3
+"""How often a call waits for a new token before the refusal is its end."""
+TIMEOUT_TEXTS_KEPT: Final = 64
+TIMEOUT_SECONDS_MAX: Final = 99_999.0
+"""More milliseconds than gRPC can write; such calls wait as long as it takes."""
+HAS_LEADER: Final = ("hasleader", "true")
+VERSION: Final = ("client-api-version", "3.7")
+
+_NOTHING: Final = Rpc("", False)
+"""What a call is of that has ended."""
+_UNKNOWN_OUTCOMES: Final = (Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNKNOWN, Code.INTERNAL)
+"""Codes that do not say whether a write took effect, unless the text is one of etcd's."""
+
+Answered = Callable[[bytes | KvorumError], None]
+
+
+class Credentials(NamedTuple):
+    """Who the client is, if it logs in."""
+
+    user: str
+    password: str
+
+
+class Settings(NamedTuple):
+    """What a client's core is told once."""
+
+    credentials: Credentials | None = None
+    token: str = ""
+    """A token that was made elsewhere, and is never renewed."""
+    login_seconds_max: float = 5.0
+
+
+class Call:
+    """A call as its user sees it; the transport may see several in its place."""
+
+    __slots__ = (
+        "answered",
+        "attempts",
+        "deadline",
+        "endpoint",
+        "is_sent",
+        "logins",
+        "message",
+        "number",
+        "pinned",
+        "problem",
+        "received",
+        "request_metadata",
+        "rpc",
+        "token",
+    )
+
+    def __init__(
+        self, number: int, rpc: Rpc, message: bytes, deadline: float, answered: Answered
+    ) -> None:
+        self.number = number
+        self.rpc = rpc
+        self.message = message
+        self.deadline = deadline
+        self.answered = answered
+        self.endpoint: Endpoint | None = None
+        """Where it is now; None while it waits."""
+        self.pinned: Endpoint | None = None
+        """The only endpoint that it may go to."""
+        self.attempts = 0
+        self.logins = 0
+        self.is_sent = False
+        """Whether a server may have looked at it."""
+        self.received: bytes | None = None
+        self.problem: KvorumError | None = None
+        """Why it was not answered so far."""
+        self.request_metadata: Metadata = ()
+        self.token = ""
+
+
+class Stream:
+    """A call with several messages; it is never made again by itself."""
+
+    __slots__ = ("endpoint", "number", "on_end", "on_message", "token")
+
+    def __init__(
+        self,
+        number: int,
+        endpoint: Endpoint,
+        on_message: Callable[[bytes], None],
+        on_end: Callable[[KvorumError | None], None],
+    ) -> None:
+        self.number = number
+        self.endpoint = endpoint
+        self.on_message = on_message
+        self.on_end = on_end
+        self.token = ""
+
+
+class Core:
+    """The calls of one client."""
+
+    def __init__(self, addresses: Sequence[Address], settings: Settings, *, start: int = 0) -> None:
+        self.transport: Transport
+        self.endpoints = Endpoints(addresses, start)
+        self.now = 0.0
+        self.closed: KvorumError | None = None
+        self._settings = settings
+        self._token = settings.token if settings.credentials is None else None
+        """Empty if none is needed, None if it is to be fetched."""
+        self._next_number = 1
+        self._calls: dict[int, Call] = {}
+        """Those that are at a server."""
+        self._waiting: deque[Call] = deque()
+        """Those that wait for an endpoint."""
+        self._without_token: list[Call] = []
+        self._resting: list[tuple[float, int, Call]] = []
+        """Those that wait a moment before they are made again."""
+        self._deadlines: list[tuple[float, int, Call]] = []
+        self._streams: dict[int, Stream] = {}
+        self._timeouts: dict[float, Metadata] = {}
+        self._is_logging_in = False
+        self._problems: dict[int, str] = {}
+        """Why each endpoint could not be reached."""
+
+    # What the client's users do.
+
+    def start(
+        self,
+        rpc: Rpc,
+        message: bytes,
+        seconds_max: float,
+        answered: Answered,
+        at: int | None = None,
+    ) -> Call:
+        """Begin a call; `answered` gets the answer's message or an error, once.
+
+        With `at`, it goes to that endpoint alone.
+        """
+        self._next_number += 1
+        call = Call(self._next_number, rpc, message, self.now + seconds_max, answered)
+        call.request_metadata = self._timeouts.get(seconds_max) or self._timeout(seconds_max)
+        if at is not None:
+            call.pinned = self.endpoints.all[at]
+        if self.closed is not None:
+            # Told when time is passed next, because nothing is told before this returns.
+            call.deadline = self.now
+        heappush(self._deadlines, (call.deadline, call.number, call))
+        if self.closed is None:
+            self._attempt(call)
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Wait no longer for a call; its end is not told."""
+        if self._forget(call) and call.endpoint is not None:
+            self.transport.cancel(call.number)
+
+    def open_stream(
+        self,
+        rpc: Rpc,
+        message: bytes,
+        on_message: Callable[[bytes], None],
+        on_end: Callable[[KvorumError | None], None],
+        metadata: Metadata = (),
+        at: int | None = None,
+    ) -> Stream | None:
+        """Open a stream with its first message; None if no endpoint can be asked at once."""
+        endpoint = self.endpoints.pick(self.now) if at is None else self.endpoints.all[at]
+        if not self._is_ready(endpoint) or not self._has_token():
+            return None
+        self._next_number += 1
+        stream = Stream(self._next_number, endpoint, on_message, on_end)
+        stream.token = self._token or ""
+        self._streams[stream.number] = stream
+        fields = (*metadata, VERSION, *self._token_field())
+        # A watch that is told all through one call sends more on it; a snapshot is asked for once.
+        ends = rpc in (rpcs.SNAPSHOT, rpcs.RANGE_STREAM)
+        self.transport.start(stream.number, endpoint.number, rpc.path, fields, message, ends)
+        return stream
+
+    def send(self, stream: Stream, message: bytes) -> None:
+        """Send a message more on a stream."""
+        self.transport.send(stream.number, message)
+
+    def close_stream(self, stream: Stream) -> None:
+        """Break a stream off; nothing more is told of it."""
+        if self._streams.pop(stream.number, None) is not None:
+            self.transport.cancel(stream.number)
+
+    def close(self) -> None:
+        """End everything: calls in flight get an error, and so does what begins later."""
+        if self.closed is not None:
+            return
+        self.closed = ClosedError("the client is closed")
+        for call in [*self._calls.values(), *self._waiting, *self._without_token]:
+            self._finish(call, self.closed)
+        for _, _, call in self._resting:
+            self._finish(call, self.closed)
+        self._resting.clear()
+        for stream in list(self._streams.values()):
+            self._streams.pop(stream.number, None)
+            stream.on_end(self.closed)
+        for endpoint in self.endpoints.all.values():
+            self.transport.disconnect(endpoint.number)
+
+    def set_endpoints(self, addresses: Sequence[Address]) -> None:
+        """Use other endpoints; calls at those that are given up end as if they were lost."""
+        for endpoint in self.endpoints.replace(addresses):
+            self.transport.disconnect(endpoint.number)
+        self._serve_waiting()
+
+    # What the transport tells.
+
+    def connected(self, number: int) -> None:
+        """Note that an endpoint can be asked."""
+        endpoint = self.endpoints.all.get(number)
+        if endpoint is None:
+            self.transport.disconnect(number)
+            return
+        endpoint.is_connecting = False
+        endpoint.is_connected = True
+        self._problems.pop(number, None)
+        self._serve_waiting()
+
+    def disconnected(self, number: int, reason: str) -> None:
+        """Note that an endpoint could not be reached, or was lost; its calls have ended."""
+        endpoint = self.endpoints.all.get(number)
+        if endpoint is None:
+            return
+        endpoint.is_connecting = endpoint.is_connected = False
+        self._problems[number] = reason
+        self.endpoints.fails(endpoint, self.now)
+        self._serve_waiting()
+
+    def take_message(self, number: int, message: bytes) -> None:
+        """Take a message of a call or a stream."""
+        call = self._calls.get(number)
+        if call is not None:
+            call.received = message
+        elif (stream := self._streams.get(number)) is not None:
+            stream.on_message(message)
+
+    def take_end(self, number: int, end: End) -> None:
+        """Take the end of a call or a stream."""
+        call = self._calls.pop(number, None)
+        if call is None:
+            stream = self._streams.pop(number, None)
+            if stream is not None:
+                self._end_stream(stream, end)
+            return
+        endpoint = call.endpoint
+        assert endpoint is not None
+        if end.code == Code.OK:
+            if endpoint.failures:
+                self.endpoints.works(endpoint)
+            received = call.received
+            if received is None:
+                received_error = CallError(Code.INTERNAL, "the server answered without a message")
+                self._finish(call, received_error)
+            else:
+                self._finish(call, received)
+            return
+        call.endpoint = None
+        call.received = None
+        self._failed(call, endpoint, end)
+
+    # Time.
+
+    def wake_at(self) -> float:
+        """Return when there is something to do even if nothing happens before."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].rpc is _NOTHING:
+            heappop(deadlines)
+        moment = deadlines[0][0] if deadlines else float("inf")
+        if self._resting:
+            moment = min(moment, self._resting[0][0])
+        if self._waiting:
+            picked = self.endpoints.pick(self.now)
+            if not picked.is_connecting:
+                moment = min(moment, picked.avoided_until)
+        return moment
+
+    def pass_time(self, now: float) -> None:
+        """Make again what has waited long enough, and end what has waited too long."""
+        self.now = now
+        deadlines, resting = self._deadlines, self._resting
+        while deadlines and deadlines[0][0] <= now:
+            _, _, call = heappop(deadlines)
+            if call.rpc is not _NOTHING and call.deadline <= now:
+                self._overdue(call)
+        while resting and resting[0][0] <= now:
+            _, _, call = heappop(resting)
+            if call.rpc is not _NOTHING:
+                self._attempt(call)
+        if self._waiting:
+            self._serve_waiting()
+
+    # Attempts.
+
+    def _attempt(self, call: Call) -> None:
+        endpoint = call.pinned or self.endpoints.pick(self.now)
+        if not self._is_ready(endpoint):
+            self._waiting.append(call)
+            return
+        if call.rpc is not rpcs.AUTHENTICATE and not self._has_token():
+            self._without_token.append(call)
+            return
+        call.endpoint = endpoint
+        call.attempts += 1
+        call.token = self._token or ""
+        self._calls[call.number] = call
+        metadata = call.request_metadata
+        if self._token:
+            metadata = (*metadata, *self._token_field())
+        self.transport.start(
+            call.number, endpoint.number, call.rpc.path, metadata, call.message, True
+        )
+
+    def _is_ready(self, endpoint: Endpoint) -> bool:
+        if endpoint.is_connected:
+            return True
+        if not endpoint.is_connecting and endpoint.avoided_until <= self.now:
+            endpoint.is_connecting = True
+            self.transport.connect(endpoint.number)
+        return endpoint.is_connected
+
+    def _serve_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            if call.rpc is not _NOTHING:
+                self._attempt(call)
+
+    def _failed(self, call: Call, endpoint: Endpoint, end: End) -> None:
+        error = error_of(end.code, end.text)
+        call.problem = error
+        may_repeat = end.is_unprocessed or call.rpc.is_repeatable
+        call.is_sent = call.is_sent or not end.is_unprocessed
+        if isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError):
+            self._refused(call, error)
+        elif isinstance(error, LearnerUnsupportedError) and len(self.endpoints.all) > 1:
+            call.is_sent = False
+            self.endpoints.fails(endpoint, self.now)
+            self._again(call)
+        elif end.code == Code.UNAVAILABLE:
+            self.endpoints.fails(endpoint, self.now)
+            if may_repeat and self.closed is None:
+                self._again(call)
+            else:
+                self._finish_unknown(call, error)
+        elif end.code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and call.rpc.is_repeatable:
+            # The server's patience was shorter than the caller's.
+            self._again(call)
+        elif end.code in _UNKNOWN_OUTCOMES and error.status is None:
+            self._finish_unknown(call, error)
+        else:
+            self._finish(call, error)
+
+    def _again(self, call: Call) -> None:
+        """Make a call again: at once at another endpoint, after a rest if all were tried."""
+        if call.pinned is None and call.attempts % len(self.endpoints.all):
+            self._attempt(call)
+        else:
+            heappush(self._resting, (self.now + RETRY_SECONDS, call.number, call))
+
+    def _finish_unknown(self, call: Call, error: KvorumError) -> None:
+        if call.rpc.is_repeatable or not call.is_sent:
+            self._finish(call, error)
+            return
+        unknown = OutcomeUnknownError(f"{call.rpc.path} may have taken effect, or not: {error}")
+        unknown.__cause__ = error
+        self._finish(call, unknown)
+
+    def _overdue(self, call: Call) -> None:
+        if self.closed is not None:
+            self._finish(call, self.closed)
+            return
+        was_sent = call.endpoint is not None
+        if was_sent:
+            self._calls.pop(call.number, None)
+            self.transport.cancel(call.number)
+        problem = f"; {call.problem}" if call.problem is not None else ""
+        late = DeadlineError(f"{call.rpc.path} was not answered in time{problem}")
+        if (was_sent or call.is_sent) and not call.rpc.is_repeatable:
+            call.is_sent = True
+            self._finish_unknown(call, late)
+        elif not was_sent and call.problem is None and self._problems:
+            reasons = ", ".join(
+                f"{each.address.text}: {self._problems[number]}"
+                for number, each in self.endpoints.all.items()
+                if number in self._problems
+            )
+            self._finish(call, UnavailableError(f"no endpoint could be reached: {reasons}"))
+        else:
+            self._finish(call, late)
+
+    def _finish(self, call: Call, answer: bytes | KvorumError) -> None:
+        if self._forget(call):
+            call.answered(answer)
+
+    def _forget(self, call: Call) -> bool:
+        """Let nothing more happen to a call; return whether something still could."""
+        if call.rpc is _NOTHING:
+            return False
+        call.rpc = _NOTHING
+        self._calls.pop(call.number, None)
+        return True
+
+    def _end_stream(self, stream: Stream, end: End) -> None:
+        if end.code == Code.OK:
+            stream.on_end(None)
+            return
+        error = error_of(end.code, end.text)
+        if end.code == Code.UNAVAILABLE or isinstance(error, LearnerUnsupportedError):
+            self.endpoints.fails(stream.endpoint, self.now)
+        if isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError):
+            self._forget_token(stream.token)
+        stream.on_end(error)
+
+    # Who calls.
+
+    def renews(self, error: KvorumError) -> bool:
+        """Return whether an error is cured by a new token, which this client can get."""
+        is_refusal = isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError)
+        return is_refusal and self._settings.credentials is not None
+
+    def _has_token(self) -> bool:
+        """Return whether a call may be sent; if not, a login is under way."""
+        if self._token is not None:
+            return True
+        if not self._is_logging_in:
+            self._log_in()
+        return False
+
+    def _token_field(self) -> Metadata:
+        return (("token", self._token),) if self._token else ()
+
+    def _refused(self, call: Call, error: KvorumError) -> None:
+        """Make a call again with a new token, if it can be had: a refused one changed nothing."""
+        self._forget_token(call.token)
+        call.logins += 1
+        call.is_sent = False
+        if self._settings.credentials is None or call.logins > LOGINS_MAX:
+            if isinstance(error, AuthOutdatedError) and call.logins <= LOGINS_MAX:
+                # A certificate's user: the next look at the store is a new one.
+                self._again(call)
+            else:
+                self._finish(call, error)
+        else:
+            self._attempt(call)
+
+    def _forget_token(self, token: str) -> None:
+        if self._settings.credentials is not None and token == self._token:
+            self._token = None
+
+    def _log_in(self) -> None:
+        credentials = self._settings.credentials
+        assert credentials is not None
+        self._is_logging_in = True
+        request = AuthenticateRequest(name=credentials.user, password=credentials.password)
+        self.start(
+            rpcs.AUTHENTICATE,
+            request.SerializeToString(),
+            self._settings.login_seconds_max,
+            self._logged_in,
+        )
+
+    def _logged_in(self, answer: bytes | KvorumError) -> None:
+        self._is_logging_in = False
+        waiting, self._without_token = self._without_token, []
+        if isinstance(answer, bytes):
+            self._token = AuthenticateResponse.FromString(answer).token
+        elif isinstance(answer, AuthNotEnabledError):
+            # Once a token is needed, the first call without one is refused, and fetches it.
+            self._token = ""
+        else:
+            for call in waiting:
+                self._finish(call, answer)
+            return
+        for call in waiting:
+            if call.rpc is not _NOTHING:
+                self._attempt(call)
+
+    def _timeout(self, seconds: float) -> Metadata:
+        """Return the metadata of calls that may take so long; a server need not work longer."""
+        if len(self._timeouts) >= TIMEOUT_TEXTS_KEPT:
+            self._timeouts.clear()
+        fields: Metadata = (VERSION,)
+        if seconds < TIMEOUT_SECONDS_MAX:
+            fields = (("grpc-timeout", f"{max(1, int(seconds * 1000))}m"), *fields)
+        self._timeouts[seconds] = fields
+        return fields

@@ -1,0 +1,132 @@
+"""The endpoints of a client: how they are written, and which of them is asked next.
+
+A client stays with the endpoint that answers. One that cannot be reached, or cannot serve, is
+avoided for a while that grows; where all are, the one whose time is over first is tried.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+BACK_OFF_SECONDS: Final = 0.05
+"""How long an endpoint is avoided after its first failure; each one in a row doubles that."""
+BACK_OFF_SECONDS_MAX: Final = 5.0
+PORT: Final = 2379
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an endpoint is."""
+
+    text: str
+    """As it was given."""
+    host: str
+    """A name or an address; a path if there is no port."""
+    port: int | None
+    """None for a unix socket."""
+    is_secure: bool | None
+    """Whether TLS is spoken; None if that depends on whether there are certificates."""
+
+    @property
+    def authority(self) -> str:
+        """What the server is called in requests."""
+        if self.port is None:
+            return "localhost"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_endpoint(text: str) -> Address:
+    """Read an endpoint: `host:port`, a URL of http or https, or a socket of unix or unixs."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme in ("unix", "unixs"):
+        path = rest.removeprefix("//")
+        if not path:
+            raise ValueError(f"endpoint {text!r} has no path; expected for example unix:///tmp/s")
+        return Address(text, path, None, True if scheme == "unixs" else None)
+    has_scheme = "://" in text
+    try:
+        parts = urlsplit(text if has_scheme else f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"endpoint {text!r} cannot be read: {error}") from None
+    known = {"http": False, "https": True, "": None}
+    if parts.scheme not in known:
+        raise ValueError(
+            f"endpoint {text!r} has the scheme {parts.scheme!r}; expected http, https, unix, unixs"
+        )
+    if not host:
+        raise ValueError(f"endpoint {text!r} has no host; expected for example localhost:2379")
+    return Address(text, host, PORT if port is None else port, known[parts.scheme])
+
+
+class Endpoint:
+    """What is known of one endpoint."""
+
+    __slots__ = ("address", "avoided_until", "failures", "is_connected", "is_connecting", "number")
+
+    def __init__(self, number: int, address: Address) -> None:
+        self.number = number
+        self.address = address
+        self.is_connected = False
+        self.is_connecting = False
+        self.failures = 0
+        """How often in a row it failed."""
+        self.avoided_until = 0.0
+
+
+class Endpoints:
+    """All endpoints of a client, in the order in which they are tried."""
+
+    def __init__(self, addresses: Sequence[Address], start: int) -> None:
+        self._next_number = 0
+        self.all: dict[int, Endpoint] = {}
+        self._current: Endpoint | None = None
+        """The one that calls go to."""
+        self.replace([*addresses[start:], *addresses[:start]])
+
+    def replace(self, addresses: Sequence[Address]) -> list[Endpoint]:
+        """Use these from now on; return those that are not among them, to be given up."""
+        if not addresses:
+            raise ValueError("a client needs an endpoint, for example 'localhost:2379'")
+        known = {each.address: each for each in self.all.values()}
+        kept: dict[int, Endpoint] = {}
+        for address in dict.fromkeys(addresses):
+            endpoint = known.pop(address, None)
+            if endpoint is None:
+                endpoint = Endpoint(self._next_number, address)
+                self._next_number += 1
+            kept[endpoint.number] = endpoint
+        self.all = kept
+        if self._current is not None and self._current.number not in kept:
+            self._current = None
+        return list(known.values())
+
+    def pick(self, now: float) -> Endpoint:
+        """Return the endpoint to ask: the current one, unless it is avoided."""
+        current = self._current
+        if current is not None and current.avoided_until <= now:
+            return current
+        # Those that are connected come first among those that are not avoided.
+        best = min(
+            self.all.values(),
+            key=lambda each: (
+                max(each.avoided_until, now),
+                not each.is_connected,
+                each is current,
+            ),
+        )
+        self._current = best
+        return best
+
+    def works(self, endpoint: Endpoint) -> None:
+        """Note that an endpoint has answered."""
+        endpoint.failures = 0
+        endpoint.avoided_until = 0.0
+
+    def fails(self, endpoint: Endpoint, now: float) -> None:
+        """Avoid an endpoint for a while."""
+        seconds = BACK_OFF_SECONDS * 2.0 ** min(endpoint.failures, 10)
+        endpoint.failures += 1
+        endpoint.avoided_until = now + min(seconds, BACK_OFF_SECONDS_MAX)

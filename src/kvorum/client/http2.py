@@ -1,0 +1,436 @@
+"""HTTP/2 as a gRPC client needs it: bytes in, events out, no socket and no clock.
+
+A call is one stream: header fields, messages of bytes, an end. Servers are asked for header blocks
+without a dynamic table, so that equal blocks mean the same and are decoded once.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from hpack import Decoder
+from hpack.exceptions import HPACKError
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_BYTES_MAX: Final = 1 << 20
+"""The longest frame that is taken; servers that can send such need fewer of them."""
+STREAM_WINDOW_BYTES: Final = 4 << 20
+"""What a server may send of one answer before this side has taken note of it."""
+CONNECTION_WINDOW_BYTES: Final = 64 << 20
+HEADER_BYTES_MAX: Final = 64 << 10
+_DEFAULT_WINDOW: Final = 65_535
+_WINDOW_MAX: Final = (1 << 31) - 1
+_BLOCKS_KEPT: Final = 64
+
+_DATA, _HEADERS, _RESET, _SETTINGS, _PUSH = 0, 1, 3, 4, 5
+_PING, _GO_AWAY, _WINDOW, _CONTINUATION = 6, 7, 8, 9
+_END_STREAM, _ACKNOWLEDGED, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
+
+_FRAME: Final = Struct(">IBI")  # length and type, flags, stream
+_SETTING: Final = Struct(">HI")
+_NUMBER: Final = Struct(">I")
+
+_TABLE, _ENABLE_PUSH, _STREAMS_MAX, _INITIAL_WINDOW, _FRAME_MAX, _FIELDS_MAX = 1, 2, 3, 4, 5, 6
+_SETTINGS_SENT: Final = (
+    (_TABLE, 0),
+    (_ENABLE_PUSH, 0),
+    (_INITIAL_WINDOW, STREAM_WINDOW_BYTES),
+    (_FRAME_MAX, FRAME_BYTES_MAX),
+    (_FIELDS_MAX, HEADER_BYTES_MAX),
+)
+
+Fields = tuple[tuple[str, str], ...]
+
+
+class Reset(IntEnum):
+    """Why a stream or a connection ends early."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+
+
+class Kind(IntEnum):
+    """What happened on a stream."""
+
+    FIELDS = 0
+    """Header fields or trailers came."""
+    BYTES = 1
+    """Bytes of the answer came."""
+    ENDED = 2
+    """The server has ended it as it should."""
+    RESET = 3
+    """The server broke it off; the detail is a code of `Reset`, or one nobody knows."""
+    REFUSED = 4
+    """The server never looked at it, so that it can be sent again safely."""
+
+
+class Event(NamedTuple):
+    """Something that happened on a stream."""
+
+    kind: Kind
+    stream: int
+    detail: Fields | bytes | int
+
+
+class ProtocolError(Exception):
+    """What the server sent is not HTTP/2 as the standard has it: the connection must end."""
+
+
+class _Stream:
+    __slots__ = ("ends", "received", "room", "waiting")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        """How many bytes the server takes."""
+        self.received = 0
+        """Bytes that came and that it was not yet told to replace."""
+        self.waiting: deque[bytes] = deque()
+        """What is to be sent once there is room."""
+        self.ends = False
+        """Whether this side has nothing more to send after that."""
+
+
+class Connection:
+    """One connection. What is to be sent gathers in `output`; whoever sends it clears it."""
+
+    __slots__ = (
+        "_block",
+        "_blocks",
+        "_decoder",
+        "_ends",
+        "_events",
+        "_frame_bytes_max",
+        "_in_block",
+        "_input",
+        "_next_stream",
+        "_received",
+        "_room",
+        "_stream_room",
+        "_streams",
+        "_streams_max",
+        "goes_away",
+        "output",
+        "pongs",
+    )
+
+    def __init__(self) -> None:
+        self.output = bytearray(PREFACE)
+        self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in _SETTINGS_SENT))
+        grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
+        self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
+        self.goes_away = False
+        """Whether the server, or the end of stream numbers, lets nothing new be sent here."""
+        self.pongs = 0
+        """How many pings the server has answered."""
+        self._input = bytearray()
+        self._events: list[Event] = []
+        self._streams: dict[int, _Stream] = {}
+        self._streams_max = _WINDOW_MAX
+        self._next_stream = 1
+        self._room = _DEFAULT_WINDOW
+        self._stream_room = _DEFAULT_WINDOW
+        self._frame_bytes_max = 16_384
+        self._received = 0
+        self._decoder = Decoder(max_header_list_size=HEADER_BYTES_MAX)
+        self._blocks: dict[bytes, Fields] = {}
+        # The stream whose header block goes on, what came of it, and whether it ends the stream.
+        self._in_block = 0
+        self._block = bytearray()
+        self._ends = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a call may be opened now."""
+        return not self.goes_away and len(self._streams) < self._streams_max
+
+    @property
+    def open_count(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
+    # What the client does.
+
+    def open(self, block: bytes, data: bytes, *, ends: bool) -> int:
+        """Open a stream with header fields from `field_block`, and send the first bytes."""
+        assert self.has_room, "no stream can be opened here"
+        number = self._next_stream
+        self._next_stream = number + 2
+        if number >= _WINDOW_MAX - 2:
+            self.goes_away = True
+        stream = self._streams[number] = _Stream(self._stream_room)
+        stream.ends = ends
+        size = len(data)
+        if size <= self._frame_bytes_max and size <= stream.room and size <= self._room:
+            # Nearly every call goes out here, in one piece.
+            stream.room -= size
+            self._room -= size
+            flags = _END_STREAM if ends else 0
+            self.output += b"".join(
+                (
+                    _FRAME.pack(len(block) << 8 | _HEADERS, _END_HEADERS, number),
+                    block,
+                    _FRAME.pack(size << 8 | _DATA, flags, number),
+                    data,
+                )
+                if size or ends
+                else (_FRAME.pack(len(block) << 8 | _HEADERS, _END_HEADERS, number), block)
+            )
+        else:
+            self._put(_HEADERS, _END_HEADERS, number, block)
+            stream.waiting.append(data)
+            self._send_waiting(number, stream)
+        return number
+
+    def send(self, number: int, data: bytes, *, ends: bool = False) -> None:
+        """Send more on a stream; nothing happens if it has ended."""
+        stream = self._streams.get(number)
+        if stream is None or stream.ends:
+            return
+        stream.ends = ends
+        stream.waiting.append(data)
+        self._send_waiting(number, stream)
+
+    def cancel(self, number: int) -> None:
+        """Break a stream off; nothing more is told of it."""
+        if self._streams.pop(number, None) is not None:
+            self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
+
+    def ping(self) -> None:
+        """Ask whether the server is there; `pongs` tells."""
+        self._put(_PING, 0, 0, b"kvorum\0\0")
+
+    # What the server does.
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes of the server; return what happened by them. Raises ProtocolError."""
+        self._input += data
+        buffer, at, end = self._input, 0, len(self._input)
+        while end - at >= 9:
+            length_and_kind, flags, number = _FRAME.unpack_from(buffer, at)
+            length = length_and_kind >> 8
+            if length > FRAME_BYTES_MAX:
+                raise ProtocolError(f"a frame of {length} bytes; {FRAME_BYTES_MAX} were allowed")
+            if end - at - 9 < length:
+                break
+            payload = bytes(buffer[at + 9 : at + 9 + length])
+            at += 9 + length
+            self._take(length_and_kind & 0xFF, flags, number & 0x7FFF_FFFF, payload)
+        del buffer[:at]
+        events, self._events = self._events, []
+        return events
+
+    def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._in_block and kind != _CONTINUATION:
+            raise ProtocolError("a header block was interrupted")
+        if kind == _DATA:
+            self._take_data(flags, number, payload)
+        elif kind == _HEADERS:
+            self._take_headers(flags, number, payload)
+        elif kind == _WINDOW:
+            self._take_window(number, payload)
+        elif kind == _PING:
+            if not flags & _ACKNOWLEDGED:
+                self._put(_PING, _ACKNOWLEDGED, 0, payload)
+            else:
+                self.pongs += 1
+        elif kind == _SETTINGS:
+            self._take_settings(flags, payload)
+        elif kind == _RESET:
+            if self._streams.pop(number, None) is not None:
+                code = _number(payload)
+                refused = code == Reset.REFUSED_STREAM
+                self._events.append(Event(Kind.REFUSED if refused else Kind.RESET, number, code))
+        elif kind == _GO_AWAY:
+            self._go_away(payload)
+        elif kind == _CONTINUATION:
+            self._take_continuation(flags, number, payload)
+        elif kind == _PUSH:
+            raise ProtocolError("the server pushed something, which was declined")
+
+    def _take_data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        self._received += size
+        if self._received >= CONNECTION_WINDOW_BYTES // 2:
+            self._put(_WINDOW, 0, 0, _NUMBER.pack(self._received))
+            self._received = 0
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        stream.received += size
+        if stream.received >= STREAM_WINDOW_BYTES // 2 and not flags & _END_STREAM:
+            self._put(_WINDOW, 0, number, _NUMBER.pack(stream.received))
+            stream.received = 0
+        if flags & _PADDED:
+            payload = _unpadded(payload)
+        if payload:
+            self._events.append(Event(Kind.BYTES, number, payload))
+        if flags & _END_STREAM:
+            self._end(number)
+
+    def _take_headers(self, flags: int, number: int, payload: bytes) -> None:
+        if flags & _PADDED:
+            payload = _unpadded(payload)
+        if flags & _PRIORITY:
+            payload = payload[5:]
+        if flags & _END_HEADERS:
+            self._take_block(number, payload, bool(flags & _END_STREAM))
+        else:
+            self._in_block, self._ends = number, bool(flags & _END_STREAM)
+            self._block = bytearray(payload)
+
+    def _take_continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if number != self._in_block or not number:
+            raise ProtocolError("a header block goes on that had not begun")
+        self._block += payload
+        if len(self._block) > HEADER_BYTES_MAX:
+            raise ProtocolError(f"a header block of more than {HEADER_BYTES_MAX} bytes")
+        if flags & _END_HEADERS:
+            self._in_block = 0
+            self._take_block(number, bytes(self._block), self._ends)
+
+    def _take_block(self, number: int, block: bytes, ends: bool) -> None:
+        fields = self._blocks.get(block)
+        if fields is None:
+            fields = self._decode(block)
+        if number not in self._streams:
+            return
+        self._events.append(Event(Kind.FIELDS, number, fields))
+        if ends:
+            self._end(number)
+
+    def _decode(self, block: bytes) -> Fields:
+        decoder = self._decoder
+        has_table = decoder.header_table.maxsize != 0
+        try:
+            decoded = decoder.decode(block, raw=True)
+        except HPACKError as error:
+            raise ProtocolError(f"a header block cannot be read: {error}") from error
+        fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in decoded)
+        if not has_table:
+            # Without a table the same bytes always mean the same.
+            if len(self._blocks) >= _BLOCKS_KEPT:
+                self._blocks.clear()
+            self._blocks[block] = fields
+        return fields
+
+    def _take_settings(self, flags: int, payload: bytes) -> None:
+        if flags & _ACKNOWLEDGED:
+            return
+        if len(payload) % _SETTING.size:
+            raise ProtocolError(f"settings of {len(payload)} bytes")
+        for name, value in _SETTING.iter_unpack(payload):
+            if name == _STREAMS_MAX:
+                self._streams_max = value
+            elif name == _INITIAL_WINDOW:
+                if value > _WINDOW_MAX:
+                    raise ProtocolError(f"a window of {value} bytes")
+                grown, self._stream_room = value - self._stream_room, value
+                for stream in self._streams.values():
+                    stream.room += grown
+            elif name == _FRAME_MAX:
+                if not 16_384 <= value < 1 << 24:
+                    raise ProtocolError(f"frames of {value} bytes")
+                self._frame_bytes_max = value
+        self._put(_SETTINGS, _ACKNOWLEDGED, 0, b"")
+        self._send_all_waiting()
+
+    def _take_window(self, number: int, payload: bytes) -> None:
+        grown = _number(payload) & 0x7FFF_FFFF
+        if not number:
+            self._room += grown
+            if self._room > _WINDOW_MAX:
+                raise ProtocolError("the window of the connection is too large")
+            self._send_all_waiting()
+        elif (stream := self._streams.get(number)) is not None:
+            stream.room += grown
+            self._send_waiting(number, stream)
+
+    def _go_away(self, payload: bytes) -> None:
+        self.goes_away = True
+        last = _number(payload) & 0x7FFF_FFFF
+        for number in [each for each in self._streams if each > last]:
+            del self._streams[number]
+            self._events.append(Event(Kind.REFUSED, number, Reset.NO_ERROR))
+
+    def _end(self, number: int) -> None:
+        stream = self._streams.pop(number)
+        if stream.waiting or not stream.ends:
+            # The server has answered without waiting for all of it.
+            self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
+        self._events.append(Event(Kind.ENDED, number, b""))
+
+    # Sending.
+
+    def _put(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        self.output += _FRAME.pack(len(payload) << 8 | kind, flags, number) + payload
+
+    def _send_all_waiting(self) -> None:
+        for number, stream in self._streams.items():
+            if stream.waiting:
+                self._send_waiting(number, stream)
+
+    def _send_waiting(self, number: int, stream: _Stream) -> None:
+        waiting = stream.waiting
+        while waiting:
+            data = waiting[0]
+            size = min(len(data), stream.room, self._room, self._frame_bytes_max)
+            if size <= 0 and data:
+                return
+            stream.room -= size
+            self._room -= size
+            is_whole = size == len(data)
+            if is_whole:
+                waiting.popleft()
+            else:
+                waiting[0] = data[size:]
+                data = data[:size]
+            is_last = is_whole and stream.ends and not waiting
+            self._put(_DATA, _END_STREAM if is_last else 0, number, data)
+
+
+def field_block(fields: Iterable[tuple[str, str]]) -> bytes:
+    """Return header fields as a block that depends on nothing sent before."""
+    return b"".join(
+        _field(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields
+    )
+
+
+def _field(name: bytes, value: bytes) -> bytes:
+    return b"\0" + _text(name) + _text(value)
+
+
+def _text(text: bytes) -> bytes:
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    size -= 127
+    head = bytearray((127,))
+    while size >= 128:
+        head.append(size & 127 | 128)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + text
+
+
+def _number(payload: bytes) -> int:
+    if len(payload) < 4:
+        raise ProtocolError(f"a number of {len(payload)} bytes")
+    number: int = _NUMBER.unpack_from(payload)[0]
+    return number
+
+
+def _unpadded(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise ProtocolError("more padding than there are bytes")
+    return payload[1 : len(payload) - payload[0]]

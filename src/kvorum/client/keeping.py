@@ -1,0 +1,174 @@
+"""Leases that are kept alive: renewed in time, and given up with a reason.
+
+A lease is known to live until its time to live has passed since the request was *sent* that was
+answered last: the server began to count later than that. It is renewed after a third of that time.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kvorum.api.errors import Code
+from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
+from kvorum.client import rpcs
+from kvorum.client.core import HAS_LEADER, Core, Stream
+from kvorum.client.errors import CallError, ClosedError, KvorumError, LeaseLostError
+
+BACK_OFF_SECONDS: Final = 0.05
+BACK_OFF_SECONDS_MAX: Final = 1.0
+ANSWER_SECONDS_MAX: Final = 5.0
+"""How long an answer may take before the stream is taken for dead."""
+
+
+class Kept:
+    """A lease that is kept alive."""
+
+    __slots__ = ("asked_at", "error", "id", "lives_until", "on_change", "renew_at", "ttl")
+
+    def __init__(self, lease: int, ttl: int, now: float, on_change: Callable[[], None]) -> None:
+        self.id = lease
+        self.ttl = ttl
+        self.lives_until = now + ttl
+        """It lives at least until then."""
+        self.renew_at = now
+        self.asked_at: float | None = None
+        """When the request was sent that is not answered yet."""
+        self.on_change = on_change
+        """Called when it was renewed, and when it is lost."""
+        self.error: KvorumError | None = None
+        """Why it is not kept any more."""
+
+
+class Keeping:
+    """The leases that one client keeps alive, on one stream."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._stream: Stream | None = None
+        self._kept: dict[int, Kept] = {}
+        self._failures = 0
+        self._open_at = 0.0
+
+    def keep(self, lease: int, ttl: int, granted_at: float, on_change: Callable[[], None]) -> Kept:
+        """Keep a lease alive that was asked for at that moment; several may keep the same one."""
+        assert lease not in self._kept, f"lease {lease} is kept already"
+        kept = self._kept[lease] = Kept(lease, ttl, granted_at, on_change)
+        self._renew_due()
+        return kept
+
+    def release(self, kept: Kept) -> None:
+        """Keep a lease no longer; it lives on until its time is over."""
+        if self._kept.pop(kept.id, None) is not None:
+            kept.error = ClosedError("the lease is not kept alive any more")
+            self._close_unused()
+
+    # Time.
+
+    def wake_at(self) -> float:
+        """Return when there is something to do even if nothing happens before."""
+        moments = [
+            min(
+                each.lives_until,
+                max(each.renew_at, self._open_at if self._stream is None else 0.0)
+                if each.asked_at is None
+                else each.asked_at + ANSWER_SECONDS_MAX,
+            )
+            for each in self._kept.values()
+        ]
+        return min(moments, default=float("inf"))
+
+    def pass_time(self, now: float) -> None:
+        """Renew what is due, and give up what was not renewed in time."""
+        for kept in [each for each in self._kept.values() if each.lives_until <= now]:
+            self._lose(kept, LeaseLostError(f"lease {kept.id} was not renewed within {kept.ttl} s"))
+        silent = any(
+            each.asked_at is not None and each.asked_at + ANSWER_SECONDS_MAX <= now
+            for each in self._kept.values()
+        )
+        if silent and self._stream is not None:
+            stream, self._stream = self._stream, None
+            self._core.close_stream(stream)
+            self._core.endpoints.fails(stream.endpoint, now)
+            self._forget_questions()
+        self._renew_due()
+
+    # Renewing.
+
+    def _renew_due(self) -> None:
+        now = self._core.now
+        due = [e for e in self._kept.values() if e.renew_at <= now and e.asked_at is None]
+        if not due:
+            return
+        if self._stream is None and (now < self._open_at or not self._open(due.pop(0))):
+            return
+        for kept in due:
+            assert self._stream is not None
+            kept.asked_at = now
+            self._core.send(self._stream, _request(kept))
+
+    def _open(self, first: Kept) -> bool:
+        self._stream = self._core.open_stream(
+            rpcs.LEASE_KEEP_ALIVE,
+            _request(first),
+            self._take_message,
+            self._take_end,
+            (HAS_LEADER,),
+        )
+        if self._stream is None:
+            self._retry_later()
+            return False
+        first.asked_at = self._core.now
+        return True
+
+    def _retry_later(self) -> None:
+        seconds = min(BACK_OFF_SECONDS * 1.5**self._failures, BACK_OFF_SECONDS_MAX)
+        self._failures = min(self._failures + 1, 20)
+        self._open_at = self._core.now + seconds
+
+    def _take_message(self, message: bytes) -> None:
+        self._failures = 0
+        response = LeaseKeepAliveResponse.FromString(message)
+        kept = self._kept.get(response.ID)
+        if kept is None or kept.asked_at is None:
+            return
+        if response.TTL <= 0:
+            self._lose(kept, LeaseLostError(f"lease {kept.id} has ended, or was revoked"))
+            return
+        asked, kept.asked_at = kept.asked_at, None
+        kept.ttl = response.TTL
+        kept.lives_until = asked + response.TTL
+        kept.renew_at = asked + response.TTL / 3
+        kept.on_change()
+
+    def _take_end(self, error: KvorumError | None) -> None:
+        self._stream = None
+        self._forget_questions()
+        lasting = (
+            isinstance(error, CallError)
+            and not self._core.renews(error)
+            and error.code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED, Code.INVALID_ARGUMENT)
+        )
+        if lasting or isinstance(error, ClosedError):
+            for kept in list(self._kept.values()):
+                lost = LeaseLostError(f"lease {kept.id} cannot be renewed: {error}")
+                lost.__cause__ = error
+                self._lose(kept, lost)
+        self._retry_later()
+
+    def _forget_questions(self) -> None:
+        for kept in self._kept.values():
+            kept.asked_at = None
+
+    def _lose(self, kept: Kept, error: KvorumError) -> None:
+        del self._kept[kept.id]
+        kept.error = error
+        self._close_unused()
+        kept.on_change()
+
+    def _close_unused(self) -> None:
+        if not self._kept and self._stream is not None:
+            self._core.close_stream(self._stream)
+            self._stream = None
+
+
+def _request(kept: Kept) -> bytes:
+    return LeaseKeepAliveRequest(ID=kept.id).SerializeToString()

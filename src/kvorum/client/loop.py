@@ -1,0 +1,244 @@
+"""The core on an asyncio loop: the loop of whoever uses the client, which it never blocks."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+
+from kvorum.client.core import Core
+from kvorum.client.endpoints import Address
+from kvorum.client.errors import ForkedError, KvorumError
+from kvorum.client.http2 import ProtocolError
+from kvorum.client.interface import Metadata
+from kvorum.client.link import Link, LinkError
+from kvorum.client.rpcs import Rpc
+from kvorum.client.watching import Watching
+
+
+class _Protocol(asyncio.Protocol):
+    """One connection, between the loop and its link."""
+
+    def __init__(self, client: "LoopClient", link: Link) -> None:
+        self._client = client
+        self.link = link
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._client.received(self, data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error or "")
+        self._client.lost(self, reason or "the server closed the connection")
+
+
+class LoopClient:
+    """A core, its watches, and the connections that carry them, on the loop that runs now."""
+
+    def __init__(
+        self,
+        core: Core,
+        context: Callable[[Address], ssl.SSLContext | None],
+        connect_seconds_max: float,
+    ) -> None:
+        self.core = core
+        core.transport = self
+        self.watching = Watching(core)
+        self._context = context
+        self._connect_seconds_max = connect_seconds_max
+        self._process = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, _Protocol] = {}
+        self._protocols: set[_Protocol] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._is_flushing = False
+
+    # Calls.
+
+    async def call(
+        self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
+    ) -> bytes:
+        """Make a call; raises what it ended with if that is not an answer."""
+        future: asyncio.Future[bytes] = self._loop.create_future()
+
+        def answered(answer: bytes | KvorumError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, bytes):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        self.enter()
+        call = self.core.start(rpc, message, seconds_max, answered, at)
+        self.leave()
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self.enter()
+                self.core.cancel(call)
+                self.leave()
+
+    def enter(self) -> None:
+        """Begin to touch the core: it is the process that it was, and knows the time."""
+        if os.getpid() != self._process:
+            raise ForkedError(
+                "this client was made before the process forked; make one in the child"
+            )
+        self.core.now = self._loop.time()
+
+    def leave(self) -> None:
+        """Stop to touch the core: what it wants to send is sent once the loop comes round.
+
+        That is one write for all calls that begin together.
+        """
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    async def close(self) -> None:
+        """End everything."""
+        self.core.now = self._loop.time()
+        self.core.close()
+        for task in self._connecting:
+            task.cancel()
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+        for protocol in list(self._protocols):
+            if protocol.transport is not None:
+                protocol.transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Time.
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        for protocol in self._protocols:
+            if protocol.transport is not None and (data := protocol.link.take_output()):
+                protocol.transport.write(data)
+        moment = min(self.core.wake_at(), self.watching.wake_at())
+        if moment < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = moment
+            self._timer = self._loop.call_at(moment, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        now = self.core.now = self._loop.time()
+        self.core.pass_time(now)
+        self.watching.pass_time(now)
+        self.leave()
+
+    # Connections.
+
+    def received(self, protocol: _Protocol, data: bytes) -> None:
+        """Take bytes of a connection."""
+        self.core.now = self._loop.time()
+        link = protocol.link
+        was_open = link.is_open
+        try:
+            link.receive(data)
+        except (LinkError, ProtocolError) as error:
+            self.lost(protocol, str(error))
+            return
+        if link.is_open and not was_open:
+            self.core.connected(link.number)
+        if link.wire.connection.goes_away and not link.is_leaving:
+            link.is_leaving = True
+            if self._links.get(link.number) is protocol:
+                del self._links[link.number]
+            self.core.disconnected(link.number, "the server is going away")
+        if link.is_leaving and not link.wire.calls_open:
+            self._drop(protocol)
+        self.leave()
+
+    def lost(self, protocol: _Protocol, reason: str) -> None:
+        """Take the end of a connection."""
+        if protocol not in self._protocols:
+            return
+        self.core.now = self._loop.time()
+        self._drop(protocol)
+        link = protocol.link
+        if self._links.get(link.number) is protocol:
+            del self._links[link.number]
+            self.core.disconnected(link.number, reason)
+        link.wire.lose(reason)
+        self.leave()
+
+    def _drop(self, protocol: _Protocol) -> None:
+        self._protocols.discard(protocol)
+        if protocol.transport is not None:
+            protocol.transport.abort()
+
+    async def _connect(self, number: int, address: Address) -> None:
+        loop = self._loop
+        try:
+            link = Link(number, address, self.core, self._context(address))
+            async with asyncio.timeout(self._connect_seconds_max):
+                if address.port is None:
+                    _, protocol = await loop.create_unix_connection(
+                        lambda: _Protocol(self, link), address.host
+                    )
+                else:
+                    _, protocol = await loop.create_connection(
+                        lambda: _Protocol(self, link),
+                        address.host,
+                        address.port,
+                        happy_eyeballs_delay=0.25,
+                    )
+        except (OSError, LinkError, ValueError) as error:
+            problem = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            self.core.now = loop.time()
+            self.core.disconnected(number, problem)
+            self.leave()
+            return
+        self.core.now = loop.time()
+        self._protocols.add(protocol)
+        self._links[number] = protocol
+        if link.is_open:
+            self.core.connected(number)
+        self.leave()
+
+    # What the core asks for.
+
+    def connect(self, endpoint: int) -> None:
+        """Connect in a task."""
+        address = self.core.endpoints.all[endpoint].address
+        task = self._loop.create_task(self._connect(endpoint, address))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def disconnect(self, endpoint: int) -> None:
+        """Give a connection up."""
+        protocol = self._links.pop(endpoint, None)
+        if protocol is not None:
+            self._drop(protocol)
+            protocol.link.wire.lose("the connection was closed")
+
+    def start(
+        self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool
+    ) -> None:
+        """Begin a call."""
+        self._links[endpoint].link.wire.start(call, path, metadata, message, ends=ends)
+
+    def send(self, call: int, message: bytes) -> None:
+        """Send a message more."""
+        for protocol in self._protocols:
+            protocol.link.wire.send(call, message)
+        self.leave()
+
+    def cancel(self, call: int) -> None:
+        """Break a call off."""
+        for protocol in self._protocols:
+            protocol.link.wire.cancel(call)
+        with suppress(RuntimeError):
+            self.leave()

@@ -1,0 +1,368 @@
+"""The core on sockets, for programs with threads and without an event loop.
+
+There is no thread of the client's own as long as there are only calls: of the threads that wait
+for an answer one reads for all, and hands that over when it has its own. Watches and leases that
+are kept alive have a thread, which reads when no other does.
+"""
+
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from kvorum.client.core import Core
+from kvorum.client.endpoints import Address
+from kvorum.client.errors import ForkedError, KvorumError
+from kvorum.client.http2 import ProtocolError
+from kvorum.client.interface import Metadata
+from kvorum.client.keeping import Keeping
+from kvorum.client.link import READ_BYTES, Link, LinkError
+from kvorum.client.rpcs import Rpc
+from kvorum.client.watching import Watching
+
+IDLE_SECONDS: Final = 1.0
+"""After so long without a call, a connection is looked at before it is used again."""
+SLEEP_SECONDS_MAX: Final = 3600.0
+
+clock = time.monotonic
+
+
+class Waiter:
+    """A thread that waits until it is told that something has happened, or that it is to read."""
+
+    __slots__ = ("_bell", "answer", "is_done")
+
+    def __init__(self) -> None:
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self.is_done = False
+        self.answer: bytes | KvorumError = b""
+
+    def answered(self, answer: bytes | KvorumError) -> None:
+        """Take an answer, and wait no longer."""
+        self.answer = answer
+        self.wake()
+
+    def wake(self) -> None:
+        """Wait no longer."""
+        self.is_done = True
+        self.ring()
+
+    def ring(self) -> None:
+        """Let the thread look around."""
+        with suppress(RuntimeError):
+            self._bell.release()
+
+    def wait(self) -> None:
+        """Wait until somebody rings."""
+        self._bell.acquire()
+
+
+class ThreadedClient:
+    """A core, its watches and leases, and the sockets that carry them."""
+
+    def __init__(
+        self,
+        core: Core,
+        context: Callable[[Address], ssl.SSLContext | None],
+        connect_seconds_max: float,
+    ) -> None:
+        self.core = core
+        core.transport = self
+        self.watching = Watching(core)
+        self.keeping = Keeping(core)
+        self._context = context
+        self._connect_seconds_max = connect_seconds_max
+        self._process = os.getpid()
+        self.lock = threading.Lock()
+        """Held by whoever touches anything here."""
+        self._links: dict[int, Link] = {}
+        self._sockets: dict[int, tuple[socket.socket, Link]] = {}
+        self._blocked: dict[int, bytes] = {}
+        """What a socket did not take yet, by its descriptor."""
+        self._poll = select.poll()
+        self._reader: Waiter | None = None
+        self._waiters: deque[Waiter] = deque()
+        self._read_until = 0.0
+        self._used_at = 0.0
+        self._arrived: deque[tuple[int, Link | None, socket.socket | None, str]] = deque()
+        """Connections that were made, or not, by other threads."""
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._poll.register(self._bell, select.POLLIN)
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    # Calls.
+
+    def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
+        """Make a call and wait for its answer; raises what it ended with instead."""
+        waiter = Waiter()
+        with self.lock:
+            self.enter()
+            call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
+            self.leave()
+        try:
+            self.wait(waiter)
+        except BaseException:
+            with self.lock:
+                self.core.cancel(call)
+                self.leave()
+            raise
+        answer = waiter.answer
+        if isinstance(answer, bytes):
+            return answer
+        raise answer
+
+    def enter(self) -> None:
+        """Begin to touch the core: it is the process that it was, and knows the time."""
+        if os.getpid() != self._process:
+            raise ForkedError(
+                "this client was made before the process forked; make one in the child"
+            )
+        now = clock()
+        if now - self._used_at > IDLE_SECONDS and self._reader is None:
+            # The server may have gone away since; a write that it never saw can go elsewhere.
+            self._read(self._poll.poll(0))
+        self._used_at = now
+        self.core.now = now
+
+    def leave(self) -> None:
+        """Stop to touch the core: what it wants to send is sent, and somebody reads."""
+        self._send()
+        if self._reader is not None and self._wake_at() < self._read_until:
+            self._ring()
+
+    def wait(self, waiter: Waiter) -> None:
+        """Return when a waiter was woken; read for all meanwhile, unless somebody does."""
+        while not waiter.is_done:
+            with self.lock:
+                if self._reader is None:
+                    self._reader = waiter
+                elif not waiter.is_done:
+                    self._waiters.append(waiter)
+            if self._reader is waiter:
+                self._read_for(waiter)
+            else:
+                self._wait_in_line(waiter)
+
+    def _wait_in_line(self, waiter: Waiter) -> None:
+        try:
+            waiter.wait()
+        finally:
+            with self.lock, suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    def _read_for(self, waiter: Waiter) -> None:
+        try:
+            while not waiter.is_done:
+                with self.lock:
+                    self._read_until = self._wake_at()
+                    seconds = min(max(self._read_until - clock(), 0.0), SLEEP_SECONDS_MAX)
+                # Rounded up, or it would look a moment too early, again and again.
+                ready = self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
+                with self.lock:
+                    self.core.now = clock()
+                    self._read(ready)
+                    self._pass_time()
+                    self._send()
+        finally:
+            with self.lock:
+                self._reader = None
+                if self._waiters:
+                    self._waiters.popleft().ring()
+
+    def _wake_at(self) -> float:
+        return min(self.core.wake_at(), self.watching.wake_at(), self.keeping.wake_at())
+
+    def _pass_time(self) -> None:
+        now = self.core.now
+        self.core.pass_time(now)
+        self.watching.pass_time(now)
+        self.keeping.pass_time(now)
+
+    # The thread of watches and leases.
+
+    def start_thread(self) -> None:
+        """Let somebody read even if no call waits."""
+        if self._thread is None and not self._is_closed:
+            self._thread = threading.Thread(target=self._serve, name="kvorum-client", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        waiter = Waiter()
+        self._server = waiter
+        self.wait(waiter)
+
+    def close(self) -> None:
+        """End everything, and wait until nothing of it is left."""
+        with self.lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.core.now = clock()
+            self.core.close()
+            thread = self._thread
+        if thread is not None:
+            self._server.wake()
+            self._ring()
+            thread.join()
+        else:
+            self._ring()
+        with self.lock:
+            for connection, _ in self._sockets.values():
+                connection.close()
+            self._sockets.clear()
+            if self._reader is None:
+                self._bell.close()
+                self._ringer.close()
+
+    def _ring(self) -> None:
+        with suppress(OSError):
+            self._ringer.send(b"\0")
+
+    # What the core asks for.
+
+    def connect(self, endpoint: int) -> None:
+        """Connect in a thread: looking up a name may take long."""
+        address = self.core.endpoints.all[endpoint].address
+        threading.Thread(target=self._connect, args=(endpoint, address), daemon=True).start()
+
+    def _connect(self, number: int, address: Address) -> None:
+        connection: socket.socket | None = None
+        link: Link | None = None
+        problem = ""
+        try:
+            link = Link(number, address, self.core, self._context(address))
+            if address.port is None:
+                connection = socket.socket(socket.AF_UNIX)
+                connection.settimeout(self._connect_seconds_max)
+                connection.connect(address.host)
+            else:
+                connection = socket.create_connection(
+                    (address.host, address.port), self._connect_seconds_max
+                )
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setblocking(False)
+        except (OSError, LinkError, ValueError) as error:
+            problem = (isinstance(error, OSError) and error.strerror) or str(error)
+        with self.lock:
+            self._arrived.append((number, link, connection, problem))
+            self._ring()
+
+    def disconnect(self, endpoint: int) -> None:
+        """Give a connection up."""
+        link = self._links.pop(endpoint, None)
+        if link is not None:
+            for descriptor, (connection, other) in list(self._sockets.items()):
+                if other is link:
+                    self._drop(descriptor, connection)
+            link.wire.lose("the connection was closed")
+
+    def start(
+        self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool
+    ) -> None:
+        """Begin a call."""
+        self._links[endpoint].wire.start(call, path, metadata, message, ends=ends)
+
+    def send(self, call: int, message: bytes) -> None:
+        """Send a message more."""
+        for _, link in self._sockets.values():
+            link.wire.send(call, message)
+
+    def cancel(self, call: int) -> None:
+        """Break a call off."""
+        for _, link in self._sockets.values():
+            link.wire.cancel(call)
+
+    # Sockets.
+
+    def _read(self, ready: list[tuple[int, int]]) -> None:
+        for descriptor, _ in ready:
+            found = self._sockets.get(descriptor)
+            if found is None:
+                if descriptor == self._bell.fileno():
+                    with suppress(BlockingIOError):
+                        self._bell.recv(4096)
+                    self._take_arrived()
+                continue
+            connection, link = found
+            try:
+                data = connection.recv(READ_BYTES)
+                problem = "" if data else "the server closed the connection"
+                if data:
+                    self._receive(link, data)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, LinkError, ProtocolError) as error:
+                problem = (isinstance(error, OSError) and error.strerror) or str(error)
+            if problem:
+                self._lose(descriptor, connection, link, problem)
+            elif link.is_leaving and not link.wire.calls_open:
+                self._drop(descriptor, connection)
+
+    def _receive(self, link: Link, data: bytes) -> None:
+        was_open = link.is_open
+        link.receive(data)
+        if link.is_open and not was_open:
+            self.core.connected(link.number)
+        if link.wire.connection.goes_away and not link.is_leaving:
+            link.is_leaving = True
+            if self._links.get(link.number) is link:
+                del self._links[link.number]
+            self.core.disconnected(link.number, "the server is going away")
+
+    def _take_arrived(self) -> None:
+        while self._arrived:
+            number, link, connection, problem = self._arrived.popleft()
+            if problem or link is None or connection is None or self._is_closed:
+                if connection is not None:
+                    connection.close()
+                self.core.disconnected(number, problem)
+                continue
+            self._links[number] = link
+            self._sockets[connection.fileno()] = (connection, link)
+            self._poll.register(connection, select.POLLIN)
+            if link.is_open:
+                self.core.connected(number)
+
+    def _lose(self, descriptor: int, connection: socket.socket, link: Link, problem: str) -> None:
+        self._drop(descriptor, connection)
+        if self._links.get(link.number) is link:
+            del self._links[link.number]
+            self.core.disconnected(link.number, problem)
+        link.wire.lose(problem)
+
+    def _drop(self, descriptor: int, connection: socket.socket) -> None:
+        del self._sockets[descriptor]
+        self._blocked.pop(descriptor, None)
+        self._poll.unregister(connection)
+        connection.close()
+
+    def _send(self) -> None:
+        for descriptor, (connection, link) in list(self._sockets.items()):
+            data = link.take_output()
+            rest = self._blocked.get(descriptor)
+            if rest is not None:
+                data = rest + data
+            if not data:
+                continue
+            try:
+                sent = connection.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._lose(descriptor, connection, link, error.strerror or str(error))
+                continue
+            if sent < len(data):
+                self._blocked[descriptor] = data[sent:]
+                self._poll.modify(connection, select.POLLIN | select.POLLOUT)
+            elif rest is not None:
+                del self._blocked[descriptor]
+                self._poll.modify(connection, select.POLLIN)

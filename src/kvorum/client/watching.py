@@ -1,0 +1,362 @@
+"""The watches of a client: begun anew wherever they were when a stream is lost.
+
+Rules: * A watch from now on reads a revision first and begins with the one after it, so that
+nothing falls between a lost stream and the next. * All events of a revision are told together; what
+came of a revision in pieces is forgotten with its stream, and comes again whole. * A watch whose
+events are not taken is ended at the server once it has kept its share, and begun again where it was
+when they are taken: it holds nobody back and loses nothing. * Every end has its reason.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from kvorum.api.errors import Code
+from kvorum.api.pb.etcdserverpb import (
+    RangeRequest,
+    RangeResponse,
+    WatchCancelRequest,
+    WatchCreateRequest,
+    WatchProgressRequest,
+    WatchRequest,
+    WatchResponse,
+)
+from kvorum.client import rpcs
+from kvorum.client.core import HAS_LEADER, Core, Stream
+from kvorum.client.errors import (
+    CallError,
+    ClosedError,
+    KvorumError,
+    LearnerUnsupportedError,
+    RevisionWentBackError,
+    WatchCanceledError,
+    WatchCompactedError,
+    error_of,
+)
+from kvorum.client.values import Changes, event
+
+KEPT_EVENTS_MAX: Final = 10_000
+KEPT_BYTES_MAX: Final = 16 << 20
+"""What a watch keeps that nobody takes; the response that goes beyond is kept, too."""
+BACK_OFF_SECONDS: Final = 0.01
+BACK_OFF_SECONDS_MAX: Final = 1.0
+QUESTION_SECONDS_MAX: Final = 5.0
+"""How long a question for the revision may take before it is asked again."""
+
+
+class Standing(Enum):
+    """Where a watch is."""
+
+    ASKING = "asks for the revision to begin with"
+    LOST = "waits for a stream"
+    OPEN = "is at the server"
+    PARKED = "has kept its share, and waits for it to be taken"
+    ENDED = "has ended"
+
+
+class Watch:
+    """One watch. `ready` is called whenever there is something to take, or it has ended."""
+
+    __slots__ = (
+        "changes",
+        "error",
+        "kept_bytes",
+        "kept_events",
+        "number",
+        "options",
+        "parts",
+        "ready",
+        "revision",
+        "standing",
+    )
+
+    def __init__(self, number: int, options: WatchCreateRequest, ready: Callable[[], None]) -> None:
+        self.number = number
+        """What the server calls it, on every stream."""
+        self.options = options
+        self.ready = ready
+        self.revision: int = options.start_revision
+        """The first revision that it was not told of yet."""
+        self.standing = Standing.LOST
+        self.changes: deque[Changes] = deque()
+        self.error: KvorumError | None = None
+        self.parts: list[WatchResponse] = []
+        """What came of a revision so far."""
+        self.kept_events = 0
+        self.kept_bytes = 0
+
+
+class Watching:
+    """The watches of one client, on one stream."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._stream: Stream | None = None
+        self._watches: dict[int, Watch] = {}
+        self._next_number = 1
+        self._failures = 0
+        self._open_at = 0.0
+
+    # What users of watches do.
+
+    def begin(self, options: WatchCreateRequest, ready: Callable[[], None]) -> Watch:
+        """Begin a watch; from now on, if the options name no revision."""
+        number = self._next_number
+        self._next_number += 1
+        options.watch_id = number
+        # Long revisions come in pieces; in one they could be longer than a message may be.
+        options.fragment = True
+        watch = self._watches[number] = Watch(number, options, ready)
+        if watch.revision:
+            self._create(watch)
+        else:
+            self._ask_revision(watch)
+        return watch
+
+    def take(self, watch: Watch) -> Changes | None:
+        """Return the next changes, if there are any."""
+        if not watch.changes:
+            return None
+        changes = watch.changes.popleft()
+        watch.kept_events -= len(changes.events)
+        watch.kept_bytes -= _size(changes)
+        if watch.standing is Standing.PARKED and not watch.changes:
+            watch.standing = Standing.LOST
+            self._create(watch)
+        return changes
+
+    def cancel(self, watch: Watch) -> None:
+        """End a watch, because nobody wants it any more."""
+        if watch.standing is Standing.OPEN and self._stream is not None:
+            self._send_cancel(watch)
+        watch.error = watch.error or ClosedError("the watch is closed")
+        self._forget(watch)
+
+    def request_progress(self) -> None:
+        """Ask the server to tell all watches how far they are."""
+        if self._stream is not None:
+            request = WatchRequest(progress_request=WatchProgressRequest())
+            self._core.send(self._stream, request.SerializeToString())
+
+    # Time.
+
+    def wake_at(self) -> float:
+        """Return when there is something to do even if nothing happens before."""
+        if self._stream is None and self._needs_stream():
+            return self._open_at
+        return float("inf")
+
+    def pass_time(self, now: float) -> None:
+        """Open a stream if one is needed and the time has come."""
+        if self._stream is None and now >= self._open_at and self._needs_stream():
+            self._open()
+
+    def _needs_stream(self) -> bool:
+        return any(each.standing is Standing.LOST for each in self._watches.values())
+
+    # Beginning.
+
+    def _ask_revision(self, watch: Watch) -> None:
+        watch.standing = Standing.ASKING
+        request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
+
+        def answered(answer: bytes | KvorumError) -> None:
+            if watch.standing is Standing.ENDED:
+                return
+            if isinstance(answer, bytes):
+                watch.revision = RangeResponse.FromString(answer).header.revision + 1
+                watch.standing = Standing.LOST
+                self._create(watch)
+            elif isinstance(answer, CallError | ClosedError):
+                self._end(watch, answer)
+            else:
+                self._ask_revision(watch)
+
+        message = request.SerializeToString()
+        self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
+
+    def _create(self, watch: Watch) -> None:
+        if self._stream is None:
+            if self._core.now >= self._open_at:
+                self._open()
+            return
+        self._core.send(self._stream, self._create_request(watch))
+        watch.standing = Standing.OPEN
+
+    def _create_request(self, watch: Watch) -> bytes:
+        watch.options.start_revision = watch.revision
+        watch.parts.clear()
+        return WatchRequest(create_request=watch.options).SerializeToString()
+
+    def _open(self) -> None:
+        """Open a stream, and begin all watches on it that have none."""
+        lost = [each for each in self._watches.values() if each.standing is Standing.LOST]
+        if not lost:
+            return
+        first = lost[0]
+        self._stream = self._core.open_stream(
+            rpcs.WATCH,
+            self._create_request(first),
+            self._take_message,
+            self._take_end,
+            # A member that knows no leader hears of nothing new: it ends the stream instead.
+            (HAS_LEADER,),
+        )
+        if self._stream is None:
+            self._retry_later()
+            return
+        first.standing = Standing.OPEN
+        for watch in lost[1:]:
+            self._create(watch)
+
+    def _retry_later(self) -> None:
+        seconds = min(BACK_OFF_SECONDS * 1.5**self._failures, BACK_OFF_SECONDS_MAX)
+        self._failures = min(self._failures + 1, 20)
+        self._open_at = self._core.now + seconds
+
+    # What the server says.
+
+    def _take_message(self, message: bytes) -> None:
+        self._failures = 0
+        response = WatchResponse.FromString(message)
+        if response.watch_id == -1 and not response.created and not response.canceled:
+            # Progress of all watches of this stream.
+            for watch in list(self._watches.values()):
+                if watch.standing is Standing.OPEN:
+                    self._tell(watch, response)
+            return
+        found = self._watches.get(response.watch_id)
+        if found is None or found.standing is not Standing.OPEN:
+            return
+        if response.canceled:
+            self._canceled(found, response)
+        elif response.created:
+            self._created(found, response)
+        elif response.fragment:
+            found.parts.append(response)
+        else:
+            self._tell(found, response)
+
+    def _created(self, watch: Watch, response: WatchResponse) -> None:
+        if response.header.revision < watch.revision - 1:
+            # The member lags behind, or the store was restored: the leader knows.
+            self._check_revision(watch)
+
+    def _check_revision(self, watch: Watch) -> None:
+        seen = watch.revision - 1
+        request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
+
+        def answered(answer: bytes | KvorumError) -> None:
+            if watch.standing is Standing.ENDED or not isinstance(answer, bytes):
+                return
+            found = RangeResponse.FromString(answer).header.revision
+            if found < seen:
+                self.cancel_with(watch, RevisionWentBackError(seen, found))
+
+        message = request.SerializeToString()
+        self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
+
+    def cancel_with(self, watch: Watch, error: KvorumError) -> None:
+        """End a watch at the server, and tell its user why."""
+        if watch.standing is Standing.OPEN and self._stream is not None:
+            self._send_cancel(watch)
+        self._end(watch, error)
+
+    def _canceled(self, watch: Watch, response: WatchResponse) -> None:
+        if response.compact_revision:
+            self._end(watch, WatchCompactedError(watch.revision, response.compact_revision))
+            return
+        reason = _unwrapped(response.cancel_reason)
+        error = error_of(Code.UNKNOWN, reason)
+        if error.status is None:
+            self._end(watch, WatchCanceledError(f"the server ended the watch: {reason}"))
+        elif self._core.renews(error):
+            # The stream keeps the token that it was opened with.
+            self._lose_stream()
+        else:
+            self._end(watch, error)
+
+    def _tell(self, watch: Watch, response: WatchResponse) -> None:
+        """Keep what a watch is to be told: events, or that there are none up to a revision."""
+        messages = [*watch.parts, response] if watch.parts else [response]
+        watch.parts.clear()
+        first = watch.revision
+        events = [
+            event(each)
+            for message in messages
+            for each in message.events
+            if each.kv.mod_revision >= first
+        ]
+        if events:
+            revision = events[-1].kv.mod_revision
+        elif response.header.revision >= first:
+            revision = response.header.revision
+        else:
+            return
+        watch.revision = revision + 1
+        changes = Changes(events, revision)
+        watch.changes.append(changes)
+        watch.kept_events += len(events)
+        watch.kept_bytes += _size(changes)
+        if watch.kept_events >= KEPT_EVENTS_MAX or watch.kept_bytes >= KEPT_BYTES_MAX:
+            self._send_cancel(watch)
+            watch.standing = Standing.PARKED
+        watch.ready()
+
+    def _take_end(self, error: KvorumError | None) -> None:
+        self._stream = None
+        for watch in list(self._watches.values()):
+            if watch.standing is not Standing.OPEN:
+                continue
+            watch.parts.clear()
+            if error is None or self._is_passing(error):
+                watch.standing = Standing.LOST
+            else:
+                self._end(watch, error)
+        if self._needs_stream():
+            self._retry_later()
+
+    def _lose_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._core.close_stream(stream)
+        self._take_end(None)
+
+    def _send_cancel(self, watch: Watch) -> None:
+        """Let the server forget a watch; it gets a new number, so that nothing is mixed up."""
+        assert self._stream is not None
+        request = WatchRequest(cancel_request=WatchCancelRequest(watch_id=watch.number))
+        self._core.send(self._stream, request.SerializeToString())
+        del self._watches[watch.number]
+        watch.number = self._next_number
+        self._next_number += 1
+        watch.options.watch_id = watch.number
+        self._watches[watch.number] = watch
+
+    def _end(self, watch: Watch, error: KvorumError) -> None:
+        watch.error = error
+        self._forget(watch)
+        watch.ready()
+
+    def _forget(self, watch: Watch) -> None:
+        watch.standing = Standing.ENDED
+        self._watches.pop(watch.number, None)
+        if not self._watches and self._stream is not None:
+            self._core.close_stream(self._stream)
+            self._stream = None
+
+    def _is_passing(self, error: KvorumError) -> bool:
+        """Return whether another stream may fare better."""
+        if self._core.renews(error) or isinstance(error, LearnerUnsupportedError):
+            return True
+        return isinstance(error, CallError) and error.code in (Code.UNAVAILABLE, Code.INTERNAL)
+
+
+def _size(changes: Changes) -> int:
+    return sum(len(each.kv.key) + len(each.kv.value) for each in changes.events)
+
+
+def _unwrapped(reason: str) -> str:
+    """Return a reason without the words that Go puts around an error of gRPC."""
+    return reason.rpartition(" desc = ")[2] if reason.startswith("rpc error: ") else reason

@@ -1,0 +1,219 @@
+"""The calls on one connection: gRPC's messages and trailers on HTTP/2's streams. No socket here."""
+
+import zlib
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from kvorum.client.http2 import Connection, Fields, Kind, ProtocolError, Reset, field_block
+from kvorum.client.interface import Calls, End, Metadata
+
+MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
+_BLOCKS_KEPT: Final = 256
+_OK, _CANCELLED, _UNKNOWN, _RESOURCE_EXHAUSTED = 0, 1, 2, 8
+_UNIMPLEMENTED, _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 12, 13, 14, 16
+_PERMISSION_DENIED = 7
+
+# What gRPC takes a reset for, and an answer that is none of gRPC's.
+_RESETS: Final = {
+    Reset.CANCEL: _CANCELLED,
+    Reset.ENHANCE_YOUR_CALM: _RESOURCE_EXHAUSTED,
+    Reset.INADEQUATE_SECURITY: _PERMISSION_DENIED,
+}
+_STATUSES: Final = {
+    "400": _INTERNAL,
+    "401": _UNAUTHENTICATED,
+    "403": _PERMISSION_DENIED,
+    "404": _UNIMPLEMENTED,
+    "429": _UNAVAILABLE,
+    "502": _UNAVAILABLE,
+    "503": _UNAVAILABLE,
+    "504": _UNAVAILABLE,
+}
+
+
+class _Answer:
+    """What has come of the answer to a call."""
+
+    __slots__ = ("call", "fields", "missing", "parts")
+
+    def __init__(self, call: int) -> None:
+        self.call = call
+        self.parts: list[bytes] = []
+        """The message that has come in part."""
+        self.missing = 0
+        """At least so many bytes must come before there is more to do."""
+        self.fields: Fields = ()
+        """The newest header fields: trailers, once those came."""
+
+
+class Wire:
+    """The calls on one connection. What is to be sent gathers in `connection.output`."""
+
+    __slots__ = ("_answers", "_blocks", "_calls", "_fields", "_streams", "_waiting", "connection")
+
+    def __init__(self, calls: Calls, authority: str, *, is_secure: bool, agent: str) -> None:
+        self.connection = Connection()
+        self._calls = calls
+        self._fields = (
+            (":method", "POST"),
+            (":scheme", "https" if is_secure else "http"),
+            (":authority", authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("user-agent", agent),
+        )
+        self._blocks: dict[tuple[str, Metadata], bytes] = {}
+        self._streams: dict[int, int] = {}
+        self._answers: dict[int, _Answer] = {}
+        self._waiting: dict[int, tuple[bytes, bytes, bool]] = {}
+        """Calls that the server has no room for yet."""
+
+    @property
+    def calls_open(self) -> int:
+        """How many calls wait for their end."""
+        return len(self._streams) + len(self._waiting)
+
+    def start(
+        self, call: int, path: str, metadata: Metadata, message: bytes, *, ends: bool
+    ) -> None:
+        """Begin a call; if the server takes no more, it ends as one that it never saw."""
+        connection = self.connection
+        if connection.goes_away:
+            self._calls.take_end(call, End(_UNAVAILABLE, "the connection is closing", True))
+            return
+        block = self._blocks.get((path, metadata))
+        if block is None:
+            block = self._block(path, metadata)
+        if connection.has_room:
+            self._open(call, block, _framed(message), ends)
+        else:
+            self._waiting[call] = (block, _framed(message), ends)
+
+    def _open(self, call: int, block: bytes, data: bytes, ends: bool) -> None:
+        stream = self._streams[call] = self.connection.open(block, data, ends=ends)
+        self._answers[stream] = _Answer(call)
+
+    def send(self, call: int, message: bytes) -> None:
+        """Send a message more."""
+        stream = self._streams.get(call)
+        if stream is not None:
+            self.connection.send(stream, _framed(message))
+        elif call in self._waiting:
+            block, data, ends = self._waiting[call]
+            self._waiting[call] = (block, data + _framed(message), ends)
+
+    def cancel(self, call: int) -> None:
+        """Break a call off; nothing more is told of it."""
+        self._waiting.pop(call, None)
+        stream = self._streams.pop(call, None)
+        if stream is not None:
+            del self._answers[stream]
+            self.connection.cancel(stream)
+            self._open_waiting()
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the server. Raises ProtocolError, after which the connection must end."""
+        answers = self._answers
+        for kind, stream, detail in self.connection.receive(data):
+            answer = answers.get(stream)
+            if answer is None:
+                # It was cancelled while these bytes were under way.
+                continue
+            if kind == Kind.BYTES:
+                assert isinstance(detail, bytes)
+                self._take_bytes(answer, stream, detail)
+            elif kind == Kind.FIELDS:
+                assert isinstance(detail, tuple)
+                answer.fields = detail
+            elif kind == Kind.ENDED:
+                self._end(answer, stream, _end_of(answer))
+            elif kind == Kind.REFUSED:
+                self._end(answer, stream, End(_UNAVAILABLE, "the server refused the call", True))
+            else:
+                assert isinstance(detail, int)
+                code = _RESETS.get(detail, _INTERNAL)  # type: ignore[call-overload]
+                text = f"the server reset the call with HTTP/2's error {detail}"
+                self._end(answer, stream, End(code, text))
+
+    def lose(self, reason: str) -> None:
+        """End all calls, because the connection is lost."""
+        calls, waiting = list(self._streams), list(self._waiting)
+        self._streams.clear()
+        self._answers.clear()
+        self._waiting.clear()
+        for call in calls:
+            self._calls.take_end(call, End(_UNAVAILABLE, reason))
+        for call in waiting:
+            self._calls.take_end(call, End(_UNAVAILABLE, reason, True))
+
+    def _take_bytes(self, answer: _Answer, stream: int, data: bytes) -> None:
+        if answer.parts:
+            answer.parts.append(data)
+            answer.missing -= len(data)
+            if answer.missing > 0:
+                return
+            data = b"".join(answer.parts)
+            answer.parts.clear()
+        at, missing = 0, 5
+        while len(data) - at >= 5:
+            size = int.from_bytes(data[at + 1 : at + 5], "big")
+            missing = size + 5
+            if len(data) - at < missing:
+                break
+            message = data[at + 5 : at + 5 + size]
+            if data[at]:
+                message = _inflated(message)
+            at += missing
+            missing = 5
+            self._calls.take_message(answer.call, message)
+            if stream not in self._answers:
+                return
+        if at < len(data):
+            answer.parts.append(data[at:])
+            answer.missing = missing - (len(data) - at)
+
+    def _end(self, answer: _Answer, stream: int, end: End) -> None:
+        del self._answers[stream]
+        del self._streams[answer.call]
+        self._open_waiting()
+        self._calls.take_end(answer.call, end)
+
+    def _open_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and self.connection.has_room:
+            call = next(iter(waiting))
+            self._open(call, *waiting.pop(call))
+
+    def _block(self, path: str, metadata: Metadata) -> bytes:
+        if len(self._blocks) >= _BLOCKS_KEPT:
+            self._blocks.clear()
+        first, *rest = self._fields
+        block = field_block((first, (":path", path), *rest, *metadata))
+        self._blocks[path, metadata] = block
+        return block
+
+
+def _framed(message: bytes) -> bytes:
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def _inflated(message: bytes) -> bytes:
+    try:
+        return zlib.decompress(message, wbits=31)
+    except zlib.error as error:
+        raise ProtocolError(f"a message cannot be decompressed: {error}") from error
+
+
+def _end_of(answer: _Answer) -> End:
+    fields = dict(answer.fields)
+    code = fields.get("grpc-status")
+    if code is None:
+        status = fields.get(":status", "")
+        if status in ("", "200"):
+            return End(_UNKNOWN, "the server ended the call without a status")
+        text = f"the server answered with HTTP status {status}: is this a gRPC port?"
+        return End(_STATUSES.get(status, _UNKNOWN), text)
+    text = unquote_to_bytes(fields.get("grpc-message", "")).decode(errors="replace")
+    if answer.parts and code == "0":
+        return End(_INTERNAL, "the server ended the call in the middle of a message")
+    return End(int(code) if code.isascii() and code.isdigit() else _UNKNOWN, text)
