@@ -83,3 +83,42 @@ def event(message: Any) -> Event:
     previous = key_value(message.prev_kv) if message.HasField("prev_kv") else None
     kind = EventKind.DELETE if message.type else EventKind.PUT
     return Event(kind, key_value(message.kv), previous)
+
+
+class PutResult(NamedTuple):
+    """What a put did."""
+
+    revision: int
+    previous: KeyValue | None
+    """What was there before, if that was asked for and something was."""
+
+
+class DeleteResult(NamedTuple):
+    """What a deletion did."""
+
+    deleted: int
+    """How many keys were there and are gone."""
+    revision: int
+    previous: list[KeyValue]
+    """Those keys, if that was asked for."""
+
+
+class RangeResult(NamedTuple):
+    """Keys as they were at one revision."""
+
+    kvs: list[KeyValue]
+    total: int
+    """How many keys there are, however few were asked for."""
+    has_more: bool
+    revision: int
+    """The revision of the store when it answered."""
+
+
+class TxnResult(NamedTuple):
+    """What a transaction did."""
+
+    succeeded: bool
+    """Whether all conditions held, so that `then` was done and not `otherwise`."""
+    responses: "list[PutResult | DeleteResult | RangeResult | TxnResult]"
+    """One for each operation that was done, in their order."""
+    revision: int

@@ -1,0 +1,59 @@
+"""Keys and ranges of keys as users write them, and as requests hold them."""
+
+from typing import Final, NamedTuple, TypeAlias
+
+Text: TypeAlias = bytes | str
+"""A key or a value: text is encoded as UTF-8."""
+
+ALL: Final = b"\0"
+"""As an end: every key from the first on."""
+
+
+class KeyRange(NamedTuple):
+    """A key, or with an end the keys from the first up to the end."""
+
+    key: bytes
+    end: bytes
+
+
+def as_bytes(text: Text) -> bytes:
+    """Return a key or a value as bytes."""
+    return text.encode() if isinstance(text, str) else text
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """Return the first key behind all keys that begin with a prefix."""
+    for at in range(len(prefix) - 1, -1, -1):
+        if prefix[at] < 0xFF:
+            return prefix[:at] + bytes((prefix[at] + 1,))
+    return ALL
+
+
+def key_range(
+    key: Text | None = None,
+    *,
+    prefix: Text | None = None,
+    end: Text | None = None,
+    from_key: Text | None = None,
+) -> KeyRange:
+    """Return what is meant by a key, a key and an end, a prefix, or a key to begin with."""
+    given = [name for name, value in _named(key, prefix, from_key) if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"{', '.join(given) or 'nothing'} was given; expected one of key, prefix, from_key"
+        )
+    if end is not None and key is None:
+        raise ValueError(f"an end was given with {given[0]}; it goes with key alone")
+    if prefix is not None:
+        start = as_bytes(prefix)
+        return KeyRange(start or ALL, prefix_end(start))
+    if from_key is not None:
+        return KeyRange(as_bytes(from_key) or ALL, ALL)
+    assert key is not None
+    return KeyRange(as_bytes(key), b"" if end is None else as_bytes(end))
+
+
+def _named(
+    key: Text | None, prefix: Text | None, from_key: Text | None
+) -> tuple[tuple[str, Text | None], ...]:
+    return ("key", key), ("prefix", prefix), ("from_key", from_key)

@@ -1,0 +1,230 @@
+"""Every call as a value: which one, its request, and how its answer is read.
+
+Both clients make calls from these, so that a call has its arguments and its meaning in one place.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.client import rpcs
+from kvorum.client.keys import KeyRange, Text, as_bytes
+from kvorum.client.rpcs import Rpc
+from kvorum.client.values import (
+    DeleteResult,
+    KeyValue,
+    PutResult,
+    RangeResult,
+    TxnResult,
+    key_value,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Operation(NamedTuple, Generic[T_co]):
+    """A call that can be made."""
+
+    rpc: Rpc
+    message: bytes
+    decode: Callable[[bytes], T_co]
+
+
+# Keys.
+
+
+def put(
+    key: Text, value: Text, lease: int, *, previous: bool, keep_value: bool, keep_lease: bool
+) -> pb.PutRequest:
+    """Return the request of a put."""
+    return pb.PutRequest(
+        key=as_bytes(key),
+        value=as_bytes(value),
+        lease=lease,
+        prev_kv=previous,
+        ignore_value=keep_value,
+        ignore_lease=keep_lease,
+    )
+
+
+def put_operation(request: pb.PutRequest) -> Operation[PutResult]:
+    """Return the call of a put."""
+    return Operation(rpcs.PUT, request.SerializeToString(), _put_result)
+
+
+def delete_operation(request: pb.DeleteRangeRequest) -> Operation[DeleteResult]:
+    """Return the call of a deletion."""
+    return Operation(rpcs.DELETE_RANGE, request.SerializeToString(), _delete_result)
+
+
+def range_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
+    """Return the call of a range."""
+    return Operation(rpcs.RANGE, request.SerializeToString(), _range_result)
+
+
+def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
+    """Return the call that reads one key."""
+    request = pb.RangeRequest(key=as_bytes(key), revision=revision, serializable=serializable)
+    return Operation(rpcs.RANGE, request.SerializeToString(), _one)
+
+
+def txn_operation(request: pb.TxnRequest) -> Operation[TxnResult]:
+    """Return the call of a transaction; one that only reads may be made again."""
+    rpc = rpcs.READ_TXN if _only_reads(request) else rpcs.TXN
+    return Operation(rpc, request.SerializeToString(), _txn_result)
+
+
+def compact_operation(revision: int, *, physical: bool) -> Operation[int]:
+    """Return the call of a compaction; it answers the store's revision."""
+    request = pb.CompactionRequest(revision=revision, physical=physical)
+    return Operation(rpcs.COMPACT, request.SerializeToString(), _revision(pb.CompactionResponse))
+
+
+def _only_reads(request: pb.TxnRequest) -> bool:
+    return all(
+        operation.HasField("request_range")
+        or (operation.HasField("request_txn") and _only_reads(operation.request_txn))
+        for operation in (*request.success, *request.failure)
+    )
+
+
+def _put_result(answer: bytes) -> PutResult:
+    return put_result(pb.PutResponse.FromString(answer))
+
+
+def put_result(response: pb.PutResponse) -> PutResult:
+    """Return what a put did."""
+    previous = key_value(response.prev_kv) if response.HasField("prev_kv") else None
+    return PutResult(response.header.revision, previous)
+
+
+def _delete_result(answer: bytes) -> DeleteResult:
+    return delete_result(pb.DeleteRangeResponse.FromString(answer))
+
+
+def delete_result(response: pb.DeleteRangeResponse) -> DeleteResult:
+    """Return what a deletion did."""
+    return DeleteResult(
+        response.deleted, response.header.revision, list(map(key_value, response.prev_kvs))
+    )
+
+
+def _range_result(answer: bytes) -> RangeResult:
+    return range_result(pb.RangeResponse.FromString(answer))
+
+
+def range_result(response: pb.RangeResponse) -> RangeResult:
+    """Return what a range found."""
+    found = list(map(key_value, response.kvs))
+    return RangeResult(found, response.count, response.more, response.header.revision)
+
+
+def _one(answer: bytes) -> KeyValue | None:
+    found = pb.RangeResponse.FromString(answer).kvs
+    return key_value(found[0]) if found else None
+
+
+def _txn_result(answer: bytes) -> TxnResult:
+    return txn_result(pb.TxnResponse.FromString(answer))
+
+
+def txn_result(response: pb.TxnResponse) -> TxnResult:
+    """Return what a transaction did; its parts have the revision of the whole."""
+    revision = response.header.revision
+    results: list[PutResult | DeleteResult | RangeResult | TxnResult] = []
+    for each in response.responses:
+        match each.WhichOneof("response"):
+            case "response_put":
+                results.append(put_result(each.response_put)._replace(revision=revision))
+            case "response_delete_range":
+                deleted = delete_result(each.response_delete_range)
+                results.append(deleted._replace(revision=revision))
+            case "response_range":
+                results.append(range_result(each.response_range)._replace(revision=revision))
+            case _:
+                results.append(txn_result(each.response_txn)._replace(revision=revision))
+    return TxnResult(response.succeeded, results, revision)
+
+
+def _revision(kind: Any) -> Callable[[bytes], int]:
+    def decode(answer: bytes) -> int:
+        revision: int = kind.FromString(answer).header.revision
+        return revision
+
+    return decode
+
+
+def range_request(
+    keys: KeyRange,
+    *,
+    limit: int = 0,
+    revision: int = 0,
+    order: str = "",
+    by: str = "key",
+    serializable: bool = False,
+    keys_only: bool = False,
+    count_only: bool = False,
+    mod_revisions: Sequence[int] = (0, 0),
+    create_revisions: Sequence[int] = (0, 0),
+) -> pb.RangeRequest:
+    """Return the request of a range."""
+    if order not in _ORDERS or by not in _TARGETS:
+        raise ValueError(
+            f"cannot sort {order!r} by {by!r}; expected 'ascending' or 'descending', by "
+            f"{', '.join(_TARGETS)}"
+        )
+    if order == "ascending" and by == "key":
+        # They come in that order anyway, without the work of sorting.
+        order = ""
+    return pb.RangeRequest(
+        key=keys.key,
+        range_end=keys.end,
+        limit=limit,
+        revision=revision,
+        sort_order=_ORDERS[order],
+        sort_target=_TARGETS[by],
+        serializable=serializable,
+        keys_only=keys_only,
+        count_only=count_only,
+        min_mod_revision=mod_revisions[0],
+        max_mod_revision=mod_revisions[1],
+        min_create_revision=create_revisions[0],
+        max_create_revision=create_revisions[1],
+    )
+
+
+def watch_request(
+    keys: KeyRange,
+    revision: int,
+    *,
+    previous: bool,
+    progress: bool,
+    puts: bool,
+    deletes: bool,
+) -> pb.WatchCreateRequest:
+    """Return the request of a watch."""
+    filters = ([] if puts else [pb.WatchCreateRequest.NOPUT]) + (
+        [] if deletes else [pb.WatchCreateRequest.NODELETE]
+    )
+    return pb.WatchCreateRequest(
+        key=keys.key,
+        range_end=keys.end,
+        start_revision=revision,
+        progress_notify=progress,
+        prev_kv=previous,
+        filters=filters,
+    )
+
+
+_ORDERS = {
+    "": pb.RangeRequest.NONE,
+    "ascending": pb.RangeRequest.ASCEND,
+    "descending": pb.RangeRequest.DESCEND,
+}
+_TARGETS = {
+    "key": pb.RangeRequest.KEY,
+    "version": pb.RangeRequest.VERSION,
+    "create_revision": pb.RangeRequest.CREATE,
+    "mod_revision": pb.RangeRequest.MOD,
+    "value": pb.RangeRequest.VALUE,
+}

@@ -1,0 +1,31 @@
+"""What a client is made from: the arguments of both clients, checked."""
+
+import random
+from collections.abc import Sequence
+
+from kvorum.client.core import Core, Credentials, Settings
+from kvorum.client.endpoints import parse_endpoint
+
+TIMEOUT_SECONDS = 5.0
+"""How long a call may take, unless it is told otherwise."""
+CONNECT_SECONDS = 5.0
+PAGE_KEYS = 1000
+"""How many keys a paged read asks for at once."""
+FOREVER = float("inf")
+
+
+def make_core(
+    endpoints: str | Sequence[str], *, user: str, password: str, token: str, timeout: float
+) -> Core:
+    """Return the core of a client, which connects with its first call."""
+    texts = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+    addresses = [parse_endpoint(text.strip()) for text in texts if text.strip()]
+    if token and (user or password):
+        raise ValueError("user and password, or a token, but not both")
+    if user and not password:
+        raise ValueError(f"user {user!r} was given without a password")
+    # Clients of one program, and of many, do not all begin with the same endpoint.
+    start = random.randrange(len(addresses)) if addresses else 0  # noqa: S311
+    credentials = Credentials(user, password) if user else None
+    settings = Settings(credentials=credentials, token=token, login_seconds_max=timeout)
+    return Core(addresses, settings, start=start)
