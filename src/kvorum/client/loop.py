@@ -3,8 +3,8 @@
 import asyncio
 import os
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -34,6 +34,20 @@ class _Protocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         reason = (isinstance(error, OSError) and error.strerror) or str(error or "")
         self._client.lost(self, reason or "the server closed the connection")
+
+
+class Waiter:
+    """Something to wait for, on the loop that runs now."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        """Wait no longer."""
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class LoopClient:
@@ -75,18 +89,34 @@ class LoopClient:
             else:
                 future.set_exception(answer)
 
-        self.enter()
+        self._enter()
         call = self.core.start(rpc, message, seconds_max, answered, at)
-        self.leave()
+        self._leave()
         try:
             return await future
         finally:
             if future.cancelled():
-                self.enter()
+                self._enter()
                 self.core.cancel(call)
-                self.leave()
+                self._leave()
 
-    def enter(self) -> None:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Touch the core, and let what it wants to send be sent at the end."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def wait(self, waiter: "Waiter") -> None:
+        """Return when a waiter was woken."""
+        await waiter.future
+
+    def start_reading(self) -> None:
+        """Let somebody read even if no call waits: the loop does."""
+
+    def _enter(self) -> None:
         """Begin to touch the core: it is the process that it was, and knows the time."""
         if os.getpid() != self._process:
             raise ForkedError(
@@ -94,7 +124,7 @@ class LoopClient:
             )
         self.core.now = self._loop.time()
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent once the loop comes round.
 
         That is one write for all calls that begin together.
@@ -136,7 +166,7 @@ class LoopClient:
         now = self.core.now = self._loop.time()
         self.core.pass_time(now)
         self.watching.pass_time(now)
-        self.leave()
+        self._leave()
 
     # Connections.
 
@@ -159,7 +189,7 @@ class LoopClient:
             self.core.disconnected(link.number, "the server is going away")
         if link.is_leaving and not link.wire.calls_open:
             self._drop(protocol)
-        self.leave()
+        self._leave()
 
     def lost(self, protocol: _Protocol, reason: str) -> None:
         """Take the end of a connection."""
@@ -172,7 +202,7 @@ class LoopClient:
             del self._links[link.number]
             self.core.disconnected(link.number, reason)
         link.wire.lose(reason)
-        self.leave()
+        self._leave()
 
     def _drop(self, protocol: _Protocol) -> None:
         self._protocols.discard(protocol)
@@ -199,14 +229,14 @@ class LoopClient:
             problem = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             self.core.now = loop.time()
             self.core.disconnected(number, problem)
-            self.leave()
+            self._leave()
             return
         self.core.now = loop.time()
         self._protocols.add(protocol)
         self._links[number] = protocol
         if link.is_open:
             self.core.connected(number)
-        self.leave()
+        self._leave()
 
     # What the core asks for.
 
@@ -234,11 +264,11 @@ class LoopClient:
         """Send a message more."""
         for protocol in self._protocols:
             protocol.link.wire.send(call, message)
-        self.leave()
+        self._leave()
 
     def cancel(self, call: int) -> None:
         """Break a call off."""
         for protocol in self._protocols:
             protocol.link.wire.cancel(call)
         with suppress(RuntimeError):
-            self.leave()
+            self._leave()

@@ -12,8 +12,8 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from kvorum.client.core import Core
@@ -105,22 +105,32 @@ class ThreadedClient:
         """Make a call and wait for its answer; raises what it ended with instead."""
         waiter = Waiter()
         with self.lock:
-            self.enter()
+            self._enter()
             call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
-            self.leave()
+            self._leave()
         try:
             self.wait(waiter)
         except BaseException:
             with self.lock:
                 self.core.cancel(call)
-                self.leave()
+                self._leave()
             raise
         answer = waiter.answer
         if isinstance(answer, bytes):
             return answer
         raise answer
 
-    def enter(self) -> None:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Touch the core, and let what it wants to send be sent at the end."""
+        with self.lock:
+            self._enter()
+            try:
+                yield
+            finally:
+                self._leave()
+
+    def _enter(self) -> None:
         """Begin to touch the core: it is the process that it was, and knows the time."""
         if os.getpid() != self._process:
             raise ForkedError(
@@ -133,7 +143,7 @@ class ThreadedClient:
         self._used_at = now
         self.core.now = now
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent, and somebody reads."""
         self._send()
         if self._reader is not None and self._wake_at() < self._read_until:
@@ -189,7 +199,7 @@ class ThreadedClient:
 
     # The thread of watches and leases.
 
-    def start_thread(self) -> None:
+    def start_reading(self) -> None:
         """Let somebody read even if no call waits."""
         if self._thread is None and not self._is_closed:
             self._thread = threading.Thread(target=self._serve, name="kvorum-client", daemon=True)

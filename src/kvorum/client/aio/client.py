@@ -1,6 +1,6 @@
-"""The client for programs with threads: every method waits for its answer."""
+"""The client: keys, transactions and watches, with every option they have."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -9,9 +9,10 @@ from kvorum.client import operations
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.errors import ClosedError
 from kvorum.client.keys import Text, key_range
+from kvorum.client.loop import LoopClient as Shell
+from kvorum.client.loop import Waiter
 from kvorum.client.operations import Operation
 from kvorum.client.options import CONNECT_SECONDS, PAGE_KEYS, TIMEOUT_SECONDS, make_core
-from kvorum.client.threads import ThreadedClient, Waiter
 from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
@@ -26,8 +27,8 @@ from kvorum.client.values import (
 T = TypeVar("T")
 
 
-class Client:
-    """A client of a cluster. It may be used by many threads at once; close it when done."""
+class AsyncClient:
+    """A client of a cluster; close it when done."""
 
     def __init__(
         self,
@@ -45,31 +46,32 @@ class Client:
     ) -> None:
         core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self._threads = ThreadedClient(core, tls, connect_timeout)
+        self._shell = Shell(core, tls, connect_timeout)
         self._timeout = timeout
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        await self.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every call and watch, and give the connections back."""
-        self._threads.close()
+        await self._shell.close()
 
-    def _run(self, operation: Operation[T], timeout: float | None) -> T:
+    async def run(self, operation: Operation[T], timeout: float | None = None) -> T:
+        """Make a call that is given as a value."""
         seconds = self._timeout if timeout is None else timeout
-        return operation.decode(self._threads.call(operation.rpc, operation.message, seconds))
+        return operation.decode(await self._shell.call(operation.rpc, operation.message, seconds))
 
     # Keys.
 
-    def put(
+    async def put(
         self,
         key: Text,
         value: Text = b"",
@@ -84,9 +86,9 @@ class Client:
         request = operations.put(
             key, value, lease, previous=previous, keep_value=keep_value, keep_lease=keep_lease
         )
-        return self._run(operations.put_operation(request), timeout)
+        return await self.run(operations.put_operation(request), timeout)
 
-    def get(
+    async def get(
         self,
         key: Text,
         *,
@@ -96,9 +98,9 @@ class Client:
     ) -> KeyValue | None:
         """Return a key, or None if it does not exist."""
         operation = operations.get_operation(key, revision, serializable=serializable)
-        return self._run(operation, timeout)
+        return await self.run(operation, timeout)
 
-    def range(
+    async def range(
         self,
         key: Text | None = None,
         *,
@@ -110,7 +112,7 @@ class Client:
         keys_only: bool = False,
         page: int = PAGE_KEYS,
         timeout: float | None = None,
-    ) -> Iterator[KeyValue]:
+    ) -> AsyncIterator[KeyValue]:
         """Go through keys in their order, as they were at one revision, page by page."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         while True:
@@ -121,15 +123,16 @@ class Client:
                 serializable=serializable,
                 keys_only=keys_only,
             )
-            found = self._run(operations.range_operation(request), timeout)
-            yield from found.kvs
+            found = await self.run(operations.range_operation(request), timeout)
+            for each in found.kvs:
+                yield each
             if not found.has_more:
                 return
             # All pages are of the revision of the first.
             revision = revision or found.revision
             keys = keys._replace(key=found.kvs[-1].key + b"\0")
 
-    def read(
+    async def read(
         self,
         key: Text | None = None,
         *,
@@ -160,9 +163,9 @@ class Client:
             mod_revisions=mod_revisions,
             create_revisions=create_revisions,
         )
-        return self._run(operations.range_operation(request), timeout)
+        return await self.run(operations.range_operation(request), timeout)
 
-    def count(
+    async def count(
         self,
         key: Text | None = None,
         *,
@@ -173,7 +176,7 @@ class Client:
         timeout: float | None = None,
     ) -> int:
         """Return how many keys there are."""
-        return self.read(
+        found = await self.read(
             key,
             prefix=prefix,
             end=end,
@@ -181,9 +184,10 @@ class Client:
             revision=revision,
             count_only=True,
             timeout=timeout,
-        ).total
+        )
+        return found.total
 
-    def delete(
+    async def delete(
         self,
         key: Text | None = None,
         *,
@@ -196,17 +200,17 @@ class Client:
         """Delete keys."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
-        return self._run(operations.delete_operation(request), timeout)
+        return await self.run(operations.delete_operation(request), timeout)
 
-    def txn(self) -> "Txn":
+    def txn(self) -> "AsyncTxn":
         """Begin to write a transaction."""
-        return Txn(self)
+        return AsyncTxn(self)
 
-    def compact(
+    async def compact(
         self, revision: int, *, physical: bool = False, timeout: float | None = None
     ) -> int:
         """Forget history before a revision; return the store's revision."""
-        return self._run(operations.compact_operation(revision, physical=physical), timeout)
+        return await self.run(operations.compact_operation(revision, physical=physical), timeout)
 
     # Watches.
 
@@ -222,19 +226,19 @@ class Client:
         progress: bool = False,
         puts: bool = True,
         deletes: bool = True,
-    ) -> "WatchIterator":
+    ) -> "AsyncWatch":
         """Watch keys: from now on, or from a revision."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
-        return WatchIterator(self._threads, request)
+        return AsyncWatch(self._shell, request)
 
 
-class Txn:
-    """A transaction of a `Client`, until it is committed."""
+class AsyncTxn:
+    """A transaction of a client, until it is committed."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._parts = TxnParts()
 
@@ -253,67 +257,62 @@ class Txn:
         self._parts.add_failure(steps)
         return self
 
-    def commit(self, timeout: float | None = None) -> TxnResult:
+    async def commit(self, timeout: float | None = None) -> TxnResult:
         """Do it, in one revision."""
-        return self._client._run(operations.txn_operation(self._parts.request), timeout)
+        return await self._client.run(operations.txn_operation(self._parts.request), timeout)
 
 
-class WatchIterator:
+class AsyncWatch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, threads: ThreadedClient, request: pb.WatchCreateRequest) -> None:
-        self._threads = threads
+    def __init__(self, shell: Shell, request: pb.WatchCreateRequest) -> None:
+        self._shell = shell
         self._waiter: Waiter | None = None
         self._events: list[Event] = []
-        with threads.lock:
-            threads.enter()
-            self._watch = threads.watching.begin(request, self._ready)
-            threads.start_thread()
-            threads.leave()
+        with shell.turn():
+            self._watch = shell.watching.begin(request, self._ready)
+            shell.start_reading()
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        await self.close()
 
-    def __iter__(self) -> Iterator[Event]:
+    def __aiter__(self) -> Self:
         return self
 
-    def __next__(self) -> Event:
+    async def __anext__(self) -> Event:
         """Return the next event; raises what ended the watch."""
         while not self._events:
             try:
-                self._events = self.changes().events[::-1]
+                changes = await self.changes()
             except ClosedError:
-                raise StopIteration from None
+                raise StopAsyncIteration from None
+            self._events = changes.events[::-1]
         return self._events.pop()
 
-    def changes(self) -> Changes:
+    async def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
         while True:
-            with self._threads.lock:
-                self._threads.enter()
-                found = self._threads.watching.take(self._watch)
-                self._threads.leave()
+            with self._shell.turn():
+                found = self._shell.watching.take(self._watch)
                 if found is not None:
                     return found
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()
-            self._threads.wait(waiter)
+            await self._shell.wait(waiter)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the watch; whoever waits for its events is told."""
-        with self._threads.lock:
-            self._threads.enter()
-            self._threads.watching.cancel(self._watch)
-            self._threads.leave()
+        with self._shell.turn():
+            self._shell.watching.cancel(self._watch)
             self._ready()
 
     def _ready(self) -> None:

@@ -1,0 +1,320 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""The client: keys, transactions and watches, with every option they have."""
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.client import operations
+from kvorum.client.credentials import TlsOptions, contexts
+from kvorum.client.errors import ClosedError
+from kvorum.client.keys import Text, key_range
+from kvorum.client.operations import Operation
+from kvorum.client.options import CONNECT_SECONDS, PAGE_KEYS, TIMEOUT_SECONDS, make_core
+from kvorum.client.threads import ThreadedClient as Shell
+from kvorum.client.threads import Waiter
+from kvorum.client.transactions import Condition, Step, TxnParts
+from kvorum.client.values import (
+    Changes,
+    DeleteResult,
+    Event,
+    KeyValue,
+    PutResult,
+    RangeResult,
+    TxnResult,
+)
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of a cluster; close it when done."""
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str] = "localhost:2379",
+        *,
+        user: str = "",
+        password: str = "",
+        token: str = "",
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
+        insecure: bool = False,
+        timeout: float = TIMEOUT_SECONDS,
+        connect_timeout: float = CONNECT_SECONDS,
+    ) -> None:
+        core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
+        tls = contexts(TlsOptions(ca, cert, key, insecure))
+        self._shell = Shell(core, tls, connect_timeout)
+        self._timeout = timeout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every call and watch, and give the connections back."""
+        self._shell.close()
+
+    def run(self, operation: Operation[T], timeout: float | None = None) -> T:
+        """Make a call that is given as a value."""
+        seconds = self._timeout if timeout is None else timeout
+        return operation.decode(self._shell.call(operation.rpc, operation.message, seconds))
+
+    # Keys.
+
+    def put(
+        self,
+        key: Text,
+        value: Text = b"",
+        *,
+        lease: int = 0,
+        previous: bool = False,
+        keep_value: bool = False,
+        keep_lease: bool = False,
+        timeout: float | None = None,
+    ) -> PutResult:
+        """Set a key."""
+        request = operations.put(
+            key, value, lease, previous=previous, keep_value=keep_value, keep_lease=keep_lease
+        )
+        return self.run(operations.put_operation(request), timeout)
+
+    def get(
+        self,
+        key: Text,
+        *,
+        revision: int = 0,
+        serializable: bool = False,
+        timeout: float | None = None,
+    ) -> KeyValue | None:
+        """Return a key, or None if it does not exist."""
+        operation = operations.get_operation(key, revision, serializable=serializable)
+        return self.run(operation, timeout)
+
+    def range(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        revision: int = 0,
+        serializable: bool = False,
+        keys_only: bool = False,
+        page: int = PAGE_KEYS,
+        timeout: float | None = None,
+    ) -> Iterator[KeyValue]:
+        """Go through keys in their order, as they were at one revision, page by page."""
+        keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
+        while True:
+            request = operations.range_request(
+                keys,
+                limit=page,
+                revision=revision,
+                serializable=serializable,
+                keys_only=keys_only,
+            )
+            found = self.run(operations.range_operation(request), timeout)
+            yield from found.kvs
+            if not found.has_more:
+                return
+            # All pages are of the revision of the first.
+            revision = revision or found.revision
+            keys = keys._replace(key=found.kvs[-1].key + b"\0")
+
+    def read(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        limit: int = 0,
+        revision: int = 0,
+        order: str = "",
+        by: str = "key",
+        serializable: bool = False,
+        keys_only: bool = False,
+        count_only: bool = False,
+        mod_revisions: Sequence[int] = (0, 0),
+        create_revisions: Sequence[int] = (0, 0),
+        timeout: float | None = None,
+    ) -> RangeResult:
+        """Return keys in one answer, sorted and filtered by the server."""
+        request = operations.range_request(
+            key_range(key, prefix=prefix, end=end, from_key=from_key),
+            limit=limit,
+            revision=revision,
+            order=order,
+            by=by,
+            serializable=serializable,
+            keys_only=keys_only,
+            count_only=count_only,
+            mod_revisions=mod_revisions,
+            create_revisions=create_revisions,
+        )
+        return self.run(operations.range_operation(request), timeout)
+
+    def count(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        revision: int = 0,
+        timeout: float | None = None,
+    ) -> int:
+        """Return how many keys there are."""
+        found = self.read(
+            key,
+            prefix=prefix,
+            end=end,
+            from_key=from_key,
+            revision=revision,
+            count_only=True,
+            timeout=timeout,
+        )
+        return found.total
+
+    def delete(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        previous: bool = False,
+        timeout: float | None = None,
+    ) -> DeleteResult:
+        """Delete keys."""
+        keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
+        request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
+        return self.run(operations.delete_operation(request), timeout)
+
+    def txn(self) -> "Txn":
+        """Begin to write a transaction."""
+        return Txn(self)
+
+    def compact(
+        self, revision: int, *, physical: bool = False, timeout: float | None = None
+    ) -> int:
+        """Forget history before a revision; return the store's revision."""
+        return self.run(operations.compact_operation(revision, physical=physical), timeout)
+
+    # Watches.
+
+    def watch(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        revision: int = 0,
+        previous: bool = False,
+        progress: bool = False,
+        puts: bool = True,
+        deletes: bool = True,
+    ) -> "Watch":
+        """Watch keys: from now on, or from a revision."""
+        keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
+        request = operations.watch_request(
+            keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
+        )
+        return Watch(self._shell, request)
+
+
+class Txn:
+    """A transaction of a client, until it is committed."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._parts = TxnParts()
+
+    def when(self, *conditions: Condition) -> Self:
+        """Say what must hold."""
+        self._parts.add_conditions(conditions)
+        return self
+
+    def then(self, *steps: Step) -> Self:
+        """Say what is done if all of it holds."""
+        self._parts.add_success(steps)
+        return self
+
+    def otherwise(self, *steps: Step) -> Self:
+        """Say what is done if not."""
+        self._parts.add_failure(steps)
+        return self
+
+    def commit(self, timeout: float | None = None) -> TxnResult:
+        """Do it, in one revision."""
+        return self._client.run(operations.txn_operation(self._parts.request), timeout)
+
+
+class Watch:
+    """The events of a watch, one after the other, for as long as it lasts."""
+
+    def __init__(self, shell: Shell, request: pb.WatchCreateRequest) -> None:
+        self._shell = shell
+        self._waiter: Waiter | None = None
+        self._events: list[Event] = []
+        with shell.turn():
+            self._watch = shell.watching.begin(request, self._ready)
+            shell.start_reading()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event; raises what ended the watch."""
+        while not self._events:
+            try:
+                changes = self.changes()
+            except ClosedError:
+                raise StopIteration from None
+            self._events = changes.events[::-1]
+        return self._events.pop()
+
+    def changes(self) -> Changes:
+        """Return the next changes, whole revisions at once; none of them if it is progress."""
+        while True:
+            with self._shell.turn():
+                found = self._shell.watching.take(self._watch)
+                if found is not None:
+                    return found
+                if self._watch.error is not None:
+                    raise self._watch.error
+                waiter = self._waiter = Waiter()
+            self._shell.wait(waiter)
+
+    def close(self) -> None:
+        """End the watch; whoever waits for its events is told."""
+        with self._shell.turn():
+            self._shell.watching.cancel(self._watch)
+            self._ready()
+
+    def _ready(self) -> None:
+        if self._waiter is not None:
+            self._waiter.wake()
