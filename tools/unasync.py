@@ -16,6 +16,7 @@ TARGET = SOURCE.with_name("sync")
 WORDS = {
     "AsyncClient": "Client",
     "AsyncIterator": "Iterator",
+    "AsyncLease": "Lease",
     "AsyncTxn": "Txn",
     "AsyncWatch": "Watch",
     "LoopClient": "ThreadedClient",

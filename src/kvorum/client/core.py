@@ -159,6 +159,11 @@ class Core:
         self._problems: dict[int, str] = {}
         """Why each endpoint could not be reached."""
 
+    def copy(self) -> "Core":
+        """Return a core of its own with the same endpoints and the same user."""
+        addresses = [each.address for each in self.endpoints.all.values()]
+        return Core(addresses, self._settings)
+
     # What the client's users do.
 
     def start(

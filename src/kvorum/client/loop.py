@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -11,9 +12,13 @@ from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
+from kvorum.client.keeping import Kept
 from kvorum.client.link import Link, LinkError
 from kvorum.client.rpcs import Rpc
+from kvorum.client.threads import ThreadedClient
 from kvorum.client.watching import Watching
+
+clock = time.monotonic
 
 
 class _Protocol(asyncio.Protocol):
@@ -72,6 +77,7 @@ class LoopClient:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._is_flushing = False
+        self._keeper: ThreadedClient | None = None
 
     # Calls.
 
@@ -122,7 +128,7 @@ class LoopClient:
             raise ForkedError(
                 "this client was made before the process forked; make one in the child"
             )
-        self.core.now = self._loop.time()
+        self.core.now = clock()
 
     def _leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent once the loop comes round.
@@ -135,7 +141,7 @@ class LoopClient:
 
     async def close(self) -> None:
         """End everything."""
-        self.core.now = self._loop.time()
+        self.core.now = clock()
         self.core.close()
         for task in self._connecting:
             task.cancel()
@@ -146,6 +152,33 @@ class LoopClient:
                 protocol.transport.abort()
         if self._timer is not None:
             self._timer.cancel()
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.close)
+
+    # Leases.
+
+    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+        """Keep a lease alive that was asked for at that moment of `clock`.
+
+        A thread with connections of its own does it, which a loop that is busy does not hold up.
+        """
+        if self._keeper is None:
+            self._keeper = ThreadedClient(
+                self.core.copy(), self._context, self._connect_seconds_max
+            )
+        loop = self._loop
+
+        def changed() -> None:
+            # The loop may have ended before the thread.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(on_change)
+
+        return self._keeper.keep(lease, ttl, asked_at, changed)
+
+    def release(self, kept: Kept) -> None:
+        """Keep a lease no longer."""
+        if self._keeper is not None:
+            self._keeper.release(kept)
 
     # Time.
 
@@ -159,11 +192,11 @@ class LoopClient:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = moment
-            self._timer = self._loop.call_at(moment, self._wake)
+            self._timer = self._loop.call_later(max(0.0, moment - clock()), self._wake)
 
     def _wake(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        now = self.core.now = self._loop.time()
+        now = self.core.now = clock()
         self.core.pass_time(now)
         self.watching.pass_time(now)
         self._leave()
@@ -172,7 +205,7 @@ class LoopClient:
 
     def received(self, protocol: _Protocol, data: bytes) -> None:
         """Take bytes of a connection."""
-        self.core.now = self._loop.time()
+        self.core.now = clock()
         link = protocol.link
         was_open = link.is_open
         try:
@@ -195,7 +228,7 @@ class LoopClient:
         """Take the end of a connection."""
         if protocol not in self._protocols:
             return
-        self.core.now = self._loop.time()
+        self.core.now = clock()
         self._drop(protocol)
         link = protocol.link
         if self._links.get(link.number) is protocol:
@@ -227,11 +260,11 @@ class LoopClient:
                     )
         except (OSError, LinkError, ValueError) as error:
             problem = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-            self.core.now = loop.time()
+            self.core.now = clock()
             self.core.disconnected(number, problem)
             self._leave()
             return
-        self.core.now = loop.time()
+        self.core.now = clock()
         self._protocols.add(protocol)
         self._links[number] = protocol
         if link.is_open:

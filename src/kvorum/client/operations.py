@@ -13,6 +13,7 @@ from kvorum.client.rpcs import Rpc
 from kvorum.client.values import (
     DeleteResult,
     KeyValue,
+    LeaseStatus,
     PutResult,
     RangeResult,
     TxnResult,
@@ -152,6 +153,50 @@ def _revision(kind: Any) -> Callable[[bytes], int]:
         return revision
 
     return decode
+
+
+# Leases.
+
+
+def grant_operation(lease: int, ttl: int) -> Operation[int]:
+    """Return the call that grants a lease; it answers its time to live in seconds.
+
+    The id is the client's choice: a grant that is made twice finds its own lease there.
+    """
+    request = pb.LeaseGrantRequest(ID=lease, TTL=ttl)
+
+    def decode(answer: bytes) -> int:
+        granted: int = pb.LeaseGrantResponse.FromString(answer).TTL
+        return granted
+
+    return Operation(rpcs.LEASE_GRANT, request.SerializeToString(), decode)
+
+
+def revoke_operation(lease: int) -> Operation[int]:
+    """Return the call that ends a lease and deletes its keys; it answers the revision."""
+    request = pb.LeaseRevokeRequest(ID=lease)
+    decode = _revision(pb.LeaseRevokeResponse)
+    return Operation(rpcs.LEASE_REVOKE, request.SerializeToString(), decode)
+
+
+def time_to_live_operation(lease: int, *, keys: bool) -> Operation[LeaseStatus]:
+    """Return the call that asks how long a lease lives."""
+    request = pb.LeaseTimeToLiveRequest(ID=lease, keys=keys)
+
+    def decode(answer: bytes) -> LeaseStatus:
+        found = pb.LeaseTimeToLiveResponse.FromString(answer)
+        return LeaseStatus(found.ID, found.TTL, found.grantedTTL, list(found.keys))
+
+    return Operation(rpcs.LEASE_TIME_TO_LIVE, request.SerializeToString(), decode)
+
+
+def leases_operation() -> Operation[list[int]]:
+    """Return the call that lists leases."""
+
+    def decode(answer: bytes) -> list[int]:
+        return [each.ID for each in pb.LeaseLeasesResponse.FromString(answer).leases]
+
+    return Operation(rpcs.LEASE_LEASES, pb.LeaseLeasesRequest().SerializeToString(), decode)
 
 
 def range_request(

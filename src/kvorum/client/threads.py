@@ -21,7 +21,7 @@ from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
-from kvorum.client.keeping import Keeping
+from kvorum.client.keeping import Keeping, Kept
 from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.watching import Watching
@@ -196,6 +196,20 @@ class ThreadedClient:
         self.core.pass_time(now)
         self.watching.pass_time(now)
         self.keeping.pass_time(now)
+
+    # Leases.
+
+    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+        """Keep a lease alive that was asked for at that moment of `clock`."""
+        with self.turn():
+            kept = self.keeping.keep(lease, ttl, asked_at, on_change)
+            self.start_reading()
+        return kept
+
+    def release(self, kept: Kept) -> None:
+        """Keep a lease no longer."""
+        with self.turn():
+            self.keeping.release(kept)
 
     # The thread of watches and leases.
 

@@ -122,3 +122,15 @@ class TxnResult(NamedTuple):
     responses: "list[PutResult | DeleteResult | RangeResult | TxnResult]"
     """One for each operation that was done, in their order."""
     revision: int
+
+
+class LeaseStatus(NamedTuple):
+    """How long a lease lives."""
+
+    id: int
+    remaining: int
+    """Seconds; -1 if there is no such lease."""
+    ttl: int
+    """Seconds that it was granted for."""
+    keys: list[bytes]
+    """The keys that end with it, if they were asked for."""

@@ -6,6 +6,7 @@ from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import operations
+from kvorum.client.aio.leases import AsyncLease, grant
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.errors import ClosedError
 from kvorum.client.keys import Text, key_range
@@ -46,7 +47,8 @@ class AsyncClient:
     ) -> None:
         core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self._shell = Shell(core, tls, connect_timeout)
+        self.shell = Shell(core, tls, connect_timeout)
+        """What carries calls; for parts of the client."""
         self._timeout = timeout
 
     async def __aenter__(self) -> Self:
@@ -62,12 +64,12 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End every call and watch, and give the connections back."""
-        await self._shell.close()
+        await self.shell.close()
 
     async def run(self, operation: Operation[T], timeout: float | None = None) -> T:
         """Make a call that is given as a value."""
         seconds = self._timeout if timeout is None else timeout
-        return operation.decode(await self._shell.call(operation.rpc, operation.message, seconds))
+        return operation.decode(await self.shell.call(operation.rpc, operation.message, seconds))
 
     # Keys.
 
@@ -212,6 +214,16 @@ class AsyncClient:
         """Forget history before a revision; return the store's revision."""
         return await self.run(operations.compact_operation(revision, physical=physical), timeout)
 
+    # Leases.
+
+    async def lease(self, ttl: int, *, lease: int = 0, timeout: float | None = None) -> AsyncLease:
+        """Grant a lease for so many seconds; with `async with` it is kept alive."""
+        return await grant(self, ttl, lease, timeout)
+
+    async def leases(self, timeout: float | None = None) -> list[int]:
+        """Return the ids of all leases."""
+        return await self.run(operations.leases_operation(), timeout)
+
     # Watches.
 
     def watch(
@@ -232,7 +244,7 @@ class AsyncClient:
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
-        return AsyncWatch(self._shell, request)
+        return AsyncWatch(self.shell, request)
 
 
 class AsyncTxn:

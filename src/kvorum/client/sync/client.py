@@ -12,6 +12,7 @@ from kvorum.client.errors import ClosedError
 from kvorum.client.keys import Text, key_range
 from kvorum.client.operations import Operation
 from kvorum.client.options import CONNECT_SECONDS, PAGE_KEYS, TIMEOUT_SECONDS, make_core
+from kvorum.client.sync.leases import Lease, grant
 from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
 from kvorum.client.transactions import Condition, Step, TxnParts
@@ -47,7 +48,8 @@ class Client:
     ) -> None:
         core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self._shell = Shell(core, tls, connect_timeout)
+        self.shell = Shell(core, tls, connect_timeout)
+        """What carries calls; for parts of the client."""
         self._timeout = timeout
 
     def __enter__(self) -> Self:
@@ -63,12 +65,12 @@ class Client:
 
     def close(self) -> None:
         """End every call and watch, and give the connections back."""
-        self._shell.close()
+        self.shell.close()
 
     def run(self, operation: Operation[T], timeout: float | None = None) -> T:
         """Make a call that is given as a value."""
         seconds = self._timeout if timeout is None else timeout
-        return operation.decode(self._shell.call(operation.rpc, operation.message, seconds))
+        return operation.decode(self.shell.call(operation.rpc, operation.message, seconds))
 
     # Keys.
 
@@ -212,6 +214,16 @@ class Client:
         """Forget history before a revision; return the store's revision."""
         return self.run(operations.compact_operation(revision, physical=physical), timeout)
 
+    # Leases.
+
+    def lease(self, ttl: int, *, lease: int = 0, timeout: float | None = None) -> Lease:
+        """Grant a lease for so many seconds; with `async with` it is kept alive."""
+        return grant(self, ttl, lease, timeout)
+
+    def leases(self, timeout: float | None = None) -> list[int]:
+        """Return the ids of all leases."""
+        return self.run(operations.leases_operation(), timeout)
+
     # Watches.
 
     def watch(
@@ -232,7 +244,7 @@ class Client:
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
-        return Watch(self._shell, request)
+        return Watch(self.shell, request)
 
 
 class Txn:
