@@ -161,6 +161,14 @@ class ThreadedClient:
                 self._read_for(waiter)
             else:
                 self._wait_in_line(waiter)
+        with self.lock:
+            # Whoever was told to read may have had its answer by then.
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let somebody read who waits, if nobody does."""
+        if self._reader is None and self._waiters:
+            self._waiters.popleft().ring()
 
     def _wait_in_line(self, waiter: Waiter) -> None:
         try:
@@ -185,8 +193,7 @@ class ThreadedClient:
         finally:
             with self.lock:
                 self._reader = None
-                if self._waiters:
-                    self._waiters.popleft().ring()
+                self._pass_on()
 
     def _wake_at(self) -> float:
         return min(self.core.wake_at(), self.watching.wake_at(), self.keeping.wake_at())
