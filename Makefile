@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -189,6 +189,9 @@ proto: setup ## Regenerate src/kvorum/api/pb/
 
 openapi: setup ## Write docs/openapi.json anew
 	$(BIN)/python -m kvorum.gateway.openapi > docs/openapi.json
+
+client: setup ## Write the client for threads anew, from the one for asyncio
+	$(BIN)/python tools/unasync.py
 
 # The versions and sums of all modules are pinned; `benchmark` was last released with 3.6.8.
 oracle: $(if $(GO),$(ORACLE)) ## Build the etcd to compare with and its tools, 3.7.3, where there is Go

@@ -27,6 +27,7 @@ ROWS = [
     {"wal", "snap", "backend"},
     {"files"},
     {"raft"},
+    {"client"},
     {"api"},
 ]
 RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
@@ -41,7 +42,7 @@ DETERMINISTIC = {room for row in ROWS[ROWS.index({"member"}) :] for room in row}
 WORLD = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"}
 WORLD |= {"kvorum.files.real"}
 # Modules that stand behind a seam: they are the world.
-SEAMS = {"files/real.py"}
+SEAMS = {"files/real.py", "client/loop.py", "client/options.py", "client/threads.py"}
 
 
 def modules() -> list[Path]:

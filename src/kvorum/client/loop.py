@@ -4,8 +4,8 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -15,8 +15,10 @@ from kvorum.client.interface import Metadata
 from kvorum.client.keeping import Kept
 from kvorum.client.link import Link, LinkError
 from kvorum.client.rpcs import Rpc
-from kvorum.client.threads import ThreadedClient
+from kvorum.client.threads import ThreadedClient, random_id
 from kvorum.client.watching import Watching
+
+__all__ = ["LoopClient", "Waiter", "clock", "random_id"]
 
 clock = time.monotonic
 
@@ -53,6 +55,21 @@ class Waiter:
         """Wait no longer."""
         if not self.future.done():
             self.future.set_result(None)
+
+
+class Turn:
+    """A while in which the core is touched."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: "LoopClient") -> None:
+        self._client = client
+
+    def __enter__(self) -> None:
+        self._client.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._client.leave()
 
 
 class LoopClient:
@@ -95,25 +112,20 @@ class LoopClient:
             else:
                 future.set_exception(answer)
 
-        self._enter()
+        self.enter()
         call = self.core.start(rpc, message, seconds_max, answered, at)
-        self._leave()
+        self.leave()
         try:
             return await future
         finally:
             if future.cancelled():
-                self._enter()
+                self.enter()
                 self.core.cancel(call)
-                self._leave()
+                self.leave()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> "Turn":
         """Touch the core, and let what it wants to send be sent at the end."""
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
+        return Turn(self)
 
     async def wait(self, waiter: "Waiter") -> None:
         """Return when a waiter was woken."""
@@ -122,7 +134,7 @@ class LoopClient:
     def start_reading(self) -> None:
         """Let somebody read even if no call waits: the loop does."""
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         """Begin to touch the core: it is the process that it was, and knows the time."""
         if os.getpid() != self._process:
             raise ForkedError(
@@ -130,7 +142,7 @@ class LoopClient:
             )
         self.core.now = clock()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent once the loop comes round.
 
         That is one write for all calls that begin together.
@@ -199,7 +211,7 @@ class LoopClient:
         now = self.core.now = clock()
         self.core.pass_time(now)
         self.watching.pass_time(now)
-        self._leave()
+        self.leave()
 
     # Connections.
 
@@ -222,7 +234,7 @@ class LoopClient:
             self.core.disconnected(link.number, "the server is going away")
         if link.is_leaving and not link.wire.calls_open:
             self._drop(protocol)
-        self._leave()
+        self.leave()
 
     def lost(self, protocol: _Protocol, reason: str) -> None:
         """Take the end of a connection."""
@@ -235,7 +247,7 @@ class LoopClient:
             del self._links[link.number]
             self.core.disconnected(link.number, reason)
         link.wire.lose(reason)
-        self._leave()
+        self.leave()
 
     def _drop(self, protocol: _Protocol) -> None:
         self._protocols.discard(protocol)
@@ -262,14 +274,14 @@ class LoopClient:
             problem = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             self.core.now = clock()
             self.core.disconnected(number, problem)
-            self._leave()
+            self.leave()
             return
         self.core.now = clock()
         self._protocols.add(protocol)
         self._links[number] = protocol
         if link.is_open:
             self.core.connected(number)
-        self._leave()
+        self.leave()
 
     # What the core asks for.
 
@@ -297,11 +309,11 @@ class LoopClient:
         """Send a message more."""
         for protocol in self._protocols:
             protocol.link.wire.send(call, message)
-        self._leave()
+        self.leave()
 
     def cancel(self, call: int) -> None:
         """Break a call off."""
         for protocol in self._protocols:
             protocol.link.wire.cancel(call)
         with suppress(RuntimeError):
-            self._leave()
+            self.leave()

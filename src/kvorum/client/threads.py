@@ -6,14 +6,15 @@ are kept alive have a thread, which reads when no other does.
 """
 
 import os
+import secrets
 import select
 import socket
 import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from kvorum.client.core import Core
@@ -31,6 +32,11 @@ IDLE_SECONDS: Final = 1.0
 SLEEP_SECONDS_MAX: Final = 3600.0
 
 clock = time.monotonic
+
+
+def random_id() -> int:
+    """Return a number that nobody else chooses: for a lease."""
+    return secrets.randbelow((1 << 63) - 1) + 1
 
 
 class Waiter:
@@ -62,6 +68,29 @@ class Waiter:
     def wait(self) -> None:
         """Wait until somebody rings."""
         self._bell.acquire()
+
+
+class Turn:
+    """A while in which one thread touches the core."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: "ThreadedClient") -> None:
+        self._client = client
+
+    def __enter__(self) -> None:
+        self._client.lock.acquire()
+        try:
+            self._client.enter()
+        except BaseException:
+            self._client.lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._client.leave()
+        finally:
+            self._client.lock.release()
 
 
 class ThreadedClient:
@@ -104,33 +133,24 @@ class ThreadedClient:
     def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
         """Make a call and wait for its answer; raises what it ended with instead."""
         waiter = Waiter()
-        with self.lock:
-            self._enter()
+        with Turn(self):
             call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
-            self._leave()
         try:
             self.wait(waiter)
         except BaseException:
-            with self.lock:
+            with Turn(self):
                 self.core.cancel(call)
-                self._leave()
             raise
         answer = waiter.answer
         if isinstance(answer, bytes):
             return answer
         raise answer
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> "Turn":
         """Touch the core, and let what it wants to send be sent at the end."""
-        with self.lock:
-            self._enter()
-            try:
-                yield
-            finally:
-                self._leave()
+        return Turn(self)
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         """Begin to touch the core: it is the process that it was, and knows the time."""
         if os.getpid() != self._process:
             raise ForkedError(
@@ -143,7 +163,7 @@ class ThreadedClient:
         self._used_at = now
         self.core.now = now
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent, and somebody reads."""
         self._send()
         if self._reader is not None and self._wake_at() < self._read_until:

@@ -1,19 +1,16 @@
 """Leases: granted, kept alive off the user's thread or loop, and ended."""
 
-import secrets
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
 from kvorum.client.errors import KvorumError, LeaseExistsError, LeaseNotFoundError
 from kvorum.client.keeping import Kept
-from kvorum.client.loop import Waiter, clock
+from kvorum.client.loop import Waiter, clock, random_id
 from kvorum.client.values import LeaseStatus
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
-
-_IDS = 1 << 62
 
 
 class AsyncLease:
@@ -93,7 +90,7 @@ class AsyncLease:
 
 async def grant(client: "AsyncClient", ttl: int, lease: int, timeout: float | None) -> AsyncLease:
     """Grant a lease; one whose id this client chose may be there from an earlier attempt."""
-    chosen = lease or secrets.randbelow(_IDS) + 1
+    chosen = lease or random_id()
     asked_at = clock()
     try:
         granted = await client.run(operations.grant_operation(chosen, ttl), timeout)

@@ -1,20 +1,17 @@
 # Written by `make client` from kvorum/client/aio; change that.
 """Leases: granted, kept alive off the user's thread or loop, and ended."""
 
-import secrets
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
 from kvorum.client.errors import KvorumError, LeaseExistsError, LeaseNotFoundError
 from kvorum.client.keeping import Kept
-from kvorum.client.threads import Waiter, clock
+from kvorum.client.threads import Waiter, clock, random_id
 from kvorum.client.values import LeaseStatus
 
 if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
-
-_IDS = 1 << 62
 
 
 class Lease:
@@ -94,7 +91,7 @@ class Lease:
 
 def grant(client: "Client", ttl: int, lease: int, timeout: float | None) -> Lease:
     """Grant a lease; one whose id this client chose may be there from an earlier attempt."""
-    chosen = lease or secrets.randbelow(_IDS) + 1
+    chosen = lease or random_id()
     asked_at = clock()
     try:
         granted = client.run(operations.grant_operation(chosen, ttl), timeout)

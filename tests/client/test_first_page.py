@@ -1,0 +1,72 @@
+"""What the first page of a user's program does, with both clients, on our server and on etcd."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kvorum.client.aio.client import AsyncClient
+from kvorum.client.errors import ClosedError, KeyEmptyError, UnavailableError
+from kvorum.client.sync.client import Client
+from kvorum.client.transactions import get, put, version
+from tests.etcd import running_etcd
+from tests.kvorum import running_kvorum
+
+
+@pytest.fixture(scope="module", params=["kvorum", "etcd"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    running = running_kvorum if request.param == "kvorum" else running_etcd
+    with running(tmp_path_factory.mktemp("server")) as found:
+        yield found.address
+
+
+def test_keys_transactions_leases_and_watches(server: str) -> None:
+    with Client(server) as client:
+        revision = client.put("greeting", "hello").revision
+        found = client.get("greeting")
+        assert found is not None
+        assert (found.value, found.mod_revision) == (b"hello", revision)
+        txn = client.txn().when(version("greeting") == found.version)
+        done = txn.then(put("answer", "42")).otherwise(get("greeting")).commit()
+        assert done.succeeded
+        with client.lease(30) as lease:
+            for number in range(25):
+                client.put(f"jobs/{number:02}", str(number), lease=lease.id)
+            assert [kv.value for kv in client.range(prefix="jobs/", page=7)] == [
+                str(number).encode() for number in range(25)
+            ]
+            with client.watch(prefix="jobs/", revision=revision) as watch:
+                keys = [next(watch).key for _ in range(25)]
+            assert keys == [f"jobs/{number:02}".encode() for number in range(25)]
+        assert client.count(prefix="jobs/") == 0
+        with pytest.raises(KeyEmptyError):
+            client.put("", "nothing")
+    with pytest.raises(ClosedError):
+        client.get("greeting")
+
+
+def test_the_same_on_asyncio(server: str) -> None:
+    async def page() -> None:
+        async with AsyncClient(server) as client:
+            put_at = await client.put("a", "1")
+            found = await client.get("a")
+            assert found is not None
+            assert (found.value, found.mod_revision) == (b"1", put_at.revision)
+            async with await client.lease(30) as lease:
+                await client.put("b", "2", lease=lease.id)
+                assert await client.count(prefix="b") == 1
+            async with client.watch("b", revision=put_at.revision + 1) as watch:
+                kinds = [(await anext(watch)).is_put for _ in range(2)]
+            assert kinds == [True, False]
+
+    asyncio.run(page())
+
+
+def test_endpoints_that_cannot_be_reached_are_told_by_name() -> None:
+    with (
+        Client("127.0.0.1:1", timeout=0.2) as client,
+        pytest.raises(UnavailableError, match=r"0\.0\.1:1"),
+    ):
+        client.put("a", "b")
