@@ -43,7 +43,7 @@ Function = tuple[str, ast.FunctionDef]
 def functions() -> list[Function]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        # The client is not part of the core: nothing of it is compiled, or touches a member's state.
+        # The client is no part of the core: nothing of it is compiled or touches a member's state.
         if not {"pb", "client"} & set(path.relative_to(PACKAGE).parts):
             name = path.relative_to(PACKAGE).as_posix()
             found += [
