@@ -307,9 +307,17 @@ def test_one_batch_is_bounded_too() -> None:
     network.run_until(lambda: bool(other.node.received) and other.node.received[-1].index == 7)
 
 
-def test_a_node_that_is_not_known_gets_a_pipeline_by_the_address_it_gives() -> None:
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["http://host9:2380"],
+        ["unix://localhost:2100012345"],
+        ["unixs:///run/nine.sock", "http://host9:70000"],
+    ],
+)
+def test_a_node_that_is_not_known_gets_a_pipeline_by_the_address_it_gives(urls: list[str]) -> None:
     network = Network()
-    one, stranger = network.add(1), network.add(9)
+    one, stranger = network.add(1), network.add(9, *urls)
     stranger.know(one)
     network.run_until(lambda: bool(one.log.about("gave its address")))
     one.send_messages(heartbeat(one, stranger))

@@ -7,9 +7,9 @@ their patch; one that is missing counts as 2.0.0.
 import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from kvorum.edge.interface import Headers
+from kvorum.membership.urls import UrlError, checked_urls
 
 MESSAGE_STREAM: Final = "/raft/stream/message"
 APPEND_STREAM: Final = "/raft/stream/msgapp"
@@ -102,18 +102,10 @@ def parse_level(text: str) -> tuple[int, int] | None:
 
 def parse_urls(text: str) -> tuple[str, ...] | None:
     """Return the addresses in a peer's headers; None if one of them is invalid."""
-    urls = text.split(",")
-    for url in urls:
-        try:
-            parts = urlsplit(url)
-            is_address = bool(parts.hostname) and parts.port is not None
-        except ValueError:
-            return None
-        if not is_address or parts.scheme not in ("http", "https", "unix", "unixs"):
-            return None
-        if parts.path or parts.query or parts.fragment or parts.username is not None:
-            return None
-    return tuple(urls)
+    try:
+        return checked_urls(text.split(","))
+    except UrlError:
+        return None
 
 
 def request_headers(identity: Identity) -> list[tuple[str, str]]:
