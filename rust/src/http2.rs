@@ -562,7 +562,7 @@ impl Driver {
             Ok(Received::Reset) => return self.give_up(id),
             Err(refusal) => {
                 count(&self.shared.counters.requests_refused, 1);
-                return self.abort(id, refusal);
+                return self.end_early(id, |stream| stream.abort(refusal));
             }
         }
         if self.weigh(id) {
@@ -592,7 +592,7 @@ impl Driver {
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline <= Instant::now() {
                 count(&self.shared.counters.deadlines_exceeded, 1);
-                self.abort(id, grpc::deadline_exceeded());
+                self.end_early(id, Stream::expire);
                 continue;
             }
             let deadline = deadline.into();
@@ -608,10 +608,11 @@ impl Driver {
         }
     }
 
-    fn abort(&mut self, id: u32, refusal: Refusal) {
+    /// Ends a call before its answer is complete.
+    fn end_early(&mut self, id: u32, end: impl FnOnce(&mut Stream)) {
         if let Some(stream) = self.streams.get_mut(&id) {
             let reported = stream.is_reported();
-            stream.abort(refusal);
+            end(stream);
             self.remove(id);
             if reported {
                 self.event(id, EventDetail::Ended);

@@ -156,10 +156,7 @@ impl Stream {
             Kind::Unary => Reason::REFUSED_STREAM,
             _ => Reason::ENHANCE_YOUR_CALM,
         };
-        match &mut self.answer {
-            Answer::Unopened(respond) => respond.send_reset(reason),
-            Answer::Open(send) => send.send_reset(reason),
-        }
+        self.reset(reason);
     }
 
     /// Whether the loop knows the stream and has not finished with it.
@@ -338,6 +335,25 @@ impl Stream {
         self.pieces_bytes = 0;
         self.ending = Some(Ending { code: refusal.code, text: refusal.text, trailers: vec![] });
         self.end();
+    }
+
+    /// Ends the stream at its deadline.
+    pub fn expire(&mut self) {
+        if self.pieces.is_empty() {
+            return self.abort(grpc::deadline_exceeded());
+        }
+        // Part of a message may have left, and trailers behind that are a broken message to
+        // clients. A reset after their deadline is the deadline to them.
+        self.pieces.clear();
+        self.pieces_bytes = 0;
+        self.reset(Reason::CANCEL);
+    }
+
+    fn reset(&mut self, reason: Reason) {
+        match &mut self.answer {
+            Answer::Unopened(respond) => respond.send_reset(reason),
+            Answer::Open(send) => send.send_reset(reason),
+        }
     }
 
     /// Sends what can be sent, as long as the socket is free; `granted` counts what h2 was given.

@@ -13,11 +13,13 @@ import grpc
 import pytest
 
 from kvorum.api.errors import CONTEXT_DEADLINE_EXCEEDED, Code, Status
+from kvorum.api.pb.etcdserverpb import PutRequest
 from kvorum.edge import EventKind
 from tests.edge.client import connect
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, WAIT_SECONDS, Arrived, Service
 from tests.edge.wire import Wire, grpc_headers, message
 from tests.edge.wire import connect as connect_socket
+from tests.etcd import is_target
 
 SOON = ("grpc-timeout", "50m")
 HTTP_HEADERS = [
@@ -118,6 +120,53 @@ def test_the_deadline_of_a_stream_that_has_sent(service: Service, wire: Wire) ->
         assert answer.status == CONTEXT_DEADLINE_EXCEEDED
         data = answer.data
     assert data == message(b"one")
+
+
+CANCEL = 8
+LONG = bytes(1 << 20)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_deadline_in_the_middle_of_a_message_resets(service: Service, is_stream: bool) -> None:
+    """Trailers behind a part of a message would be INTERNAL to clients, not the deadline."""
+    data = b""
+    with Wire(service.address, credit=False) as wire:
+        # On a busy machine it may pass before something is sent.
+        while not data:
+            path = HELD_STREAM if is_stream else HELD
+            stream = wire.call(path, message(b""), ("grpc-timeout", "300m"))
+            if is_stream:
+                while (event := service.events.get(timeout=WAIT_SECONDS)).kind != EventKind.OPENED:
+                    pass
+                service.remote.send([(event.call, LONG)])
+            else:
+                service.remote.reply([(service.next_request()[0], LONG)])
+            answer = wire.answer(stream)
+            data = answer.data
+        assert answer.reset == CANCEL
+        assert answer.trailers == {}
+        assert len(data) < len(LONG)
+        wire.give_credit(0, 1 << 20)
+        assert wire.unary(ECHO, b"again").data == message(b"again")
+    service.until(lambda edge: edge.counters()["calls_open"] == 0)
+
+
+@pytest.mark.skipif(not is_target(), reason="older ones wait for the client to read")
+def test_etcd_resets_in_the_middle_of_an_answer_too(etcd: str) -> None:
+    with Wire(etcd, credit=False) as wire:
+        for number in range(4):
+            put = PutRequest(key=b"long%d" % number, value=LONG[:60_000])
+            assert wire.unary("/etcdserverpb.KV/Put", put.SerializeToString()).status == (0, "")
+        answer = wire.unary("/etcdserverpb.Maintenance/Snapshot", b"", ("grpc-timeout", "300m"))
+        assert (answer.reset, answer.trailers) == (CANCEL, {})
+
+
+def test_clients_see_the_deadline_whenever_it_passes(service: Service) -> None:
+    """A client of the library people use, whose deadlines pass in the middle of long answers."""
+    with connect(service.address) as client:
+        for milliseconds in range(1, 41):
+            code = client.unary_call(ECHO, LONG, milliseconds / 1000).code()
+            assert code in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 def test_a_thousand_deadlines_at_once(service: Service, wire: Wire) -> None:

@@ -452,8 +452,18 @@ class Http2(Dialect):
         """Do nothing."""
 
     def expire(self, call: Call) -> None:
-        """Answer DEADLINE_EXCEEDED, in place of what is still outgoing."""
-        self._cut_short(call, grpc.status_trailers(errors.CONTEXT_DEADLINE_EXCEEDED))
+        """Answer DEADLINE_EXCEEDED; break an answer off that is not out.
+
+        Part of a message may have left, and trailers behind that are a broken message to clients.
+        A reset after their deadline is the deadline to them.
+        """
+        if not call.outgoing:
+            self._cut_short(call, grpc.status_trailers(errors.CONTEXT_DEADLINE_EXCEEDED))
+            return
+        self._connection.unblock(call, len(call.outgoing))
+        call.outgoing.clear()
+        self._reset(call.stream, ErrorCodes.CANCEL)
+        self._forget(call, report=True)
 
     def _cut_short(self, call: Call, trailers: Fields) -> None:
         self._connection.unblock(call, len(call.outgoing))
