@@ -8,6 +8,7 @@ use crate::shared::{
     Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
 };
 use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONNECTION, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::Service;
@@ -54,6 +55,8 @@ struct Exchange {
     is_paused: bool,
     /// Bytes of the body that came after the answer.
     discarded: usize,
+    /// The answer says that the connection ends with it.
+    is_last: bool,
     answer: Option<Response<AnswerBody>>,
     outgoing: Rc<RefCell<Outgoing>>,
     upgraded: bool,
@@ -103,6 +106,7 @@ impl Exchanges {
             held: 0,
             is_paused: false,
             discarded: 0,
+            is_last: false,
             answer: None,
             outgoing: Rc::new(RefCell::new(outgoing)),
             upgraded: false,
@@ -188,7 +192,7 @@ impl Exchanges {
             current.is_finished()
                 && current.is_taken()
                 && !current.upgraded
-                && (current.body.is_none() || is_draining)
+                && (current.body.is_none() || current.is_last || is_draining)
         }) {
             self.end();
         }
@@ -272,6 +276,14 @@ impl Exchange {
         }
     }
 
+    /// Whether more of the request's body may come than is read after an answer.
+    fn has_long_rest(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| {
+            let left = body.size_hint().upper();
+            left.is_none_or(|left| left > DISCARDED_BYTES_MAX as u64)
+        })
+    }
+
     /// Whether hyper took the answer and has let go of it.
     fn is_taken(&self) -> bool {
         self.answer.is_none() && Rc::strong_count(&self.outgoing) == 1
@@ -293,6 +305,10 @@ impl Exchange {
                 *response.status_mut() =
                     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 append_all(response.headers_mut(), &headers);
+                self.is_last = outgoing.exact && self.has_long_rest();
+                if self.is_last {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
                 self.upgraded = status == StatusCode::SWITCHING_PROTOCOLS;
                 if self.upgraded {
                     self.body = None;

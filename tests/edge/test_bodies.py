@@ -12,7 +12,7 @@ from tests.edge.conftest import OpenEdge, OpenService
 from tests.edge.loop import poll_until, turn_until
 from tests.edge.plain import body, opened, plain
 from tests.edge.service import ECHO, OK, WAIT_SECONDS, Service
-from tests.edge.wire import Wire, connect
+from tests.edge.wire import Reply, Wire, connect
 
 POST = b"POST /held HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
@@ -106,6 +106,45 @@ def test_an_answer_while_the_client_still_uploads(service: Service, *, streamed:
                 assert service.next_event(EventKind.MESSAGE, call)
         client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n")
         assert client.reply().status == 200
+
+
+@pytest.mark.parametrize("length", [0, 1, 100_000, 250_000, 300_000, 3_000_000])
+def test_an_answer_before_a_body_keeps_the_connection_or_says_that_it_does_not(
+    service: Service, etcd: str, length: int
+) -> None:
+    """Asks a real etcd for the same."""
+    head = POST + b"content-length: %d\r\n\r\n" % length
+    again = b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n"
+    with plain(service) as client, connect(etcd) as other:
+        # Its server reads a short body first.
+        other.sendall(head + (bytes(length) if length < 256 * 1024 else b""))
+        theirs = Reply(other.makefile("rb"))
+        client.send(head)
+        service.remote.respond(opened(service)[0], 404, [], b"no")
+        ours = client.reply()
+        assert (ours.status, ours.body) == (404, b"no")
+        assert ours.headers.get("connection") == theirs.headers.get("connection")
+        if "connection" in ours.headers:
+            client.send(bytes(length // 2))
+            assert client.file.read() == b""
+        else:
+            client.send(bytes(length) + again)
+            assert client.reply().status == 200
+
+
+def test_an_answer_before_a_body_of_unknown_length_is_the_last(service: Service) -> None:
+    with plain(service) as client:
+        client.send(CHUNKED)
+        service.remote.respond(opened(service)[0], 404, [], b"no")
+        assert client.reply().headers["connection"] == "close"
+        client.send(b"2\r\nno\r\n0\r\n\r\n")
+        assert client.file.read() == b""
+    with plain(service) as client:
+        client.send(CHUNKED + b"2\r\nok\r\n0\r\n\r\n")
+        call = opened(service)[0]
+        assert body(service, call) == b"ok"
+        service.remote.respond(call, 200, [], b"ok")
+        assert "connection" not in client.reply().headers
 
 
 def test_an_answer_to_a_paused_upload(service: Service) -> None:

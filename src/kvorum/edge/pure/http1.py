@@ -37,6 +37,7 @@ class Http1(Dialect):
 
     __slots__ = (
         "_awaited",
+        "_body_left",
         "_call",
         "_connection",
         "_count",
@@ -61,6 +62,8 @@ class Http1(Dialect):
         )
         self._call: Call | None = None
         """The request that is not answered yet."""
+        self._body_left: int | None = 0
+        """Bytes of the request's body that have not come; None if their number is not known."""
         self._count = 0
         self._discarded = 0
         self._raw = False
@@ -140,6 +143,8 @@ class Http1(Dialect):
         number = self._connection.number << 32 | self._count
         call = self._call = Call(number, CallKind.HTTP, 0, self._shared.now())
         call.head_only = event.method == b"HEAD"
+        length = dict(event.headers).get(b"content-length")
+        self._body_left = int(length) if length is not None else None
         if self._h11.they_are_waiting_for_100_continue:
             self._write(lambda: h11.InformationalResponse(status_code=100, headers=[]))
         self._connection.open_call(call)
@@ -152,6 +157,8 @@ class Http1(Dialect):
         self._connection.push_event(EventKind.HTTP_OPENED, call, detail)
 
     def _body(self, data: bytes) -> None:
+        if self._body_left is not None:
+            self._body_left -= len(data)
         if self._call is not None:
             self._connection.push_message(self._call, data, 0)
             return
@@ -204,7 +211,8 @@ class Http1(Dialect):
             call.head_only = True
         elif body is not None and b"content-length" not in names:
             fields.append((b"content-length", b"%d" % len(body)))
-        if self._shared.draining and b"connection" not in names:
+        is_last = self._shared.draining or (body is not None and self._has_long_rest())
+        if is_last and b"connection" not in names:
             fields.append((b"connection", b"close"))
         written = self._write(
             lambda: h11.Response(status_code=status, headers=fields, reason=reason)
@@ -212,6 +220,12 @@ class Http1(Dialect):
         if written and body is not None:
             self.send(call, body)
             self.finish(call, Status(Code.OK, ""), ())
+
+    def _has_long_rest(self) -> bool:
+        """Return whether more of the request's body may come than is read after an answer."""
+        if self._h11.their_state is not h11.SEND_BODY:
+            return False
+        return self._body_left is None or self._body_left > UNREAD_BYTES_MAX
 
     def _become_raw(self, call: Call) -> None:
         self._raw = True
