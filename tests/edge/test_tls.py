@@ -182,20 +182,45 @@ def test_clients_that_are_not_let_in(open_service: OpenService, place: Place) ->
     assert asked(service.address, context(place, place.server)) == message(b"hello")
 
 
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_a_client_with_the_name_of_its_authority(
+    open_service: OpenService, place: Place, version: str
+) -> None:
+    service = open_service(tls=place.mutual)
+    issue = place.authority.issue
+    for use_rsa in (False, True):
+        namesake = issue("authority", file=f"namesake{use_rsa}", use_rsa=use_rsa)
+        tls = context(place, namesake)
+        tls.maximum_version = ssl.TLSVersion[version]
+        assert asked(service.address, tls) == message(b"hello")
+    impostor = Authority(place.directory / "impostor")
+    refused = [
+        issue("authority", file="late-namesake", days=-1),
+        issue("authority", file="namesake-server", purposes=["server"]),
+        impostor.issue("authority", file="foreign-namesake"),
+    ]
+    for client in refused:
+        assert refusal(service.address, context(place, client)) != "closed"
+    assert count(service, "tls_handshakes_failed") == len(refused)
+
+
 @pytest.mark.parametrize("pem", [False, True])
 def test_revoked(open_service: OpenService, place: Place, tmp_path: Path, *, pem: bool) -> None:
     authority = Authority(tmp_path)
     good, bad = authority.issue("good"), authority.issue("bad")
+    namesake = authority.issue("authority", file="namesake")
     revoked = authority.revoke(pem=pem)
     settings = changed(
         place.plain, client_ca_file=str(authority.cert), client_crl_file=str(revoked)
     )
     service = open_service(tls=settings)
-    assert asked(service.address, context(place, bad)) == message(b"hello")
-    authority.revoke(bad, pem=pem)
-    assert refusal(service.address, context(place, bad))
+    for client in (bad, namesake):
+        assert asked(service.address, context(place, client)) == message(b"hello")
+    authority.revoke(bad, namesake, pem=pem)
+    for client in (bad, namesake):
+        assert refusal(service.address, context(place, client))
     assert asked(service.address, context(place, good)) == message(b"hello")
-    assert count(service, "tls_handshakes_failed") == 1
+    assert count(service, "tls_handshakes_failed") == 2
 
 
 def test_names_that_are_allowed(open_service: OpenService, place: Place) -> None:

@@ -449,6 +449,32 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> TlsFixture:
     return TlsFixture(tmp_path_factory.mktemp("certificates"))
 
 
+def test_a_member_with_the_name_of_its_authority(
+    place: TlsFixture, open_dialing: OpenDialing, open_service: OpenService
+) -> None:
+    namesake = place.authority.issue("authority", file="namesake")
+    service = open_service(tls=place.listener(namesake))
+    url = f"https://{service.address}"
+    one = open_dialing(place.settings(namesake))
+    assert one.get(url, "/echo")[0] == 200
+    assert counter(service, "tls_handshakes_failed") == 1
+    # Then it is known.
+    one.dialer.cancel(one.dialer.request(url, "GET", "/held", [], b""))
+    assert one.get(url, "/echo")[0] == 200
+    assert counter(service, "tls_handshakes_failed") == 1
+    for settings in (
+        place.settings(server_name="else"),
+        place.settings(ca_file=str(place.other.cert)),
+        place.settings(allowed_names=("x",)),
+    ):
+        other = open_dialing(settings)
+        assert other.failure(other.dialer.request(url, "GET", "/echo", [], b""))
+    impostor = Authority(place.authority.cert.parent / "impostor").issue("authority")
+    foreign = open_service(tls=place.listener(impostor))
+    said = one.failure(one.dialer.request(f"https://{foreign.address}", "GET", "/echo", [], b""))
+    assert "tls: " in said
+
+
 @pytest.mark.parametrize("version", ["TLS1.2", "TLS1.3"])
 def test_certificates(
     place: TlsFixture, open_dialing: OpenDialing, open_service: OpenService, version: str

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvorum.edge.contexts import Stamp, load_authorities, load_identity, new_context, stamp
+from kvorum.edge.namesakes import SELF_SIGNED, believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
 
 
@@ -60,6 +61,21 @@ class Credentials:
                 self._warn(str(error))
         self._stamps = stamps
         return self._context
+
+    def second_context(self, error: Exception) -> ssl.SSLContext | None:
+        """Return the context to try again with after an error; None if that would not help.
+
+        It accepts certificates that have the name of their authority, and once one was found
+        `context` does as well.
+        """
+        is_self_signed = (
+            isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == SELF_SIGNED
+        )
+        if not is_self_signed or not self.settings.ca_file:
+            return None
+        first, second = self.context(), _load(self.settings)
+        believe_namesakes(second, self.settings.ca_file, [first])
+        return second
 
     def refusal(self, certificate: bytes | None) -> str:
         """Return why a genuine certificate is refused, or "" if it is not."""

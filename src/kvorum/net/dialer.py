@@ -13,6 +13,7 @@ An unforeseen error about an address or an answer makes that request fail (see
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -167,20 +168,15 @@ class HttpDialer:
     async def _connect(self, request: Request) -> None:
         address, seconds = request.address, self._connect_seconds_max
         try:
-            security: dict[str, Any] = self._security(address) if address.is_secure else {}
+            context = self._credentials.context() if address.is_secure else None
             async with asyncio.timeout(seconds):
-                if address.path:
-                    await self._loop.create_unix_connection(
-                        lambda: Connection(self._loop, self, request), address.path, **security
-                    )
-                else:
-                    await self._loop.create_connection(
-                        lambda: Connection(self._loop, self, request),
-                        address.host,
-                        address.port,
-                        local_addr=self._local,
-                        **security,
-                    )
+                try:
+                    await self._open(request, context)
+                except ssl.SSLError as error:
+                    context = self._credentials.second_context(error)
+                    if context is None:
+                        raise
+                    await self._open(request, context)
         except (OSError, ValueError) as error:
             text = words_of(error)
             if isinstance(error, TimeoutError) and not error.errno:
@@ -192,12 +188,28 @@ class HttpDialer:
         finally:
             request.dialing = None
 
-    def _security(self, address: Address) -> dict[str, Any]:
+    async def _open(self, request: Request, context: ssl.SSLContext | None) -> None:
+        address = request.address
+        security = self._security(address, context) if context is not None else {}
+        if address.path:
+            await self._loop.create_unix_connection(
+                lambda: Connection(self._loop, self, request), address.path, **security
+            )
+        else:
+            await self._loop.create_connection(
+                lambda: Connection(self._loop, self, request),
+                address.host,
+                address.port,
+                local_addr=self._local,
+                **security,
+            )
+
+    def _security(self, address: Address, context: ssl.SSLContext) -> dict[str, Any]:
         name = self._credentials.settings.server_name or address.host
         if not name:
             raise ValueError("a URL without a host cannot be dialed with TLS")
         return {
-            "ssl": self._credentials.context(),
+            "ssl": context,
             "server_hostname": name,
             "ssl_shutdown_timeout": GOODBYE_SECONDS_MAX,
         }

@@ -12,6 +12,7 @@ from cryptography import x509
 
 from kvorum.edge.contexts import Stamp, load_authorities, load_identity, new_context, reason, stamp
 from kvorum.edge.interface import TlsSettings
+from kvorum.edge.namesakes import believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
 
 HANDSHAKE = 0x16
@@ -77,6 +78,7 @@ class Tls:
         if settings.client_ca_file:
             context.verify_mode = ssl.CERT_REQUIRED
             load_authorities(context, settings.client_ca_file)
+            believe_namesakes(context, settings.client_ca_file)
             if settings.client_crl_file:
                 revoked = _revocation_list(settings.client_crl_file)
         return context, revoked
