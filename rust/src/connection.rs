@@ -8,8 +8,8 @@ use crate::listener::Serves;
 use crate::network::{Connection, Network};
 use crate::shared::count;
 use crate::transport::Transport;
+use crate::words;
 use bytes::{Bytes, BytesMut};
-use std::io;
 use std::rc::Rc;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -93,7 +93,7 @@ async fn secure(
             Some(Socket::Tls(Box::new(stream)))
         }
         Ok(Err((error, mut transport))) => {
-            failed(reason_of(&error));
+            failed(words::of_handshake(&error));
             // A reset must not destroy the alert that rustls has sent.
             transport.close().await;
             None
@@ -102,13 +102,6 @@ async fn secure(
             timed_out();
             None
         }
-    }
-}
-
-fn reason_of(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
-        _ => format!("tls: {error}"),
     }
 }
 

@@ -37,6 +37,7 @@ mod stream;
 mod tls;
 mod transport;
 mod wakeup;
+mod words;
 
 /// A call costs some twenty allocations, most of them h2's; this halves their price.
 #[global_allocator]

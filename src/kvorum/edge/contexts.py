@@ -4,13 +4,37 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
+SELF_SIGNED = 18
+"""OpenSSL's number for a certificate that looks self-signed."""
+
 VERSIONS = {
     "TLS1.2": ssl.TLSVersion.TLSv1_2,
     "TLS1.3": ssl.TLSVersion.TLSv1_3,
     "": ssl.TLSVersion.MAXIMUM_SUPPORTED,
 }
 
-_ALERTS = {"unknown ca": "unknown certificate authority"}
+_ALERTS = {
+    "bad record mac": "bad record MAC",
+    "certificate expired": "expired certificate",
+    "certificate revoked": "revoked certificate",
+    "certificate unknown": "unknown certificate",
+    "decode error": "error decoding message",
+    "decrypt error": "error decrypting message",
+    "insufficient security": "insufficient security level",
+    "protocol version": "protocol version not supported",
+    "unknown ca": "unknown certificate authority",
+    "unknown psk identity": "unknown PSK identity",
+    "user cancelled": "user canceled",
+}
+"""What the other side may report, where etcd has other words for it than OpenSSL."""
+_UNKNOWN_AUTHORITY = "certificate signed by unknown authority"
+_JUDGEMENTS = {
+    **dict.fromkeys((2, 7, SELF_SIGNED, 19, 20, 21), _UNKNOWN_AUTHORITY),
+    **dict.fromkeys((9, 10), "certificate has expired or is not yet valid"),
+    26: "certificate specifies an incompatible key usage",
+}
+"""What OpenSSL says of certificates, by its numbers."""
+_FAILURES = {"peer did not return a certificate": "client didn't provide a certificate"}
 
 Stamp = tuple[int, int, int] | None
 
@@ -62,13 +86,20 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return in words why a handshake or a file failed."""
+    """Return in words why a file cannot be used."""
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def failure(error: ssl.SSLError) -> str:
+    """Return why a handshake failed, in the words of etcd."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate verify failed: {error.verify_message.rstrip('.')}"
-    text = (error.reason or str(error)).replace("_", " ").lower()
+        text = _JUDGEMENTS.get(error.verify_code) or error.verify_message.rstrip(".")
+        return f"tls: failed to verify certificate: x509: {text}"
+    text = reason(error)
     _, is_alert, alert = text.partition(" alert ")
-    # What the other side reported, in Go's words.
-    return f"remote error: {_ALERTS.get(alert, alert)}" if is_alert else text
+    if is_alert:
+        return f"remote error: tls: {_ALERTS.get(alert, alert)}"
+    return f"tls: {_FAILURES.get(text, text)}"
 
 
 def _no_password() -> bytes:

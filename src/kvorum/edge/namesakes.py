@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cryptography import x509
 
-SELF_SIGNED = 18
-"""OpenSSL's number for a certificate that looks self-signed."""
-
 _HANDSHAKE = 22
 _CERTIFICATE = 11
 

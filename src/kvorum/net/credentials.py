@@ -9,8 +9,15 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvorum.edge.contexts import Stamp, load_authorities, load_identity, new_context, stamp
-from kvorum.edge.namesakes import SELF_SIGNED, believe_namesakes
+from kvorum.edge.contexts import (
+    SELF_SIGNED,
+    Stamp,
+    load_authorities,
+    load_identity,
+    new_context,
+    stamp,
+)
+from kvorum.edge.namesakes import believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import h11
 
-from kvorum.edge.contexts import reason
+from kvorum.edge.contexts import failure
 from kvorum.membership.urls import encoded
 from kvorum.net.http_reader import AnswerError, Body, Head, keeps_connection
 from kvorum.net.interface import WRITABLE_BYTES, DialEventKind
@@ -347,7 +347,7 @@ def _set_options(sock: socket.socket) -> None:
 def words_of(error: Exception) -> str:
     """Return what went wrong."""
     if isinstance(error, ssl.SSLError):
-        return f"tls: {reason(error)}"
+        return failure(error)
     if isinstance(error, socket.gaierror):
         return str(error.strerror).lower()
     if isinstance(error, OSError) and error.errno:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from cryptography import x509
 
-from kvorum.edge.contexts import Stamp, load_authorities, load_identity, new_context, reason, stamp
+from kvorum.edge.contexts import (
+    Stamp,
+    failure,
+    load_authorities,
+    load_identity,
+    new_context,
+    stamp,
+)
 from kvorum.edge.interface import TlsSettings
 from kvorum.edge.namesakes import believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
@@ -120,7 +127,7 @@ class Session:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return b"".join(pieces)
         except ssl.SSLError as error:
-            raise TlsError(f"tls: {reason(error)}") from None
+            raise TlsError(failure(error)) from None
         finally:
             self.wire += self._outgoing.read()
         return b"".join(pieces) or None
@@ -161,13 +168,13 @@ class Session:
             self._revoked is not None
             and self._revoked.get_revoked_certificate_by_serial_number(number) is not None
         ):
-            raise TlsError("tls: certificate revoked")
+            raise TlsError("transport: certificate revoked")
         if names:
             allowed = subject.common_name in names
         else:
             allowed = not hostnames or any(is_for(subject, name) for name in hostnames)
         if not allowed:
-            raise TlsError("tls: client certificate authentication failed")
+            raise TlsError("client certificate authentication failed")
 
 
 def _revocation_list(path: str) -> x509.CertificateRevocationList:
