@@ -508,11 +508,11 @@ def test_certificates(
         "no file": (place.settings(ca_file="/missing"), "/missing: No such file"),
         "a name that is not allowed": (
             place.settings(allowed_names=("x",)),
-            "tls: the certificate's common name 'member' is not allowed",
+            "client certificate authentication failed: the common name 'member' is not allowed",
         ),
         "a host that is not allowed": (
             place.settings(allowed_hostnames=("x",)),
-            "tls: the certificate is for none of the allowed host names",
+            "client certificate authentication failed: it is for none of the allowed host names",
         ),
         "too new": (place.settings(version_min="TLS1.3"), ""),
     }

@@ -20,6 +20,9 @@ from kvorum.edge.contexts import (
 from kvorum.edge.namesakes import believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
 
+REFUSED = "client certificate authentication failed"
+"""What etcd says of a certificate with a wrong name, whichever side shows it."""
+
 
 @dataclass(frozen=True, slots=True)
 class DialSettings:
@@ -96,9 +99,9 @@ class Credentials:
         if subject is None:
             return "tls: no certificate was shown"
         if names and subject.common_name not in names:
-            return f"tls: the certificate's common name {subject.common_name!r} is not allowed"
+            return f"{REFUSED}: the common name {subject.common_name!r} is not allowed"
         if hostnames and not any(is_for(subject, name) for name in hostnames):
-            return "tls: the certificate is for none of the allowed host names"
+            return f"{REFUSED}: it is for none of the allowed host names"
         return ""
 
 
