@@ -85,7 +85,8 @@ class LongReads:
         while waiting and len(running) < RUNNING_MAX:
             one = waiting.popleft()
             waiter = one[0][0]
-            if has_room is None or not isinstance(waiter, int) or has_room(waiter, True):
+            call = waiter.call if isinstance(waiter, Procedure) else waiter
+            if has_room is None or call is None or has_room(call, True):
                 running.append(one)
             else:
                 kept.append(one)

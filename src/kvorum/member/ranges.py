@@ -43,7 +43,7 @@ def _found(member: Member, request: Range) -> Sliced:
         kv = store.get(request.key)
         header = member.header.field(store.revision)
         return header if kv is None else header + range_body_of_one(kv)
-    return begun(_range(member, range_options(request)))
+    return begun(range_answer(member, range_options(request)))
 
 
 def is_plain(request: Range) -> bool:
@@ -81,7 +81,8 @@ def range_options(request: Range) -> RangeOptions:
     )
 
 
-def _range(member: Member, options: RangeOptions) -> Slices:
+def range_answer(member: Member, options: RangeOptions) -> Slices:
+    """Return the encoded RangeResponse or a Status, in slices; its caller has been checked."""
     try:
         result = yield from member.store.range_slices(options)
         parts = yield from reply_parts(result)

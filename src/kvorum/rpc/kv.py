@@ -38,9 +38,10 @@ from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
 from kvorum.member.permissions import is_outdated, read_refusal
-from kvorum.member.ranges import range_options, range_response
+from kvorum.member.ranges import range_answer, range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
 from kvorum.member.transactions import put_cost, read_txn
+from kvorum.member.results import Slices as AnswerSlices
 from kvorum.member.waits import (
     FlushedTo,
     Propose,
@@ -52,7 +53,7 @@ from kvorum.member.waits import (
     Steps,
 )
 from kvorum.mvcc.keyvalue import key_of
-from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, reply_body
+from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, SortTarget, reply_body
 from kvorum.mvcc.slices import Slices
 from kvorum.rpc import checks
 from kvorum.rpc.interface import OK, canonical
@@ -186,8 +187,14 @@ def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
     refusal = refusal or read_refusal(member, caller, request.key, request.range_end)
     if refusal is not None:
         return refusal
-    # No order but that of the keys passes the checks, and they come in it anyway.
-    options = range_options(request)._replace(sort_order=0, sort_target=0)
+    options = range_options(request)
+    if options.limit < 0 or options.sort_target != SortTarget.KEY:
+        # One piece: the first key of a next one is not known before all of them are sorted.
+        answer: Result = yield Read(_whole, options)
+        if isinstance(answer, Status):
+            return answer
+        yield Send(range_stream_response(answer))
+        return _end(member, caller)
     try:
         revision = member.store.revision
         header = member.header.field(revision)
@@ -229,6 +236,10 @@ def _read(options: RangeOptions) -> Part[RangeResult]:
 
 def _ranged(member: Member, _caller: Caller, options: RangeOptions) -> Slices[RangeResult]:
     return member.store.range_slices(options)
+
+
+def _whole(member: Member, _caller: Caller, options: RangeOptions) -> AnswerSlices:
+    return range_answer(member, options)
 
 
 def _next_size(size: int, piece_bytes: int, request_bytes_max: int) -> int:
