@@ -48,6 +48,23 @@ def test_members_tell_their_names_and_agree_on_a_version() -> None:
     assert {str(each.running.cluster.storage_version) for each in cluster} == {"3.7.0"}
 
 
+def test_the_storage_has_the_version_of_the_cluster_at_once() -> None:
+    cluster = Cluster(3)
+    cluster.wait(lambda: all(machine.running.is_published for machine in cluster))
+    for machine in cluster:
+        machine.running.peer_versions = dict.fromkeys(
+            [each.id for each in machine.running.cluster.members], "3.7.1"
+        )
+
+    def are_in_step() -> bool:
+        clusters = [machine.running.cluster for machine in cluster]
+        agreed = [each for each in clusters if str(each.version) == "3.7.0"]
+        assert all(each.storage_version == each.version for each in agreed)
+        return len(agreed) == len(clusters)
+
+    cluster.wait(are_in_step)
+
+
 def test_reads_that_wait_share_one_round() -> None:
     cluster = Cluster(3)
     leader = cluster.leader()

@@ -17,7 +17,7 @@ from kvorum.member import leases, requests, timeouts
 from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Job, Place, Work
 from kvorum.member.waits import Signal
-from kvorum.membership.versions import decide_cluster_version, decide_storage_version
+from kvorum.membership.versions import decide_cluster_version
 from kvorum.snap import ReleaseDatabases
 
 if TYPE_CHECKING:
@@ -106,9 +106,8 @@ def _prepare_segment(member: Member, _now: float) -> None:
 def agree_on_version(member: Member, _now: float) -> None:
     """Set the storage version; as the leader, propose a cluster version all members support."""
     cluster = member.cluster
-    storage = decide_storage_version(cluster.storage_version, cluster.version)
-    if storage is not None and not member.store.is_writing:
-        cluster.set_storage_version(storage)
+    if not member.store.is_writing:
+        cluster.adjust_storage_version()
     if not member.is_leader:
         return
     versions = [member.version_of(each.id) for each in cluster.members]

@@ -220,6 +220,7 @@ def _cluster_version(
     before = member.cluster.version
     version = parse_version(request.ver)
     member.cluster.set_version(version)
+    member.cluster.adjust_storage_version()
     if before is not None and version < before:
         member.snapshots.is_wanted = True
     return b""

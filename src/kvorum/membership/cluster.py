@@ -37,7 +37,7 @@ from kvorum.membership.documents import (
     encode_member,
 )
 from kvorum.membership.urls import UrlError, checked_urls
-from kvorum.membership.versions import Version, parse_version
+from kvorum.membership.versions import Version, decide_storage_version, parse_version
 from kvorum.raft.changes import ChangeType, ConfChange
 
 LEARNERS_MAX = 1
@@ -192,6 +192,12 @@ class Cluster:
         """Take the version of this member's storage."""
         self._storage_version = version
         self._backend.put(META, STORAGE_VERSION, str(version).encode())
+
+    def adjust_storage_version(self) -> None:
+        """Let the version of this member's storage follow the one the cluster agreed on."""
+        storage = decide_storage_version(self._storage_version, self._version)
+        if storage is not None:
+            self.set_storage_version(storage)
 
     def _store(self, member: Member) -> None:
         is_new = member.id not in self._members
