@@ -1,5 +1,7 @@
 """What the helper is given to hash: where to read, and not the rows that wait for the disk."""
 
+import pytest
+
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.member import requests
 from kvorum.member.hashing import hash_kv
@@ -27,9 +29,9 @@ def busy() -> tuple[Cluster, Machine, list[HashRows]]:
     return cluster, machine, given
 
 
-def hashed(machine: Machine) -> int:
+def hashed(machine: Machine, revision: int = 0) -> int:
     def steps() -> Steps:
-        found = yield from hash_kv(machine.running, 0)
+        found = yield from hash_kv(machine.running, revision)
         return b"%d" % found.found.hash
 
     return machine.start_steps(steps())
@@ -79,3 +81,40 @@ def test_a_compaction_is_hashed_from_the_disk() -> None:
     cluster.wait(lambda: not machine.running.store.compaction.is_pending)
     assert [(work.is_compaction, work.pending) for work in given] == [(True, {})]
     assert machine.running.store.compaction.hashes()
+
+
+@pytest.mark.parametrize("slow", range(3))
+def test_two_quick_compactions_leave_the_same_hash_on_a_slower_member(slow: int) -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    for number in range(30):
+        cluster.success(leader, leader.put(b"%02d" % (number % 10), b"%d" % number))
+    machines = list(cluster)
+    machines[slow].held.add(Place.HELPER)
+    for revision in (12, 20):
+        body = CompactionRequest(revision=revision).SerializeToString()
+        cluster.success(leader, leader.propose(requests.COMPACTION, body))
+        quick = [each.running.store.compaction for each in machines if not each.held]
+        cluster.wait(lambda quick=quick: not any(each.is_pending for each in quick))  # type: ignore[misc]
+    assert machines[slow].running.store.compaction.is_pending
+    calls = [hashed(machine, 20) for machine in machines]
+    cluster.settle()
+    machines[slow].held.clear()
+    found = [cluster.success(*each) for each in zip(machines, calls, strict=True)]
+    assert len(set(found)) == 1
+    kept = [machine.running.store.compaction.hash_of(20) for machine in machines]
+    assert [each and b"%d" % each.hash for each in kept] == found
+
+
+def test_a_hash_that_waits_for_a_compaction_is_given_up_with_its_client() -> None:
+    cluster, machine, given = busy()
+    machine.held.add(Place.HELPER)
+    body = CompactionRequest(revision=400).SerializeToString()
+    cluster.success(machine, machine.propose(requests.COMPACTION, body))
+    call = hashed(machine, 400)
+    cluster.pass_time(1.0)
+    machine.running.cancel(call)
+    machine.held.clear()
+    cluster.wait(lambda: not machine.running.store.compaction.is_pending)
+    cluster.settle()
+    assert len(given) == 1

@@ -64,13 +64,33 @@ def test_ten_hashes_are_kept() -> None:
     assert world.store.hash_kv(6) == kept[8]
 
 
-def test_a_hash_is_not_kept_if_the_compaction_before_was_not_finished() -> None:
+@pytest.mark.parametrize("steps", range(12))
+def test_a_hash_does_not_depend_on_how_far_the_compaction_before_was(steps: int) -> None:
     world = World()
     world.write()
     world.compact(6)
+    for _ in range(steps):
+        world.step()
     world.compact(8)
+    assert world.store.compaction.is_hash_awaited(8)
     world.finish()
-    assert [each.revision for each in world.store.compaction.hashes()] == [6]
+    assert world.store.compaction.hashes() == [
+        HashKV(world.model.hash_kv(8, 6, is_compaction=True), 8, 6),
+        HashKV(world.model.hash_kv(6, -1, is_compaction=True), 6, -1),
+    ]
+
+
+def test_a_hash_is_not_kept_if_its_compaction_was_interrupted() -> None:
+    world = World()
+    world.write()
+    world.compact(6)
+    world.flush()
+    world.crash()
+    world.compact(8)
+    assert not world.store.compaction.is_hash_awaited(6)
+    world.finish()
+    found = HashKV(world.model.hash_kv(8, 6, is_compaction=True), 8, 6)
+    assert world.store.compaction.hashes() == [found]
 
 
 def test_a_compaction_at_zero_is_accepted_once() -> None:

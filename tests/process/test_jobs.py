@@ -236,6 +236,18 @@ def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("_finds_tests")
+def test_short_work_does_not_wait_for_the_helper_to_start() -> None:
+    short = [Job(Place.HELPER, Compute("work"), is_short=True) for _ in range(2)]
+
+    async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
+        order.submit(short)
+        first, second = [cast(tuple[int, bytes], (await next_ended())[1]) for _ in short]
+        assert first[0] == os.getpid() != second[0]
+
+    with_order(use)
+
+
+@pytest.mark.usefixtures("_finds_tests")
 def test_work_that_a_dead_helper_had_not_begun_is_not_lost_with_it() -> None:
     dying = Job(Place.HELPER, Compute("die"))
     behind = Job(Place.HELPER, Compute("work", 1))

@@ -32,6 +32,8 @@ READERS_SECONDS = 60.0
 VERSION_SECONDS = 4.0
 ROWS_PER_STEP = 1000
 """About how many rows one step of a compaction deletes."""
+HASHED_BYTES_SHORT = 256 << 10
+"""A database up to this size is hashed in milliseconds."""
 
 
 class Duty(NamedTuple):
@@ -62,17 +64,19 @@ def _compact(member: Member, now: float) -> None:
             return
         work = compaction.step()
         if work is not None:
-            member.out.jobs.append(_hash_job(compaction, work))
+            is_short = member.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
+            member.out.jobs.append(_hash_job(compaction, work, is_short=is_short))
         elif not compaction.is_pending:
             member.procedures.signal(Signal.COMPACTED)
 
 
-def _hash_job(compaction: Compactor, work: HashRows) -> Job:
+def _hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> Job:
     return Job(
         Place.HELPER,
         work,
         lambda value: compaction.hashed(work, value),
         lambda _: compaction.hashed(work, None),
+        is_short=is_short,
     )
 
 

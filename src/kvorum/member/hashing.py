@@ -40,6 +40,11 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     if revision < 0:
         nothing = HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision)
         return Hashed(nothing, store.revision)
+    # A compaction's own hash is another than one of what it has left: a member that is slower than
+    # others must not answer with that.
+    while revision and member.store.compaction.is_hash_awaited(revision):
+        yield Signalled(Signal.COMPACTED)
+    store = member.store
     kept = store.compaction.hash_of(revision) if revision else None
     if kept is not None:
         return Hashed(kept, store.revision)

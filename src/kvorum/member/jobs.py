@@ -59,10 +59,11 @@ class Job:
     """A piece of work, where it runs, and what takes its result.
 
     With `is_awaited` the loop does nothing before the job is done: a short job, which would be
-    slower beside a busy interpreter.
+    slower beside a busy interpreter. One that `is_short` does not wait for a helper to start: until
+    it has, the flusher does it.
     """
 
-    __slots__ = ("done", "is_awaited", "on_failure", "place", "work")
+    __slots__ = ("done", "is_awaited", "is_short", "on_failure", "place", "work")
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Job:
         on_failure: Failed | None = None,
         *,
         is_awaited: bool = False,
+        is_short: bool = False,
     ) -> None:
         self.place = place
         self.work = work
@@ -79,6 +81,7 @@ class Job:
         # Without one, a failure stops the member.
         self.on_failure = on_failure
         self.is_awaited = is_awaited
+        self.is_short = is_short
 
     def run(self, files: Files, environments: Environments) -> object:
         """Do the work, here and now; what it returns goes to `Member.completed`."""

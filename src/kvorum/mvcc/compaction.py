@@ -8,8 +8,8 @@ The rules of this module:
   in progress, then its rows are hashed (a job), then index and rows are cleared, a few at a time.
 - Of the revisions of a key up to C the newest stays, unless it is a tombstone below C: one at
   exactly C stays until the next compaction, so that a watch from C can deliver it.
-- The hash is kept only if the compaction before was finished when this one was scheduled;
-  otherwise rows might be missing that other members hash.
+- The hash is kept unless a restart interrupted the compaction: rows may be missing then that other
+  members hash.
 """
 
 from collections import deque
@@ -100,9 +100,10 @@ class Compactor:
 
     def schedule(self, revision: int, previous: int) -> None:
         """Store that a compaction is scheduled, and do it in the steps that follow."""
-        is_hashed = not self._queue and self.finished_revision == previous
+        before = self._queue[-1].revision if self._queue else self.finished_revision
+        assert before == previous, f"compacted up to {before}, not {previous}"
         self._backend.put(META, SCHEDULED_COMPACT_REVISION, row_key(revision << 32))
-        self._queue.append(Compaction(revision, previous, is_hashed))
+        self._queue.append(Compaction(revision, previous, is_hashed=True))
 
     def resume(self, finished: int, scheduled: int) -> None:
         """Resume what a restart found."""
@@ -143,9 +144,11 @@ class Compactor:
 
     def hash_of(self, revision: int) -> HashKV | None:
         """Return the hash of the compaction at exactly this revision, if it is kept."""
-        if self._queue and self._queue[0].revision == revision:
-            return None  # it is not done yet
-        return self._hashes.get(revision)
+        return None if self.is_hash_awaited(revision) else self._hashes.get(revision)
+
+    def is_hash_awaited(self, revision: int) -> bool:
+        """Return whether a compaction that is not done yet will keep the hash at this revision."""
+        return any(each.is_hashed and each.revision == revision for each in self._queue)
 
     def hashes(self) -> list[HashKV]:
         """Return the hashes of the compactions done, newest first."""

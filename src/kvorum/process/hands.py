@@ -136,13 +136,18 @@ class ProcessHands:
         """Begin a job in the thread or the process of its place."""
         if type(job.work) in self.figures.durations:
             self._started[job] = time.monotonic()
-        if job.place in self._helpers:
-            self._helpers[job.place].run(job, job.work)
-            return
+        place = job.place
+        helper = self._helpers.get(place)
+        if helper is not None:
+            if helper.is_started or not job.is_short:
+                helper.run(job, job.work)
+                return
+            helper.prepare()
+            place = Place.FLUSHER
         if isinstance(job.work, BeginDatabase):
             # A database that arrives is work for the helper, which starts meanwhile.
             self._helpers[Place.HELPER].prepare()
-        future = self._threads[job.place].submit(job.run, self._files, self._environments)
+        future = self._threads[place].submit(job.run, self._files, self._environments)
         self._begun[job] = future
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))
 

@@ -74,6 +74,11 @@ class Helper:
         self._unsent = memoryview(b"")
         self._is_writing = False
 
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a process, though it may still be starting."""
+        return self._process is not None
+
     def run(self, token: object, work: object) -> None:
         """Run work in the helper; its outcome is reported with the token, after this returned."""
         assert self._token is None, "the helper is busy"

@@ -40,8 +40,8 @@ from kvorum.member.parts import Part
 from kvorum.member.permissions import is_outdated, read_refusal
 from kvorum.member.ranges import range_answer, range_options, range_response
 from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
-from kvorum.member.transactions import put_cost, read_txn
 from kvorum.member.results import Slices as AnswerSlices
+from kvorum.member.transactions import put_cost, read_txn
 from kvorum.member.waits import (
     FlushedTo,
     Propose,
