@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from kvorum.api.errors import StatusError
 from kvorum.api.marks import mark
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
-from kvorum.member import changes, leases, requests
+from kvorum.member import changes, leases, requests, snapshots
 from kvorum.member.callers import NOBODY
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS, long_txn
@@ -83,8 +83,11 @@ def apply_entries(member: Member, deadline: float) -> None:
             stop = min(start + ENTRIES_PER_LOOK, len(entries))
             if start < stop:
                 queue.position = _apply_run(member, queue, entries, start, stop)
-            if queue.position == len(entries) and queue.slices is None:
-                _finish_message(member, queue)
+            if queue.slices is None:
+                if queue.position == len(entries):
+                    _finish_message(member, queue)
+                if member.applied >= member.snapshots.due_index:
+                    snapshots.take_due(member)
         if clock() >= deadline:
             if queue.messages:
                 mark("apply lags behind commit")

@@ -41,8 +41,10 @@ def flush(member: Member, now: float) -> None:
     ):
         return
     member.is_flush_wanted = False
+    snapshots.take_due(member)
     work = backend.seal()
     if work is None:
+        snapshots.write_taken(member)
         return
     member.snapshots.sealed = snapshots.sealed_at(member)
     done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)

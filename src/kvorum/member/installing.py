@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import TIMEOUT
 from kvorum.api.marks import mark
-from kvorum.member import flushing, requests
+from kvorum.member import flushing, requests, snapshots
 from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
 from kvorum.member.jobs import Job, Nothing, Place, Work, ignore
@@ -121,7 +121,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
     member.start(None, MEMBER, _forget(member.store, member.lessor))
     _use_state(member, state, snapshot.conf_state)
     mark("snapshot installed")
-    member.snapshots.index = index
+    snapshots.installed(member, index)
     writer.finish_received()
     writer.release_to(index)
     # A file that is left is removed by the next start.
@@ -151,6 +151,7 @@ def _give_up_state(member: Member) -> None:
         queue.slices = queue.entry = None
     # Nothing is to be done after the batch that may be on its way.
     member.snapshots.sealed = None
+    member.snapshots.taken.clear()
     member.backend.end_turn()
 
 

@@ -122,7 +122,7 @@ class Member:
         self.proposals = Proposals()
         self.reads = Reads(self.ids.next_id, seams.boot_clock)
         self.procedures = Procedures()
-        self.snapshots = Snapshots(snapshot_index)
+        self.snapshots = Snapshots(snapshot_index, config.snapshot_entries)
         self.corruption = Checks(
             seams.clock(), config.corrupt_check_seconds, config.compact_hash_check_seconds
         )

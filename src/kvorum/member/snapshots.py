@@ -1,16 +1,17 @@
 """The member's own snapshots: taken so that the log can be cut, sent to peers far behind.
 
 What the backend holds durably is the snapshot; the `.snap` file only says up to which entry, and
-who the members are. So everything here follows a finished flush, which knows exactly the index and
-the members at which the batch was sealed. A `.snap` file is written after so many entries, and then
-the log's segments before it are given up. Entries in memory are dropped as soon as the backend has
-them, except those that followers may still need to catch up; while a snapshot is on its way to a
-peer, which will need what comes after it, only those that are too many to hold.
+who the members are. One is taken when so many entries are applied, written when a flush has brought
+the backend as far or further, and then the log's segments before it are given up. Entries in memory
+are dropped as soon as the backend has them, except those that followers may still need to catch up;
+while a snapshot is on its way to a peer, which will need what comes after it, only those that are
+too many to hold.
 `kvorum.member.installing` handles received snapshots.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
 """Entries in memory are dropped at least so many at a time, unless fewer are kept at all."""
+TAKEN_MAX = 64
+"""How many `.snap` files may wait to be written before no other is taken."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,8 +41,6 @@ class SealedAt:
     index: int
     term: int
     conf_state: ConfState
-    data: bytes | None
-    """The membership at that index, where a `.snap` file is to be written."""
 
 
 class Snapshots:
@@ -48,18 +49,23 @@ class Snapshots:
     __slots__ = (
         "_images",
         "building",
+        "due_index",
         "held_until",
         "index",
         "is_expected",
         "is_wanted",
         "sealed",
         "sending",
+        "taken",
         "transfers",
         "writing",
     )
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, entries: int) -> None:
         self.index = index  # of the newest `.snap` whose record is durable
+        self.due_index = index + entries + 1  # where the next one is taken
+        # What the next `.snap` files will say.
+        self.taken: deque[Snapshot] = deque()
         self.writing = False
         self.is_wanted = False  # whatever the number of entries
         # Of the batch on its way; None if nothing is to follow it.
@@ -81,16 +87,31 @@ class Snapshots:
 
 
 def sealed_at(member: Member) -> SealedAt:
-    """Describe the batch that is sealed now; with `data` if a `.snap` file follows it."""
-    snapshots = member.snapshots
-    index, term = member.backend.applied_index, member.backend.applied_term
-    due = index - snapshots.index > member.config.snapshot_entries or snapshots.is_wanted
-    data = None
-    if due and member.conf_state.voters and not snapshots.writing and index > snapshots.index:
-        snapshots.is_wanted = False
-        # By the time the batch is durable, the members may have changed.
-        data = snapshot_data(member.cluster)
-    return SealedAt(index, term, member.conf_state, data)
+    """Describe the batch that is sealed now."""
+    backend = member.backend
+    return SealedAt(backend.applied_index, backend.applied_term, member.conf_state)
+
+
+def take_due(member: Member) -> None:
+    """Take a snapshot of what is applied, between two entries, if one is due or wanted."""
+    snapshots, index = member.snapshots, member.backend.applied_index
+    newest = snapshots.taken[-1].index if snapshots.taken else snapshots.index
+    if (
+        (index < snapshots.due_index and not snapshots.is_wanted)
+        or index <= newest
+        or not member.conf_state.voters
+        or len(snapshots.taken) == TAKEN_MAX
+    ):
+        return
+    snapshots.is_wanted = False
+    snapshots.due_index = index + member.config.snapshot_entries + 1
+    # By the time that it is written, the members may have changed.
+    data = snapshot_data(member.cluster)
+    term = member.backend.applied_term
+    snapshots.taken.append(Snapshot(index, term, member.conf_state, data))
+    if member.backend.due_at is None:
+        # Entries without an effect would not be flushed soon.
+        member.flush_soon()
 
 
 def after_flush(member: Member) -> None:
@@ -101,9 +122,49 @@ def after_flush(member: Member) -> None:
         return
     if sealed.conf_state.voters:
         _compact_memory(member, sealed)
-    if sealed.data is not None:
-        _write_snap(member, sealed, sealed.data)
+    write_taken(member)
     build_image(member)
+
+
+def write_taken(member: Member) -> None:
+    """Write the next `.snap` file, if the backend holds what it says, durably."""
+    snapshots = member.snapshots
+    if snapshots.writing or not snapshots.taken or member.writer.received is not None:
+        return
+    snapshot = snapshots.taken[0]
+    if snapshot.index > member.backend.durable_index:
+        return
+    snapshots.writing = True
+    work = WriteSnap(member.snap_directory, snapshot)
+    member.out.jobs.append(Job(Place.LOG, work, lambda _: _record(member, snapshot)))
+
+
+def _record(member: Member, snapshot: Snapshot) -> None:
+    index = snapshot.index
+    member.writer.record_snapshot(
+        index, snapshot.term, snapshot.conf_state, lambda _: _recorded(member, index)
+    )
+
+
+def _recorded(member: Member, index: int) -> None:
+    snapshots = member.snapshots
+    snapshots.writing = False
+    snapshots.index = index
+    member.writer.release_to(index)
+    work = ReleaseDatabases(member.snap_directory, index)
+    member.out.jobs.append(Job(Place.LOG, work))
+    member.logger.info(f"wrote the snapshot at index {index}")
+    # Unless it was forgotten for one that is being installed.
+    if snapshots.taken and snapshots.taken[0].index == index:
+        snapshots.taken.popleft()
+    write_taken(member)
+
+
+def installed(member: Member, index: int) -> None:
+    """Note that a snapshot of the leader's has taken the place of what was here."""
+    snapshots = member.snapshots
+    snapshots.index = index
+    snapshots.due_index = index + member.config.snapshot_entries + 1
 
 
 def after_start(member: Member) -> None:
@@ -114,7 +175,7 @@ def after_start(member: Member) -> None:
     """
     index, term = member.backend.durable_index, member.backend.applied_term
     if index and member.conf_state.voters:
-        _compact_memory(member, SealedAt(index, term, member.conf_state, None))
+        _compact_memory(member, SealedAt(index, term, member.conf_state))
 
 
 def _compact_memory(member: Member, sealed: SealedAt) -> None:
@@ -149,29 +210,6 @@ def _expect_image(member: Member, index: int) -> None:
     if any(each.match < index for peer, each in progress.items() if peer != member.id):
         member.snapshots.is_expected = True
         member.out.jobs.append(Job(Place.HELPER, Nothing(), on_failure=ignore))
-
-
-def _write_snap(member: Member, sealed: SealedAt, data: bytes) -> None:
-    member.snapshots.writing = True
-    snapshot = Snapshot(sealed.index, sealed.term, sealed.conf_state, data)
-    work = WriteSnap(member.snap_directory, snapshot)
-    member.out.jobs.append(Job(Place.LOG, work, lambda _: _record(member, sealed)))
-
-
-def _record(member: Member, sealed: SealedAt) -> None:
-    index = sealed.index
-    member.writer.record_snapshot(
-        index, sealed.term, sealed.conf_state, lambda _: _recorded(member, index)
-    )
-
-
-def _recorded(member: Member, index: int) -> None:
-    member.snapshots.writing = False
-    member.snapshots.index = index
-    member.writer.release_to(index)
-    work = ReleaseDatabases(member.snap_directory, index)
-    member.out.jobs.append(Job(Place.LOG, work))
-    member.logger.info(f"wrote the snapshot at index {index}")
 
 
 # Sending.
