@@ -315,3 +315,5 @@ def test_history_of_more_revisions_than_a_response_may_have(both: Both) -> None:
     theirs = [WatchResponse.FromString(data) for data in both.streams[call].take(3)]
     assert [len(response.events) <= 1000 for response in ours + theirs] == [True] * 6
     assert [e for r in ours for e in r.events] == [e for r in theirs for e in r.events]
+    assert [r.header for r in ours] == [r.header for r in theirs]
+    assert {r.header.revision for r in ours} == {both.model.revision}

@@ -144,6 +144,7 @@ class Watch:
     is_ended: bool = False
     gathered: list[Event] = field(default_factory=list)
     received: int = 0
+    header_revision: int = 0
 
 
 class Client:
@@ -266,13 +267,18 @@ class Client:
             return
         events, watch.gathered = watch.gathered, []
         model = self.world.model
-        expected = model.between(watch, watch.next, response.header.revision)
+        last = events[-1].kv.mod_revision
+        expected = model.between(watch, watch.next, last)
         for event in events:
             self._check_value_before(watch, event)
             event.ClearField("prev_kv")
         assert events == expected, f"{watch}: {events} instead of {expected}"
         assert len({event.kv.mod_revision for event in events}) <= self.world.limits.rows
-        watch.next = response.header.revision + 1
+        # Either the transaction's own revision, or the store's when it was read from history.
+        assert last <= response.header.revision
+        assert response.header.revision >= watch.header_revision
+        watch.header_revision = response.header.revision
+        watch.next = last + 1
         watch.received += len(events)
 
     def _check_value_before(self, watch: Watch, event: Event) -> None:

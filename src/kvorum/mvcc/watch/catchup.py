@@ -38,6 +38,7 @@ class CatchUp:
         "ahead",
         "first",
         "served_revision",
+        "store_revision",
         "targets",
     )
 
@@ -50,6 +51,8 @@ class CatchUp:
         """The main revision the piece begins with."""
         self.served_revision = 0
         """The main revision the piece ends with; 0 until it is read."""
+        self.store_revision = 0
+        """The store's when the piece was read."""
         self._watchers = watchers
         self._is_ready = False
         self._ranges: WatchedRanges[Watcher] = WatchedRanges()
@@ -82,7 +85,7 @@ class CatchUp:
     def _read(self, history: History) -> bool:
         """Read rows up to the end of a revision; False if that takes another call."""
         rows = self._rows
-        target = history.revision
+        target = self.store_revision = history.revision
         last = ((target + 1) << MAIN_SHIFT) - 1
         already = len(rows)
         # Reads grow, so that a few large values are noticed before hundreds are in memory.

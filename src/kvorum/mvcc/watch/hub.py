@@ -2,11 +2,12 @@
 
 Rules: * Synced watchers are in tables by range and are sent each write transaction as it commits:
 one response with all its events, `header.revision` being its revision. All others are behind and
-catch up from history, in pieces; for those `header.revision` is the revision up to which the
-watcher has been sent everything. * A watcher becomes synced in the same call that told it
-everything up to the current revision, so nothing is committed in between. It falls behind where its
-stream takes no more: paused, or more bytes sent in this turn than its share; or where all streams
-together were sent more than is good for the memory. Then it keeps only the next revision it needs.
+catch up from history, in pieces; for those `header.revision` is the store's, as in etcd, though
+events below it may follow: only a response without events tells what is complete. * A watcher
+becomes synced in the same call that told it everything up to the current revision, so nothing is
+committed in between. It falls behind where its stream takes no more: paused, or more bytes sent in
+this turn than its share; or where all streams together were sent more than is good for the memory.
+Then it keeps only the next revision it needs.
 * A transaction with many changes, or one that very many watch, is published in steps. Until that is
 finished no progress is told, and the next transaction should wait; if it does not, the rest is
 published at once. * A call does a bounded amount of work; what is left is done by `step`. No clock,
@@ -380,7 +381,7 @@ class WatchHub:
         if catch_up is None or not catch_up.advance(history):
             return
         served = catch_up.served_revision
-        header = self.header.field(served)
+        header = self.header.field(catch_up.store_revision)
         enough = min(self._unsent_bytes + CATCH_UP_BYTES_PER_STEP, UNSENT_BYTES_MAX)
         for watcher, match in catch_up.targets:
             if watcher.standing is not Standing.BEHIND:
