@@ -48,7 +48,7 @@ def varint(value: int) -> bytes:
 def read_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Decode the varint at an offset; return it as uint64, and the offset after it.
 
-    Raises ValueError if the data ends within it or it is longer than ten bytes.
+    Raises ValueError if the data ends within it or it has more than 64 bits.
     """
     try:
         byte = data[offset]
@@ -60,10 +60,12 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
             byte = data[offset]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return value & (_UINT64_LIMIT - 1), offset + 1
+                if shift == 63 and byte > 1:
+                    break
+                return value, offset + 1
     except IndexError:
         raise ValueError(f"varint cut off at offset {offset}") from None
-    raise ValueError(f"varint longer than ten bytes, up to offset {offset}")
+    raise ValueError(f"varint of more than 64 bits, up to offset {offset}")
 
 
 def scalar(tag: bytes, value: int) -> bytes:

@@ -228,7 +228,7 @@ def unparsable_request(reason: str) -> Status:
 
 def unparsable_message(reason: str) -> Status:
     """Say that a message on a stream is not of the expected type."""
-    return Status(Code.INTERNAL, f"grpc: failed to unmarshal the received message: proto: {reason}")
+    return Status(Code.INTERNAL, f"grpc: failed to unmarshal the received message: {reason}")
 
 
 def message_too_large(size: int, limit: int) -> Status:

@@ -447,7 +447,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     """Read an int64 other than zero in its shortest form; return it and the offset after it."""
     number, end = read_varint(data, at)
     last = data[end - 1]
-    if not last or (end - at == 10 and last != 1):
+    if not last:
         raise ValueError("zero, or a number longer than needed")
     return number if number < _SIGN else number - _UINT64_LIMIT, end
 

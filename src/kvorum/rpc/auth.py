@@ -39,6 +39,7 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserRevokeRoleRequest,
     InternalAuthenticateRequest,
 )
+from kvorum.api.wire import parse_message
 from kvorum.auth.passwords import PASSWORD_BYTES_MAX, CheckPassword, HashPassword, draw_salt
 from kvorum.auth.tokens import LETTERS, PREFIX_LETTERS
 from kvorum.member import requests
@@ -71,70 +72,74 @@ class Auth:
 
     def status(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer whether authentication is enabled, to everybody but those with a bad token."""
-        AuthStatusRequest.FromString(payload)
+        parse_message(AuthStatusRequest, payload)
         self._member.read(call, caller, _status, None, linearizable=True)
 
     def user_get(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer which roles a user has; users may ask about themselves."""
-        request = AuthUserGetRequest.FromString(payload)
+        request = parse_message(AuthUserGetRequest, payload)
         self._member.read(call, caller, _user, request.name, linearizable=True)
 
     def user_list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the users."""
-        AuthUserListRequest.FromString(payload)
+        parse_message(AuthUserListRequest, payload)
         self._member.read(call, caller, _users, None, linearizable=True)
 
     def role_get(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer what a role permits; users may ask about their own."""
-        request = AuthRoleGetRequest.FromString(payload)
+        request = parse_message(AuthRoleGetRequest, payload)
         self._member.read(call, caller, _role, request.role, linearizable=True)
 
     def role_list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the roles."""
-        AuthRoleListRequest.FromString(payload)
+        parse_message(AuthRoleListRequest, payload)
         self._member.read(call, caller, _roles, None, linearizable=True)
 
     # Changes.
 
     def enable(self, call: int, caller: Caller, payload: bytes) -> None:
         """Put users and roles in force."""
-        self._propose(call, caller, requests.AUTH_ENABLE, AuthEnableRequest.FromString(payload))
+        self._propose(call, caller, requests.AUTH_ENABLE, parse_message(AuthEnableRequest, payload))
 
     def disable(self, call: int, caller: Caller, payload: bytes) -> None:
         """Let everybody do everything."""
-        self._propose(call, caller, requests.AUTH_DISABLE, AuthDisableRequest.FromString(payload))
+        self._propose(
+            call, caller, requests.AUTH_DISABLE, parse_message(AuthDisableRequest, payload)
+        )
 
     def user_delete(self, call: int, caller: Caller, payload: bytes) -> None:
         """Remove a user."""
-        request = AuthUserDeleteRequest.FromString(payload)
+        request = parse_message(AuthUserDeleteRequest, payload)
         self._propose(call, caller, requests.USER_DELETE, request)
 
     def user_grant_role(self, call: int, caller: Caller, payload: bytes) -> None:
         """Give a user a role."""
-        request = AuthUserGrantRoleRequest.FromString(payload)
+        request = parse_message(AuthUserGrantRoleRequest, payload)
         self._propose(call, caller, requests.USER_GRANT_ROLE, request)
 
     def user_revoke_role(self, call: int, caller: Caller, payload: bytes) -> None:
         """Take a role from a user."""
-        request = AuthUserRevokeRoleRequest.FromString(payload)
+        request = parse_message(AuthUserRevokeRoleRequest, payload)
         self._propose(call, caller, requests.USER_REVOKE_ROLE, request)
 
     def role_add(self, call: int, caller: Caller, payload: bytes) -> None:
         """Add a role."""
-        self._propose(call, caller, requests.ROLE_ADD, AuthRoleAddRequest.FromString(payload))
+        self._propose(call, caller, requests.ROLE_ADD, parse_message(AuthRoleAddRequest, payload))
 
     def role_delete(self, call: int, caller: Caller, payload: bytes) -> None:
         """Remove a role."""
-        self._propose(call, caller, requests.ROLE_DELETE, AuthRoleDeleteRequest.FromString(payload))
+        self._propose(
+            call, caller, requests.ROLE_DELETE, parse_message(AuthRoleDeleteRequest, payload)
+        )
 
     def role_grant_permission(self, call: int, caller: Caller, payload: bytes) -> None:
         """Let a role do more."""
-        request = AuthRoleGrantPermissionRequest.FromString(payload)
+        request = parse_message(AuthRoleGrantPermissionRequest, payload)
         self._propose(call, caller, requests.ROLE_GRANT_PERMISSION, request)
 
     def role_revoke_permission(self, call: int, caller: Caller, payload: bytes) -> None:
         """Let a role do less."""
-        request = AuthRoleRevokePermissionRequest.FromString(payload)
+        request = parse_message(AuthRoleRevokePermissionRequest, payload)
         self._propose(call, caller, requests.ROLE_REVOKE_PERMISSION, request)
 
     def _propose(self, call: int, caller: Caller, kind: int, request: Message) -> None:
@@ -144,7 +149,7 @@ class Auth:
 
     def user_add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Add a user; what it says of a password is forgotten if it is to have none."""
-        request = AuthUserAddRequest.FromString(payload)
+        request = parse_message(AuthUserAddRequest, payload)
         request.hashedPassword = ""
         if request.options.no_password:
             request.password = ""
@@ -154,7 +159,7 @@ class Auth:
 
     def user_change_password(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Give a user another password, or the hash of one."""
-        request = AuthUserChangePasswordRequest.FromString(payload)
+        request = parse_message(AuthUserChangePasswordRequest, payload)
         if not request.password:
             self._propose(call, caller, requests.USER_CHANGE_PASSWORD, request)
             return None
@@ -191,7 +196,7 @@ class Auth:
 
     def authenticate(self, call: int, _caller: Caller, payload: bytes) -> None:
         """Give a token to whoever knows the password of a user."""
-        request = AuthenticateRequest.FromString(payload)
+        request = parse_message(AuthenticateRequest, payload)
         # Who shows another token is nobody, too: the entry names no user.
         self._edge.mark_waiting(call)
         self._member.start(call, NOBODY, self._authenticated(request.name, request.password))

@@ -18,6 +18,7 @@ from kvorum.api.pb.etcdserverpb import (
     MemberRemoveRequest,
     MemberUpdateRequest,
 )
+from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
@@ -43,12 +44,12 @@ class ClusterCalls:
 
     def list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the members this one knows; if linearizable, after it has caught up."""
-        request = MemberListRequest.FromString(payload)
+        request = parse_message(MemberListRequest, payload)
         self._member.read(call, caller, _listed, None, linearizable=request.linearizable)
 
     def add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Add a voter or a learner."""
-        request = MemberAddRequest.FromString(payload)
+        request = parse_message(MemberAddRequest, payload)
         member = self._member
         try:
             urls = kept_urls(request.peerURLs)
@@ -72,7 +73,7 @@ class ClusterCalls:
 
     def remove(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Remove a member for good."""
-        request = MemberRemoveRequest.FromString(payload)
+        request = parse_message(MemberRemoveRequest, payload)
         member = self._member
         if member.config.strict_reconfig:
             is_active = member.id == request.ID or request.ID in member.connections
@@ -86,7 +87,7 @@ class ClusterCalls:
 
     def update(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Change the peer URLs of a member."""
-        request = MemberUpdateRequest.FromString(payload)
+        request = parse_message(MemberUpdateRequest, payload)
         urls = tuple(encoded(text.strip()) for text in request.peerURLs)
         updated = documents.Member(request.ID, urls)
         change = ConfChange(ChangeType.UPDATE_NODE, updated.id, documents.encode_member(updated))
@@ -103,7 +104,7 @@ class ClusterCalls:
 
     def promote(self, call: int, caller: Caller, payload: bytes) -> None:
         """Make a learner a voter, if the leader says that it keeps up."""
-        request = MemberPromoteRequest.FromString(payload)
+        request = parse_message(MemberPromoteRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, _promoted(self._member, caller, request.ID))
 

@@ -21,6 +21,7 @@ from kvorum.api.pb.v3electionpb import (
 )
 from kvorum.api.requests import txn_of
 from kvorum.api.responses import leader_body
+from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
@@ -43,23 +44,23 @@ class Elections:
 
     def campaign(self, call: int, caller: Caller, payload: bytes) -> None:
         """Wait to become leader."""
-        request = CampaignRequest.FromString(payload)
+        request = parse_message(CampaignRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, answered(_campaign(self._member, caller, request)))
 
     def proclaim(self, call: int, caller: Caller, payload: bytes) -> None:
         """Change the value of a leader."""
-        request = ProclaimRequest.FromString(payload)
+        request = parse_message(ProclaimRequest, payload)
         self._member.start(call, caller, answered(_proclaim(self._member, caller, request)))
 
     def leader(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer who leads."""
-        request = LeaderRequest.FromString(payload)
+        request = parse_message(LeaderRequest, payload)
         self._member.start(call, caller, answered(_leader(request)))
 
     def resign(self, call: int, caller: Caller, payload: bytes) -> None:
         """Give up the leadership."""
-        request = ResignRequest.FromString(payload)
+        request = parse_message(ResignRequest, payload)
         self._member.start(call, caller, answered(_resign(self._member, caller, request)))
 
 
@@ -153,7 +154,7 @@ class Observers:
 
     def begin(self, _caller: Caller, payload: bytes) -> Steps:
         """Return the procedure that answers a request."""
-        return _observe(self._member, LeaderRequest.FromString(payload).name)
+        return _observe(self._member, parse_message(LeaderRequest, payload).name)
 
 
 def _observe(member: Member, name: bytes) -> Steps:

@@ -8,6 +8,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from kvorum.api import errors
 from kvorum.api.responses import HEALTH_SERVICE_UNKNOWN, HEALTH_SERVING, health_list_response
+from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.outbox import Result
 from kvorum.member.waits import Send, Steps, Until
@@ -30,7 +31,7 @@ class Health:
 
 
 def _name(payload: bytes) -> str:
-    return StringValue.FromString(payload).value
+    return parse_message(StringValue, payload).value
 
 
 def _watch(state: bytes) -> Steps:

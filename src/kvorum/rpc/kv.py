@@ -31,6 +31,7 @@ from kvorum.api.requests import (
     txn_of_slices,
 )
 from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
+from kvorum.api.wire import parse_message
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.callers import Caller
 from kvorum.member.identities import current
@@ -72,7 +73,7 @@ class KeyValues:
 
     def range(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Read a range."""
-        request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
+        request = parse_range(payload) or range_of(parse_message(RangeRequest, payload))
         if (status := checks.check_range(request)) is not None:
             return status
         is_linearizable = not request.serializable
@@ -83,7 +84,7 @@ class KeyValues:
         """Put a key."""
         put = parse_put(payload)
         if put is None:
-            message = PutRequest.FromString(payload)
+            message = parse_message(PutRequest, payload)
             payload, put = canonical(message), put_of(message)
         cost = PUT_BYTES + len(put.key) + len(put.value)
         if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
@@ -95,7 +96,7 @@ class KeyValues:
         """Delete a range."""
         request = parse_delete_range(payload)
         if request is None:
-            message = DeleteRangeRequest.FromString(payload)
+            message = parse_message(DeleteRangeRequest, payload)
             payload, request = canonical(message), delete_range_of(message)
         if (status := checks.check_delete_range(request)) is not None:
             return status
@@ -110,7 +111,7 @@ class KeyValues:
             return None
         txn = parse_txn(payload)
         if txn is None:
-            message = TxnRequest.FromString(payload)
+            message = parse_message(TxnRequest, payload)
             payload, txn = canonical(message), txn_of(message)
         cost = put_cost(txn)
         if cost and (status := self._member.check_quota(cost)) is not None:
@@ -126,7 +127,7 @@ class KeyValues:
         try:
             txn = yield from parse_txn_slices(payload)
             if txn is None:
-                message = TxnRequest.FromString(payload)
+                message = parse_message(TxnRequest, payload)
                 yield None
                 payload = canonical(message)
                 yield None
@@ -152,7 +153,7 @@ class KeyValues:
 
     def compact(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Forget history; with `physical` the answer waits until it is gone from the disk."""
-        message = CompactionRequest.FromString(payload)
+        message = parse_message(CompactionRequest, payload)
         if message.physical:
             self._member.start(call, caller, _compact_physically(self._member, message))
         else:
@@ -177,7 +178,7 @@ class RangeStreams:
 
     def begin(self, caller: Caller, payload: bytes) -> Steps | Status:
         """Check a request and return the procedure that answers it."""
-        request = parse_range(payload) or range_of(RangeRequest.FromString(payload))
+        request = parse_range(payload) or range_of(parse_message(RangeRequest, payload))
         return checks.check_range_stream(request) or _range_stream(self._member, caller, request)
 
 

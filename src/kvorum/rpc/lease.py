@@ -20,6 +20,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.api.responses import lease_keys_field, leases_field
+from kvorum.api.wire import parse_message
 from kvorum.backend.quota import LEASE_GRANT_BYTES
 from kvorum.member.callers import Caller
 from kvorum.member.identities import current
@@ -57,7 +58,7 @@ class Leases:
 
     def grant(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Grant a lease, with an id of the client's choice or of ours."""
-        request = LeaseGrantRequest.FromString(payload)
+        request = parse_message(LeaseGrantRequest, payload)
         member = self._member
         status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member, caller)
         if status is not None:
@@ -69,7 +70,7 @@ class Leases:
 
     def revoke(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Revoke a lease and delete its keys."""
-        request = LeaseRevokeRequest.FromString(payload)
+        request = parse_message(LeaseRevokeRequest, payload)
         if (status := identity_refusal(self._member, caller)) is not None:
             return status
         self._member.propose(call, caller, LEASE_REVOKE, canonical(request), request)
@@ -77,7 +78,7 @@ class Leases:
 
     def time_to_live(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Answer how much time a lease has left."""
-        request = LeaseTimeToLiveRequest.FromString(payload)
+        request = parse_message(LeaseTimeToLiveRequest, payload)
         member = self._member
         if member.auth.is_enabled:
             member.start(call, caller, _permitted_time_to_live(member, caller, request))
@@ -94,7 +95,7 @@ class Leases:
 
     def leases(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """List the leases this member knows."""
-        LeaseLeasesRequest.FromString(payload)
+        parse_message(LeaseLeasesRequest, payload)
         self._member.read(call, caller, _listed, None, linearizable=False)
         return None
 
@@ -233,7 +234,7 @@ class KeepAlives:
 
     def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Renew a lease."""
-        lease = LeaseKeepAliveRequest.FromString(payload).ID
+        lease = parse_message(LeaseKeepAliveRequest, payload).ID
         waiting = self._waiting[call]
         if waiting is not None:
             waiting.append((lease, caller))

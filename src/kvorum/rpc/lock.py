@@ -15,6 +15,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.v3lockpb import LockRequest, LockResponse, UnlockRequest, UnlockResponse
 from kvorum.api.requests import DeleteRange
+from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
@@ -34,13 +35,13 @@ class Locks:
 
     def lock(self, call: int, caller: Caller, payload: bytes) -> None:
         """Wait for the lock of a name."""
-        request = LockRequest.FromString(payload)
+        request = parse_message(LockRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, answered(_lock(self._member, caller, request)))
 
     def unlock(self, call: int, caller: Caller, payload: bytes) -> None:
         """Delete the key of a holder."""
-        request = UnlockRequest.FromString(payload)
+        request = parse_message(UnlockRequest, payload)
         self._member.start(call, caller, answered(_unlock(request)))
 
 

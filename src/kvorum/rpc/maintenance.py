@@ -20,6 +20,7 @@ from kvorum.api.pb.etcdserverpb import (
     StatusResponse,
 )
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
+from kvorum.api.wire import parse_message
 from kvorum.backend.defragment import CatchUp, CopyDatabase
 from kvorum.member.callers import Caller
 from kvorum.member.hashing import hash_kv
@@ -55,7 +56,7 @@ class Maintenance:
 
     def status(self, _call: int, _caller: Caller, payload: bytes) -> Result:
         """Report the state of this member."""
-        StatusRequest.FromString(payload)
+        parse_message(StatusRequest, payload)
         member = self._member
         cluster, backend = member.cluster, member.backend
         alarms = [str(alarm) for alarm in member.alarms.raised()]
@@ -82,7 +83,7 @@ class Maintenance:
 
     def alarm(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """List, raise or clear alarms."""
-        request = AlarmRequest.FromString(payload)
+        request = parse_message(AlarmRequest, payload)
         refuse = identity_refusal if request.action == AlarmRequest.GET else admin_refusal
         if (refusal := refuse(self._member, caller)) is not None:
             return refusal
@@ -94,22 +95,22 @@ class Maintenance:
 
     def defragment(self, call: int, caller: Caller, payload: bytes) -> None:
         """Write the database of this member anew, without its free pages."""
-        DefragmentRequest.FromString(payload)
+        parse_message(DefragmentRequest, payload)
         self._member.start(call, caller, _defragment(self._member))
 
     def hash(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash all that is on the disk of this member."""
-        HashRequest.FromString(payload)
+        parse_message(HashRequest, payload)
         self._member.start(call, caller, _hash(self._member))
 
     def hash_kv(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash the keys at a revision; members with the same history agree on it."""
-        request = HashKVRequest.FromString(payload)
+        request = parse_message(HashKVRequest, payload)
         self._member.start(call, caller, _hash_kv(self._member, request.revision))
 
     def move_leader(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Let another voter lead; answered when this member sees it lead."""
-        request = MoveLeaderRequest.FromString(payload)
+        request = parse_message(MoveLeaderRequest, payload)
         member = self._member
         if not member.is_leader:
             return errors.NOT_LEADER
@@ -122,7 +123,7 @@ class Maintenance:
 
     def downgrade(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Validate, begin or give up a downgrade of the cluster by one minor version."""
-        request = DowngradeRequest.FromString(payload)
+        request = parse_message(DowngradeRequest, payload)
         if not 0 <= request.action < _ACTIONS:
             return errors.UNKNOWN_DOWNGRADE_ACTION
         self._member.start(call, caller, _downgrade(self._member, request))

@@ -12,6 +12,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.api.responses import snapshot_response
+from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place, ignore
@@ -42,7 +43,7 @@ class Snapshots:
 
     def begin(self, _caller: Caller, payload: bytes) -> Steps | Status:
         """Return the procedure that sends an image."""
-        SnapshotRequest.FromString(payload)
+        parse_message(SnapshotRequest, payload)
         return self._serve()
 
     def _serve(self) -> Steps:

@@ -9,6 +9,7 @@ again: it goes on as long as its stream.
 
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import WatchCreateRequest, WatchRequest
+from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.permissions import read_refusal
@@ -34,7 +35,7 @@ class Watches:
 
     def received(self, call: int, caller: Caller, payload: bytes) -> None:
         """Serve one request of a stream; one whose union is unset gets no answer."""
-        message = WatchRequest.FromString(payload)
+        message = parse_message(WatchRequest, payload)
         stream = self._streams[call]
         kind = message.WhichOneof("request_union")
         if kind == "create_request":
