@@ -441,7 +441,7 @@ class Backend:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the database file."""
+        """The size of the database file, as it counts for the quota."""
         return self._sizes.allocated
 
     @property

@@ -19,7 +19,10 @@ LOCK_ENDING = "-lock"
 
 
 class Sizes(NamedTuple):
-    """The bytes of a database file: all of it, and without pages that are free."""
+    """The bytes of a database file: all of it, and without pages that are free.
+
+    Of a few pages that only copying on write needs, none is counted.
+    """
 
     allocated: int
     in_use: int

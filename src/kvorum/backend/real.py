@@ -21,6 +21,10 @@ from kvorum.backend.native import NativeRows
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB notes the newest commits.
 _META_PAGES = 2
+# Each bucket has pages of its own, and a page is reused two commits after it was last needed: so
+# many more than etcd's database a small one has at any time. They count for nothing, so that a
+# small quota holds as much.
+_UNCOUNTED_PAGES = 9
 
 
 def _error(path: str, action: str, error: Exception) -> BackendError:
@@ -220,7 +224,8 @@ class LmdbEnvironment:
             for each in statistics
         )
         page_bytes = statistics[0]["psize"]
-        return Sizes((self.lmdb.info()["last_pgno"] + 1) * page_bytes, pages * page_bytes)
+        counted = max(pages, self.lmdb.info()["last_pgno"] + 1 - _UNCOUNTED_PAGES)
+        return Sizes(counted * page_bytes, pages * page_bytes)
 
     def check_readers(self) -> int:
         """Forget views of processes that died, and return how many."""
