@@ -137,7 +137,7 @@ def test_generators_are_driven_by_those_who_end_them() -> None:
 
 def test_what_has_something_to_give_back_is_not_walked_with_for() -> None:
     names = givers()
-    assert {"range_slices", "_range", "_snapshot", "_serve"} <= names
+    assert {"range_slices", "range_answer", "_snapshot", "_serve"} <= names
     walked = [
         f"{name} line {node.iter.lineno}: {name_of(node.iter)}"
         for name, function in FUNCTIONS
