@@ -54,8 +54,20 @@ ELECTION_MUTATIONS = [
     Mutation(
         "a denied vote carries the term asked for",
         "election",
-        "        raft.send(Message(response, to=message.sender, term=raft.term, reject=True))\n",
-        "        raft.send(Message(response, to=message.sender, term=message.term, reject=True))\n",
+        "term=raft.term,\n                log_term=raft.log.term_or_zero(shared),\n",
+        "term=message.term,\n                log_term=raft.log.term_or_zero(shared),\n",
+    ),
+    Mutation(
+        "a refusal does not tell what is committed",
+        "election",
+        "                commit=shared,\n",
+        "",
+    ),
+    Mutation(
+        "a refusal tells more than the candidate has",
+        "election",
+        "shared = min(raft.log.committed, message.index) if",
+        "shared = raft.log.committed if",
     ),
     Mutation(
         "a candidate tells nobody what is committed",

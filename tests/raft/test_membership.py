@@ -234,6 +234,7 @@ def test_a_change_is_told_of_at_once_unless_asked_otherwise() -> None:
 # Telling voters what is committed.
 
 PROMOTE_2 = ConfChange(ChangeType.ADD_NODE, 2)
+REMOVE_1 = ConfChange(ChangeType.REMOVE_NODE, 1)
 REMOVE_4 = ConfChange(ChangeType.REMOVE_NODE, 4)
 
 
@@ -270,6 +271,64 @@ def test_a_learner_with_the_longer_log_hears_of_its_promotion(pre_vote: bool) ->
     membership.apply_conf_change(learner, PROMOTE_2)
     net.send(hup(2))
     assert net.roles() == [FOLLOWER, LEADER]
+
+
+@pytest.mark.parametrize("behind", [0, 5])
+@pytest.mark.parametrize("pre_vote", [False, True])
+def test_who_is_left_hears_from_the_removed_leader_that_it_is_alone(
+    pre_vote: bool, behind: int
+) -> None:
+    log = with_change(REMOVE_1)
+    removed = holding(1, (2,), log, 2, pre_vote=pre_vote, tell_commit_to_voters=True)
+    left = holding(2, (1, 2), log[:2], 1, pre_vote=pre_vote, tell_commit_to_voters=True)
+    left.term += behind  # of an election that the removed one has not heard of
+    net = Net([removed, left])
+    net.send(hup(2))
+    assert net.roles() == [FOLLOWER, FOLLOWER]
+    assert next_entries(left) == [log[1]]
+    membership.apply_conf_change(left, REMOVE_1)
+    net.send(hup(2))
+    assert net.roles() == [FOLLOWER, LEADER]
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_refusal_tells_what_is_committed_of_the_log_asked_with(tells: bool) -> None:
+    core = holding(2, (1, 2, 3), entries(1, 1, 1, 1), 3, tell_commit_to_voters=tells)
+    core.step(PRE_VOTE_OF_1)
+    (refusal,) = read(core)
+    assert refusal.reject
+    told = (refusal.log_term, refusal.index, refusal.commit)
+    assert told == ((1, 2, 2) if tells else (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "committed"),
+    [
+        ((1, 2, 2), 2),
+        ((2, 2, 2), 1),  # of another entry
+        ((1, 9, 9), 1),  # of one that is not here
+        ((0, 0, 0), 1),  # of an etcd
+    ],
+)
+def test_the_commit_of_a_refusal_counts_for_the_log_that_is_shared(
+    refusal: tuple[int, int, int], committed: int
+) -> None:
+    core = holding(2, (1, 2, 3), entries(1, 1, 1, 1), 1, pre_vote=True)
+    core.step(hup(2))
+    log_term, index, commit = refusal
+    core.step(
+        Message(
+            MessageType.PRE_VOTE_RESP,
+            to=2,
+            sender=1,
+            term=1,
+            log_term=log_term,
+            index=index,
+            commit=commit,
+            reject=True,
+        )
+    )
+    assert (core.role, core.log.committed) == (PRE_CANDIDATE, committed)
 
 
 @pytest.mark.parametrize("tells", [False, True])

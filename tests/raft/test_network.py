@@ -450,7 +450,8 @@ def removed_leader_took_its_vote(network: Network) -> bool:
 
     A leader that removed itself may be the only one to know, with entries behind the change.
     Those left still need its vote, which it refuses to their shorter logs, and it does not
-    stand itself. An operator has to bring it back, or to force a new group.
+    stand itself. Its refusal tells them of the change, unless it has compacted what they share;
+    then an operator has to bring it back, or to force a new group.
     """
     cores = [member.node.raft for member in network.members.values()]
     newest = max(cores, key=lambda core: core.log.committed)

@@ -32,11 +32,15 @@ def _on_message_of_leader(raft: Raft, message: Message) -> None:
 def _on_vote_response(raft: Raft, message: Message) -> None:
     if raft.role == Role.CANDIDATE:
         _on_result(raft, election.count_vote(raft, message))
+    if message.reject:
+        election.learn_commit(raft, message)
 
 
 def _on_pre_vote_response(raft: Raft, message: Message) -> None:
     if raft.role == Role.PRE_CANDIDATE:
         _on_result(raft, election.count_vote(raft, message))
+    if message.reject:
+        election.learn_commit(raft, message)
 
 
 def _on_result(raft: Raft, result: VoteResult) -> None:

@@ -47,7 +47,7 @@ class Config:
     # applied it.
     tell_changes_when_applied: bool = False
     # A candidate tells those whose votes it asks for what is committed: they may hold more than it
-    # does, and not know that they are voters.
+    # does, and not know that they are voters. Who refuses tells it, too: it may have been removed.
     tell_commit_to_voters: bool = False
 
     def validate(self) -> None:

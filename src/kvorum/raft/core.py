@@ -335,7 +335,7 @@ class Raft:
         return True
 
     def _answer_lower_term(self, message: Message) -> None:
-        """Deal with a message of an earlier term, which is never acted upon."""
+        """Deal with a message of an earlier term, which is not acted upon."""
         kind = message.type
         check_or_pre_vote = self.config.check_quorum or self.config.pre_vote
         if check_or_pre_vote and kind in (MessageType.HEARTBEAT, MessageType.APP):
@@ -348,6 +348,9 @@ class Raft:
             self.send(
                 Message(MessageType.PRE_VOTE_RESP, to=message.sender, term=self.term, reject=True)
             )
+        elif kind == MessageType.PRE_VOTE_RESP and message.reject:
+            # Of no use as a vote; but what is committed is so in every term.
+            election.learn_commit(self, message)
         elif kind == MessageType.STORAGE_APPEND_RESP:
             if message.index:
                 # The entries written may have been replaced since, at the same index.

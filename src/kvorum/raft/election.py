@@ -5,7 +5,8 @@ asks whether it would win, which disturbs nobody: neither side changes its term 
 own vote travels like any other, after it is durable.
 
 Who is asked may hold more than the candidate without knowing by which members to stand: the change
-is committed, and only the candidate knows. So a request may tell what is.
+is committed, and only the candidate knows. Or only who is asked knows, and was removed by it. So a
+request may tell what is committed, and so may a refusal.
 """
 
 from __future__ import annotations
@@ -144,8 +145,19 @@ def on_vote_request(raft: Raft, message: Message) -> None:
     response = _RESPONSE_TYPES[message.type]
     if not (may_vote and raft.log.is_up_to_date(message.log_term, message.index)):
         raft.logger.info(vote_log_line(raft, message, "rejected"))
-        raft.send(Message(response, to=message.sender, term=raft.term, reject=True))
-        _learn_commit(raft, message)
+        shared = min(raft.log.committed, message.index) if raft.config.tell_commit_to_voters else 0
+        raft.send(
+            Message(
+                response,
+                to=message.sender,
+                term=raft.term,
+                log_term=raft.log.term_or_zero(shared),
+                index=shared,
+                commit=shared,
+                reject=True,
+            )
+        )
+        learn_commit(raft, message)
         return
     raft.logger.info(vote_log_line(raft, message, "cast"))
     # The term of the request: for a pre-vote, one that nobody has entered yet.
@@ -155,12 +167,12 @@ def on_vote_request(raft: Raft, message: Message) -> None:
         raft.vote = message.sender
 
 
-def _learn_commit(raft: Raft, message: Message) -> None:
-    """Take the commit index of a candidate that was refused, if its whole log is shared.
+def learn_commit(raft: Raft, message: Message) -> None:
+    """Take the commit index of a refused candidate, or of a refusal, if the log up to it is shared.
 
-    The change by which this node may stand may be among what it commits. Without it neither of the
-    two would ever win: one has the shorter log, and the other is a learner, or waits for votes of
-    members that were removed.
+    The change by which this node may stand, or win, may be among what it commits. Without it
+    neither of the two would ever win: one has the shorter log, and the other is a learner, was
+    removed, or waits for votes of members that were.
     """
     committed = min(message.commit, message.index)
     if raft.role == Role.LEADER or committed <= raft.log.committed:
