@@ -27,7 +27,7 @@ from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.member.parts import done
+from kvorum.member.parts import Part, done
 from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import (
@@ -196,7 +196,18 @@ def _set_downgrade(target: Version | None) -> Propose:
     return Propose(DOWNGRADE_INFO_SET, request.SerializeToString(), request)
 
 
+def _compacted(member: Member) -> Part[None]:
+    """Wait for a compaction in progress, though not for ever: what it deletes would be copied."""
+    end = member.now + member.config.request_seconds_max
+    while member.store.compaction.is_pending and member.now < end:
+        yield Signalled(Signal.COMPACTED, end)
+    for _ in range(2):
+        # The first batch may have been on its way before the last rows were deleted.
+        yield FlushedTo(member.applied)
+
+
 def _defragment(member: Member) -> Steps:
+    yield from _compacted(member)
     while member.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
