@@ -35,6 +35,10 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command; return its exit code."""
+    if arguments and arguments[0] == "config":
+        from kvorum.process import review
+
+        return review.run(arguments[1:], os.environ)
     try:
         given, rest = parse_arguments(arguments)
         if given.get("help"):
@@ -93,7 +97,7 @@ def _ask(flags: dict[str, object]) -> Asked:
 
     content = read_file(path)
     if content.problems:
-        raise ConfigError(content.problems[0])
+        raise ConfigError(content.problems[0].text)
     return Asked(content.given, ignored(flags, os.environ, content.unknown), path)
 
 

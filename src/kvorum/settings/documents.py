@@ -9,7 +9,7 @@ import re
 from base64 import b64decode
 from collections.abc import Hashable
 from decimal import Decimal
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import yaml
 
@@ -36,11 +36,22 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.A
 _NAMES = {bool: "!!bool", int: "!!int", float: "!!float", str: "!!str", type(None): "!!null"}
 
 
-def parse_yaml(data: bytes) -> Json:
+class Document(NamedTuple):
+    """The first document of a file."""
+
+    value: Json
+    repeated: list[str]
+    """Keys that come more than once in a mapping, the last of which counts."""
+    is_followed: bool
+    """Whether there are more documents, or something that cannot be read."""
+
+
+def parse_yaml(data: bytes) -> Document:
     """Return the first document of a file."""
     loader = _Loader(data)
     try:
-        return _as_json(loader.get_data() if loader.check_data() else None)
+        value = _as_json(loader.get_data() if loader.check_data() else None)
+        return Document(value, loader.repeated, _is_followed(loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
@@ -51,6 +62,13 @@ def parse_yaml(data: bytes) -> Json:
         raise ValueError("yaml: exceeded max depth") from None
     finally:
         loader.dispose()
+
+
+def _is_followed(loader: Any) -> bool:
+    try:
+        return bool(loader.check_data())
+    except yaml.YAMLError:
+        return True
 
 
 def number_text(number: float) -> str:
@@ -110,6 +128,10 @@ class _Loader(_BASE):  # type: ignore[misc]
     yaml_implicit_resolvers: ClassVar[dict[str | None, Any]] = {}
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.repeated: list[str] = []
+
 
 def _plain(loader: Any, node: Any) -> object:
     return _scalar(loader.construct_scalar(node))
@@ -138,6 +160,7 @@ def _binary(loader: Any, node: Any) -> object:
 def _any(loader: Any, node: Any) -> object:
     """Construct what has a tag that means nothing here."""
     if isinstance(node, yaml.MappingNode):
+        # Merged keys come first, so that the mapping's own count.
         loader.flatten_mapping(node)
         return _mapping(loader, node)
     if isinstance(node, yaml.SequenceNode):
@@ -151,6 +174,8 @@ def _mapping(loader: Any, node: Any) -> dict[Hashable, object]:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, Hashable):
             raise ValueError("yaml: invalid map key")
+        if key in found:
+            loader.repeated.append(str(key))
         found[key] = loader.construct_object(value_node, deep=True)
     return found
 

@@ -6,13 +6,14 @@ in etcd's order and told in its words, so that the first is the one that it woul
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from kvorum.api.durations import SECOND
+from kvorum.api.durations import SECOND, duration
 from kvorum.net.urls import Url, url
 from kvorum.settings.config import Config, ConfigError
-from kvorum.settings.documents import Json, number_text, parse_yaml
+from kvorum.settings.documents import Document, Json, number_text, parse_yaml
 from kvorum.settings.flags import ALL
 from kvorum.settings.places import SECTIONS, path_in_etcd, place_of, type_of
 from kvorum.settings.rows import Flag
@@ -41,15 +42,23 @@ _LATER = (
 """Keys whose text is parsed when the whole file has been read, in this order."""
 
 
+class Problem(NamedTuple):
+    """Why a file cannot be used."""
+
+    text: str
+    advice: str = ""
+
+
 class Content(NamedTuple):
     """What a file says."""
 
     given: dict[str, object]
     """The flags of a command line that means the same, by name."""
-    problems: list[str]
-    """Why they cannot be used; the first is what etcd says."""
+    problems: list[Problem]
+    """What etcd would say, beginning with the first mistake."""
     unknown: list[str]
-    """Keys that have no effect."""
+    """Keys that have no effect because nobody knows them."""
+    document: Document
 
 
 class _MistypedError(Exception):
@@ -60,7 +69,38 @@ class _MistypedError(Exception):
         if found is None:
             number = value if isinstance(value, int | float) else 0
             found = f"number {number_text(number)}" if shows_number else "number"
-        super().__init__(found, expected)
+        super().__init__(found)
+        self.found = found
+        self.value = value
+        self.expected = expected
+
+    def problem(self, place: str) -> Problem:
+        """Return what is wrong with the value of a key; of the whole file, without one."""
+        where = f"struct field {path_in_etcd(place)} of" if place else "value of"
+        text = (
+            "error unmarshaling JSON: while decoding JSON: "
+            f"json: cannot unmarshal {self.found} into Go {where} type {self.expected}"
+        )
+        return Problem(text, f"{place or 'the file'} has to be {self._wanted()}")
+
+    def _wanted(self) -> str:
+        expected, value = self.expected, self.value
+        if expected == "time.Duration":
+            with suppress(ValueError):
+                return f"in nanoseconds: {duration(str(value))} for {value}"
+            return "a whole number of nanoseconds"
+        if expected in _RANGES:
+            low, high = _RANGES[expected]
+            return f"a whole number from {low} to {high}"
+        if expected == "bool":
+            return "true or false, without quotes"
+        if expected == "[]string":
+            return f"a list: [{value}]" if isinstance(value, str) else "a list of texts"
+        if expected in ("string", "config.V2DeprecationEnum"):
+            if isinstance(value, list):
+                return "one text, its parts separated by commas"
+            return "a text; put it in quotes"
+        return "a mapping of keys to values"
 
 
 def read_file(path: str) -> Content:
@@ -80,14 +120,15 @@ def read_content(data: bytes) -> Content:
         document = parse_yaml(data)
     except ValueError as error:
         raise ConfigError(f"error converting YAML to JSON: {error}") from None
-    content = Content({}, [], [])
+    content = Content({}, [], [], document)
     texts: dict[str, str] = {}
-    if isinstance(document, dict):
-        _read_section(document, "", content, texts)
-        _parse_texts(texts, document, content)
+    if isinstance(document.value, dict):
+        _read_section(document.value, "", content, texts)
+        _parse_texts(texts, document.value, content)
         _follow_command_line(content.given)
-    elif document is not None:
-        content.problems.append(_mistake(_MistypedError(document, "embed.configYAML"), ""))
+    elif document.value is not None:
+        mistyped = _MistypedError(document.value, "embed.configYAML")
+        content.problems.append(mistyped.problem(""))
     return content
 
 
@@ -107,16 +148,7 @@ def _read_section(
             elif flag is None and place not in SECTIONS:
                 content.unknown.append(prefix + key)
         except _MistypedError as mistyped:
-            content.problems.append(_mistake(mistyped, place))
-
-
-def _mistake(mistyped: _MistypedError, place: str) -> str:
-    found, expected = mistyped.args
-    where = f"struct field {path_in_etcd(place)} of" if place else "value of"
-    return (
-        "error unmarshaling JSON: while decoding JSON: "
-        f"json: cannot unmarshal {found} into Go {where} type {expected}"
-    )
+            content.problems.append(mistyped.problem(place))
 
 
 def _typed(value: Json, expected: str) -> bool | int | str | tuple[str, ...]:
@@ -160,7 +192,9 @@ def _parse_texts(texts: Mapping[str, str], document: Mapping[str, Json], content
     for name in (*names, *_LATER):
         if name == "peer-transport-security":
             if name in document and document[name] is None:
-                content.problems.append("invalid peer-transport-security")
+                content.problems.append(
+                    Problem(f"invalid {name}", f"give {name} a mapping, or leave it out")
+                )
             continue
         if name not in texts or (name in _LATER and not texts[name]):
             continue
@@ -169,10 +203,8 @@ def _parse_texts(texts: Mapping[str, str], document: Mapping[str, Json], content
             parse = _urls if kind.name == "urls" else kind.parse
             content.given[name] = parse(texts[name])
         except ValueError as error:
-            if kind.name == "gates":
-                content.problems.append(str(error))
-            else:
-                content.problems.append(f"unexpected error setting up {name}: {error}")
+            setting_up = "" if kind.name == "gates" else f"unexpected error setting up {name}: "
+            content.problems.append(Problem(f"{setting_up}{error}"))
 
 
 def _follow_command_line(given: dict[str, object]) -> None:

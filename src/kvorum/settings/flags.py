@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from kvorum.settings import values
 from kvorum.settings.config import ROWS
+from kvorum.settings.nearest import nearest
 from kvorum.settings.rows import (
     BOOL,
     CLUSTERING,
@@ -260,6 +261,8 @@ def find(name: str) -> Flag:
     elif plain != name:
         message += " (etcd 3.7 has no experimental flags any more"
         message += f"; use --{plain})" if plain in BY_NAME else ", see --feature-gates)"
+    elif meant := nearest(name, BY_NAME):
+        message += f"\nDid you mean --{meant}?"
     raise FlagError(message)
 
 
