@@ -397,6 +397,21 @@ def test_proposals_are_refused_while_too_much_is_not_applied() -> None:
     assert answer == errors.REQUEST_TOO_MANY_REQUESTS
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_overloaded_member_takes_revokes_for_longer_if_the_gate_is_open(is_open: bool) -> None:
+    cluster = Cluster(1, unapplied_entries_max=120, prioritizes_revokes=is_open)
+    machine = cluster.leader()
+    cluster.slices = 1
+    for number in range(200):
+        machine.put(b"%d" % number)
+    machine.turn()
+    machine.turn()
+    put, revoke = machine.put(b"late"), machine.propose(requests.LEASE_REVOKE, b"\x08\x05")
+    assert cluster.answer(machine, put) == errors.REQUEST_TOO_MANY_REQUESTS
+    answer = cluster.answer(machine, revoke)
+    assert answer == (errors.LEASE_NOT_FOUND if is_open else errors.REQUEST_TOO_MANY_REQUESTS)
+
+
 def test_a_failed_preparation_of_a_segment_is_tried_again() -> None:
     cluster = Cluster(1, segment_bytes=1024)
     machine = cluster.leader()

@@ -67,6 +67,8 @@ class MemberConfig:
     request_bytes_max: int
     unapplied_entries_max: int = 5000
     """Proposals are refused while more entries are committed and not applied."""
+    prioritizes_revokes: bool
+    """Revokes of leases are refused at twice that number only."""
     quota_bytes: int
     """Negative: no limit."""
     learners_max: int

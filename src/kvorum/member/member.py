@@ -159,6 +159,7 @@ class Member:
         self.is_hashing = False
         self.is_handing_over = False
         self.is_behind = False
+        self._takes_revokes = False
         self.is_closing = False
         self.is_closed = False
         self.stopped: MemberStopped | None = None
@@ -314,7 +315,7 @@ class Member:
         `decoded` is the request if it was parsed already: the object of `kvorum.api.requests`, or
         the message.
         """
-        if self.is_behind:
+        if self.is_behind and not (self._takes_revokes and kind == requests.LEASE_REVOKE):
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
             return
         if self.auth.is_enabled and caller.identifying is not None:
@@ -487,10 +488,12 @@ class Member:
             if not has_work or clock() >= deadline:
                 break
         log = self.node.raft.log
-        self.is_behind = (
-            log.committed - log.applied > self.config.unapplied_entries_max
-            or self.storage.memory_bytes > self.config.log_bytes_max
-        )
+        unapplied, limit = log.committed - log.applied, self.config.unapplied_entries_max
+        is_full = self.storage.memory_bytes > self.config.log_bytes_max
+        self.is_behind = unapplied > limit or is_full
+        if self.is_behind:
+            has_room = unapplied <= 2 * limit and not is_full
+            self._takes_revokes = has_room and self.config.prioritizes_revokes
         if not self._has_campaigned and log.applied == log.committed:
             self._campaign_if_alone()
             has_work = True

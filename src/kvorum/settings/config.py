@@ -194,9 +194,7 @@ class Config:
         FEATURE_GATES,
         "",
         MEMBER,
-        "Features to switch: Name=true,Other=false. On unless switched off: "
-        + ", ".join(name for name, gate in GATES.items() if gate.default)
-        + ".",
+        "Features to switch: Name=true,Other=false. They are listed below.",
     )
     advertise_peer_urls: tuple[Url, ...] = flag(
         "initial-advertise-peer-urls",

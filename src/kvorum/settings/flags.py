@@ -13,6 +13,7 @@ from kvorum.settings.nearest import nearest
 from kvorum.settings.rows import (
     BOOL,
     CLUSTERING,
+    FEATURE_GATES,
     INT,
     LOGGING,
     MEMBER,
@@ -219,6 +220,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[s
     As with Go, nothing after the first such argument is a flag.
     """
     given: dict[str, object] = {}
+    # Gates are the only flag that adds to what was given before.
+    texts: dict[str, str] = {}
     place = 0
     while place < len(arguments):
         argument = arguments[place]
@@ -246,6 +249,9 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[s
             else:
                 raise FlagError(f"flag needs an argument: -{name}")
         given[name] = parse_value(flag, value)
+        if flag.kind is FEATURE_GATES:
+            texts[name] = f"{texts.get(name, '')},{value}"
+            given[name] = parse_value(flag, texts[name])
     return given, list(arguments[place:])
 
 

@@ -7,6 +7,7 @@ import kvorum
 from kvorum.compiled import core_name
 from kvorum.edge import edge_name
 from kvorum.settings.flags import FLAGS
+from kvorum.settings.gates import GATES
 
 USAGE = """Usage:
 
@@ -16,10 +17,39 @@ USAGE = """Usage:
   kvorum --version
     Show the version.
 
+  kvorum --config-file FILE
+    Start a server with the settings of a YAML file, and with no others.
+
+  kvorum config check FILE
+    Tell all mistakes of such a file.
+
   kvorum -h | --help
     Show the flags.
 
 Each flag is also a variable of the environment: --data-dir is KVORUM_DATA_DIR or ETCD_DATA_DIR.
+"""
+EXAMPLES = """Examples:
+
+  A server for this machine, its data in a directory:
+    kvorum --name one --data-dir /var/lib/kvorum
+
+  A server for others, over TLS; clients have to show certificates:
+    kvorum --name one --data-dir /var/lib/kvorum \\
+      --listen-client-urls https://10.0.0.1:2379 --advertise-client-urls https://10.0.0.1:2379 \\
+      --cert-file server.pem --key-file server.key \\
+      --trusted-ca-file ca.pem --client-cert-auth
+
+  The first of three members of a new cluster; the others differ in their name and addresses:
+    kvorum --name one --data-dir /var/lib/kvorum \\
+      --listen-peer-urls http://10.0.0.1:2380 --initial-advertise-peer-urls http://10.0.0.1:2380 \\
+      --listen-client-urls http://10.0.0.1:2379 --advertise-client-urls http://10.0.0.1:2379 \\
+      --initial-cluster one=http://10.0.0.1:2380,two=http://10.0.0.2:2380,three=http://10.0.0.3:2380
+
+  A member that joins a cluster, after 'etcdctl member add four --peer-urls http://10.0.0.4:2380':
+    kvorum --name four --initial-cluster-state existing ... (as above, with all four members)
+
+  Without history older than an hour, and with another limit of the database's size:
+    kvorum --auto-compaction-retention 1h --quota-backend-bytes 8589934592
 """
 WIDTH = 96
 
@@ -37,28 +67,34 @@ def version_text() -> str:
 
 
 def flags_text() -> str:
-    """Return every flag by section, with its default; those whose feature is missing come last."""
+    """Return every flag by section, with its default, the feature gates, and examples."""
     lines: list[str] = []
     for section in dict.fromkeys(flag.section for flag in FLAGS if not flag.missing):
         lines += ["", f"{section}:"]
         for flag in FLAGS:
             if flag.section == section and not flag.missing:
-                lines.append(f"  --{flag.name} '{flag.default}'")
-                lines += wrap(flag.help, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
-    lines += [
-        "",
-        "Flags of etcd that are accepted at their default only, until their feature is here:",
-    ]
+                lines += _entry(f"--{flag.name} '{flag.default}'", flag.help)
+    lines += ["", "Feature gates, for --feature-gates:"]
+    for name, gate in GATES.items():
+        state = "on" if gate.default else "off"
+        lines += _entry(f"{name} ({gate.stage.lower()}, {state} by default)", gate.help)
     missing: dict[str, list[str]] = {}
     for flag in FLAGS:
         if flag.missing:
             missing.setdefault(flag.missing, []).append(f"--{flag.name}")
+    if missing:
+        lines += ["", "Accepted at their default only, because their feature is missing:"]
     for feature, names in missing.items():
-        lines += wrap(
-            f"{feature}: {' '.join(names)}",
-            WIDTH,
-            initial_indent="  ",
-            subsequent_indent=" " * 4,
-            break_on_hyphens=False,
-        )
-    return "\n".join(lines)
+        lines += _wrapped(f"{feature}: {' '.join(names)}", 2)
+    return "\n".join([*lines, "", EXAMPLES])
+
+
+def _entry(head: str, text: str) -> list[str]:
+    return [f"  {head}", *_wrapped(text, 4)]
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    blank = " " * indent
+    return wrap(
+        text, WIDTH, initial_indent=blank, subsequent_indent=" " * 4, break_on_hyphens=False
+    )

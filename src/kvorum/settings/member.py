@@ -25,6 +25,7 @@ def member_config(config: Config, directory: str) -> MemberConfig:
         election_ticks=config.election_ticks,
         pre_vote=config.pre_vote,
         request_bytes_max=config.request_bytes_max,
+        prioritizes_revokes=gates["PriorityRequest"],
         quota_bytes=config.quota_bytes,
         learners_max=config.learners_max,
         strict_reconfig=config.strict_reconfig_check,
