@@ -1,6 +1,6 @@
 """`kvorum config check FILE`: everything that is wrong with a configuration file, at once.
 
-A server stops at the first mistake, and says nothing of keys that it does not know. The exit code
+`kvorum config sample` prints a file with every key. A server stops at the first mistake, and says nothing of keys that it does not know. The exit code
 is 0 if etcd would start with the file, and 1 if not; nothing is opened, made or asked for.
 """
 
@@ -23,6 +23,7 @@ from kvorum.settings.file import KEYS, Content, Problem, read_content
 from kvorum.settings.flags import BY_NAME, REMOVED, FlagError, parse_arguments
 from kvorum.settings.nearest import nearest
 from kvorum.settings.places import SECTIONS, place_of
+from kvorum.settings.sample import sample
 from kvorum.settings.suggestions import suggestions
 from kvorum.telemetry.logs import STREAMS, escaped, open_logger
 
@@ -31,11 +32,17 @@ USAGE = """Usage:
   kvorum config check FILE [flags]
     Tell all mistakes of a configuration file, and what would be ignored: keys that nobody knows,
     and flags and variables beside the file. Exit code 0 if a server would start with it, else 1.
+
+  kvorum config sample
+    Print a file with every key, its meaning and its default.
 """
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command with what follows `config`; return its exit code."""
+    if list(arguments) == ["sample"]:
+        sys.stdout.write(sample())
+        return 0
     if len(arguments) < 2 or arguments[0] != "check" or arguments[1].startswith("-"):
         _write(sys.stderr, USAGE)
         return 2

@@ -20,8 +20,8 @@ USAGE = """Usage:
   kvorum --config-file FILE
     Start a server with the settings of a YAML file, and with no others.
 
-  kvorum config check FILE
-    Tell all mistakes of such a file.
+  kvorum config check FILE | kvorum config sample
+    Tell all mistakes of such a file; print one with every key.
 
   kvorum -h | --help
     Show the flags.
