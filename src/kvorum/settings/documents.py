@@ -75,10 +75,8 @@ def number_text(number: float) -> str:
     """Return a number as Go writes it in JSON."""
     if isinstance(number, int):
         return str(number)
-    if number == int(number) and abs(number) < 1e21:
-        return str(int(number))
-    if 1e-6 <= abs(number) < 1e21:
-        return format(Decimal(repr(number)), "f")
+    if not number or 1e-6 <= abs(number) < 1e21:
+        return format(Decimal(repr(number)), "f").removesuffix(".0")
     mantissa, _, exponent = repr(number).partition("e")
     return f"{mantissa}e{exponent[0]}{exponent[1:].lstrip('0')}"
 

@@ -77,7 +77,7 @@ def _seconds(text: str) -> float:
 
 BOOL = Kind("bool", values.boolean)
 UINT = Kind("uint", lambda text: values.integer(text, 0, 2**64 - 1))
-UINT32 = Kind("uint32", lambda text: values.integer(text, 0, 2**32 - 1))
+UINT32 = Kind("uint32", values.uint32)
 INT = Kind("int", lambda text: values.integer(text, -(2**63), 2**63 - 1))
 SECONDS = Kind("duration", _seconds)
 STRING = Kind("string", str)

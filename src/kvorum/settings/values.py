@@ -35,6 +35,16 @@ def integer(text: str, low: int, high: int) -> int:
     return value
 
 
+def uint32(text: str) -> int:
+    """Parse a number of 32 bits; the words of its refusal are others in etcd."""
+    try:
+        return integer(text, 0, 2**32 - 1)
+    except ValueError as error:
+        problem = str(error).replace("parse error", "invalid syntax")
+        quoted = json.dumps(text, ensure_ascii=False)
+        raise ValueError(f"strconv.ParseUint: parsing {quoted}: {problem}") from None
+
+
 def boolean(text: str) -> bool:
     """Parse a boolean in any of Go's spellings."""
     if text not in TRUE + FALSE:
@@ -50,8 +60,10 @@ def urls(text: str) -> tuple[Url, ...]:
 
 
 def urls_or_star(text: str) -> tuple[str, ...]:
-    """Parse origins: `*`, nothing, or URLs."""
-    return (text,) if text in ("", "*") else tuple(str(one) for one in urls(text))
+    """Parse origins: `*`, or URLs."""
+    if text == "*":
+        return (text,)
+    return tuple(sorted({str(url(one)) for one in text.split(",")}))
 
 
 def strings(text: str) -> tuple[str, ...]:

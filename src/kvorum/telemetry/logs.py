@@ -174,6 +174,8 @@ def plain_logger() -> Logger:
 
 def open_logger(logger: str, outputs: Sequence[str], level: str, form: str) -> Logger:
     """Open the outputs that the flags name; raises ConfigError or FlagError in etcd's words."""
+    if logger == "capnslog":
+        raise ConfigError("--logger=capnslog is removed in v3.5")
     if logger != "zap":
         raise ConfigError(f'unknown logger option "{logger}"')
     if level not in LEVELS:
