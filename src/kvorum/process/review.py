@@ -1,7 +1,8 @@
 """`kvorum config check FILE`: everything that is wrong with a configuration file, at once.
 
-`kvorum config sample` prints a file with every key. A server stops at the first mistake, and says nothing of keys that it does not know. The exit code
+A server stops at the first mistake, and says nothing of keys that it does not know. The exit code
 is 0 if etcd would start with the file, and 1 if not; nothing is opened, made or asked for.
+`kvorum config sample` prints a file with every key.
 """
 
 import sys

@@ -30,9 +30,7 @@ def sample() -> str:
         keys = [place for place, flag in KEYS.items() if flag.section == section]
         if top := [place for place in keys if "." not in place]:
             parts.append(f"\n# {section}\n" + "".join(_entry(place, KEYS[place]) for place in top))
-    for name in SECTIONS:
-        if "." not in name:
-            parts.append(f"\n{name}:\n" + _members(name))
+    parts += [f"\n{name}:\n{_members(name)}" for name in SECTIONS if "." not in name]
     return "".join(parts)
 
 
