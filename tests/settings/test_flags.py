@@ -34,36 +34,9 @@ from kvorum.settings.member import member_config
 from kvorum.settings.rows import BOOL, Flag
 from kvorum.settings.suggestions import suggestions
 from tests.etcd import binary, is_target
+from tests.settings.texts import default, other_text
 
-# A value other than the default, for each kind.
-OTHERS = {
-    "bool": "{not default}",
-    "uint": "7",
-    "uint32": "0x10",
-    "int": "-5",
-    "duration": "1h30m",
-    "string": "revision",
-    "list": "b,a",
-    "urls": "http://127.0.0.1:1,http://127.0.0.1:0",
-    "origins": "http://one:1",
-    "gates": "LeaseCheckpoint=true",
-}
-SPECIAL = {
-    "initial-cluster-state": "existing",
-    "discovery-fallback": "proxy",
-    "v2-deprecation": "gone",
-}
 REFUSE_LATER = "--heartbeat-interval=0"
-
-
-def default(flag: Flag) -> object:
-    return flag.kind.parse(flag.default)
-
-
-def other_text(flag: Flag) -> str:
-    if flag.kind is BOOL:
-        return "false" if default(flag) else "true"
-    return SPECIAL.get(flag.name, OTHERS[flag.kind.name])
 
 
 flags = pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
@@ -277,7 +250,7 @@ def we_say(*arguments: str) -> tuple[int, str]:
     try:
         values, rest = parse_arguments(arguments)
     except FlagError as error:
-        return 2, str(error)
+        return 2, str(error).splitlines()[0]
     if not rest:
         with pytest.raises(ConfigError):
             make_config(values)

@@ -112,7 +112,6 @@ def check_versions(security: Security) -> None:
 
 def check_security(security: Security, prefix: str) -> None:
     """Raise ValueError for flags that do not fit; `prefix` is `peer-` for those of members."""
-    check_versions(security)
     _check_cipher_suites(security.cipher_suites)
     if bool(security.client_cert_file) != bool(security.client_key_file):
         raise ValueError(
