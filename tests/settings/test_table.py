@@ -1,0 +1,50 @@
+"""The table of flags in `docs/configuration.md`: complete, true, and each test in it exists."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kvorum.settings.flags import FLAGS
+from kvorum.settings.places import place_of
+
+REPOSITORY = Path(__file__).parents[2]
+
+UNTESTED = {
+    *("max-wals", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout"),
+    *("strict-reconfig-check", "max-learners", "client-cert-file", "client-key-file"),
+    *("peer-crl-file", "peer-skip-client-san-verification", "auth-token-ttl", "unsafe-no-fsync"),
+}
+"""Flags of which no test shows that they do something."""
+
+
+def table() -> dict[str, list[str]]:
+    """Return the cells after the name of each flag."""
+    text = (REPOSITORY / "docs" / "configuration.md").read_text().split("## All flags")[1]
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {name.strip("`"): cells for name, *cells in rows}
+
+
+def test_every_flag_is_in_the_table_with_its_key_and_its_default() -> None:
+    found = table()
+    assert found.keys() == {flag.name for flag in FLAGS}
+    for flag in FLAGS:
+        place = place_of(flag)
+        key = "none" if place is None else "same" if place == flag.name else f"`{place}`"
+        default = f"`{flag.default}`" if flag.default else ""
+        assert found[flag.name][:2] == [key, default], flag.name
+
+
+def test_every_flag_has_a_test_unless_it_is_known_to_have_none() -> None:
+    without = {name for name, cells in table().items() if not cells[2]}
+    assert without == UNTESTED | {flag.name for flag in FLAGS if flag.missing}
+
+
+@pytest.mark.parametrize("name", sorted(table()))
+def test_the_named_test_exists(name: str) -> None:
+    where = table()[name][2].strip("`")
+    if where:
+        path, _, function = where.partition("::")
+        tree = ast.parse((REPOSITORY / path).read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
