@@ -15,6 +15,7 @@ ROWS = [
     {"utl"},
     {"process"},
     {"server"},
+    {"discovery"},
     {"telemetry"},
     {"gateway"},
     {"rpc", "peer"},

@@ -66,10 +66,10 @@ def test_a_list_with_a_bad_url(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name", "advertised", "problem"),
     [
-        ("", "a", None, "initial cluster unset"),
-        ("b=http://h:1", "a", None, 'couldn\'t find local member "a"'),
-        ("a=http://h:1,b=http://h:1", "a", None, "duplicate url http://h:1"),
-        ("a=http://h:1", "a", ["http://h:2"], "--initial-advertise-peer-urls is http://h:2"),
+        ("", "a", None, 'local name "a" in .* is empty'),
+        ("b=http://h:1", "a", None, 'couldn\'t find local name "a"'),
+        ("a=http://h:1,b=http://h:1", "a", None, "has duplicate url: http://h:1"),
+        ("a=http://h:1", "a", ["http://h:2"], "--initial-advertise-peer-urls=http://h:2"),
     ],
 )
 def test_a_list_that_does_not_fit_this_member(

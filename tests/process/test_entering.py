@@ -150,9 +150,9 @@ def test_a_log_decides(other: Answering, tmp_path: Path) -> None:
 
 def test_a_list_that_does_not_fit_this_member(tmp_path: Path) -> None:
     other = "other=http://127.0.0.1:9"
-    with pytest.raises(BootstrapError, match='couldn\'t find local member "x"'):
+    with pytest.raises(BootstrapError, match='couldn\'t find local name "x"'):
         entered(tmp_path, "--name=x", urls=other)
-    with pytest.raises(BootstrapError, match=r"-urls is http://127\.0\.0\.1:3"):
+    with pytest.raises(BootstrapError, match=r"-urls=http://127\.0\.0\.1:3"):
         entered(tmp_path, "--initial-advertise-peer-urls=http://127.0.0.1:3", urls=other)
-    with pytest.raises(BootstrapError, match=f"duplicate url {OWN_URL}"):
+    with pytest.raises(BootstrapError, match=f"duplicate url: {OWN_URL}"):
         entered(tmp_path, urls=f"other={OWN_URL}")

@@ -32,6 +32,11 @@ def parse_initial_cluster(text: str) -> InitialCluster:
         raise BootstrapError(f"initial cluster {text!r}: {error}") from error
 
 
+def cluster_text(cluster: InitialCluster) -> str:
+    """Return the members as etcd writes them: `name=url,name=url`, sorted."""
+    return ",".join(sorted(f"{name}={url}" for name, urls in cluster.items() for url in urls))
+
+
 def initial_members(initial_cluster: InitialCluster, token: str) -> list[Member]:
     """Return the members of a new cluster, in ascending order of their ids."""
     members: dict[int, Member] = {}
@@ -59,23 +64,33 @@ def check_initial_cluster(
     `resolve` maps a URL to the form in which two of them are compared.
     """
     if not initial_cluster:
-        raise BootstrapError("initial cluster unset and no discovery URL found")
+        raise BootstrapError(
+            f'couldn\'t find local name "{name}" in the initial cluster configuration, '
+            "which is empty; name all members in --initial-cluster"
+        )
     if name not in initial_cluster:
         raise BootstrapError(
-            f'couldn\'t find local member "{name}" in the initial cluster configuration, '
-            f"which has {', '.join(initial_cluster)}"
+            f'couldn\'t find local name "{name}" in the initial cluster configuration, '
+            f"which has {', '.join(initial_cluster)}; --name has to be one of them"
         )
     every = [url for urls in initial_cluster.values() for url in urls]
     if twice := sorted({url for url in every if every.count(url) > 1}):
-        raise BootstrapError(f"initial cluster has duplicate url {twice[0]}")
+        raise BootstrapError(
+            f"initial cluster {cluster_text(initial_cluster)} has duplicate url: {twice[0]}"
+        )
     if advertised is None:
         return
     own = initial_cluster[name]
     if not _same_urls(own, advertised, resolve):
-        raise BootstrapError(
-            f"--initial-cluster has {name} at {','.join(own)}, but "
-            f"--initial-advertise-peer-urls is {','.join(advertised)}; they must be the same"
-        )
+        told, listed = ",".join(advertised), cluster_text({name: own})
+        if missing := [url for url in own if url not in advertised]:
+            problem = f"--initial-cluster has {cluster_text({name: tuple(missing)})} but missing "
+            problem += f"from --initial-advertise-peer-urls={told}"
+        else:
+            missing = [url for url in advertised if url not in own]
+            problem = f"--initial-advertise-peer-urls has {','.join(missing)} but missing "
+            problem += f"from --initial-cluster={listed}"
+        raise BootstrapError(f"{problem}; both have to name the same URLs of this member")
 
 
 def check_own_directory(

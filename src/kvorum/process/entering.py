@@ -1,8 +1,9 @@
 """How a member enters its cluster: it founds one, joins one, or goes on where its log ends.
 
 If the directory has a log, that decides everything; the flags about the initial cluster are for the
-first start only. Before that start, other members are asked: which ids a joining member and its
-cluster have, and whether a founding member is known from an earlier run.
+first start only. Before that start, a discovery service or the domain's records may tell who founds
+the cluster, and other members are asked: which ids a joining member and its cluster have, and
+whether a founding member is known from an earlier run.
 """
 
 import asyncio
@@ -12,8 +13,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from kvorum.discovery.srv import Names, Search, find_cluster
 from kvorum.files.real import RealFiles
 from kvorum.member.config import MemberConfig
+from kvorum.membership.bootstrap import BootstrapError, InitialCluster, cluster_text
 from kvorum.membership.documents import Member as Peer
 from kvorum.net.credentials import Credentials
 from kvorum.net.dialer import HttpDialer
@@ -27,27 +30,58 @@ from kvorum.wal import exists as log_exists
 
 Value = TypeVar("Value")
 
+RESOLVE_SECONDS_MAX = 30.0
+"""Time for names that are not known yet, as those of containers that begin to run."""
+RETRY_SECONDS = 1.0
+
 clock = time.monotonic
 
 
-def resolve(url: str) -> str:
-    """Return a URL with its host as an address, for comparison; unchanged if that fails."""
-    scheme, _, host_port = url.partition("://")
-    host, port = split_host_port(host_port)
-    if host == "localhost":
-        return url
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return url
-    return f"{scheme}://{found[0][4][0]}:{port}"
+class Resolving:
+    """Maps URLs to the form in which they are compared: with their hosts as addresses.
+
+    A name that is not known yet is looked up again every second, up to a time for all of them; then
+    its URL stays unchanged.
+    """
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+        self._end: float | None = None
+
+    def __call__(self, url: str) -> str:
+        """Return the URL to be compared."""
+        scheme, _, host_port = url.partition("://")
+        if scheme.startswith("unix"):
+            return url
+        host, port = split_host_port(host_port)
+        if host == "localhost":
+            return url
+        if self._end is None:
+            self._end = clock() + RESOLVE_SECONDS_MAX
+        while True:
+            try:
+                found = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
+                return f"{scheme}://{found[0][4][0]}:{port}"
+            except OSError as error:
+                text = error.strerror
+            self._logger.warning("failed to resolve URL Host", url=url, host=host, error=text)
+            if clock() + RETRY_SECONDS > self._end:
+                return url
+            # Nothing else runs yet.
+            time.sleep(RETRY_SECONDS)
 
 
 async def enter(
-    config: Config, directory: str, files: RealFiles, credentials: Credentials, logger: Logger
+    config: Config,
+    directory: str,
+    files: RealFiles,
+    credentials: Credentials,
+    logger: Logger,
+    names: Names | None = None,
 ) -> tuple[MemberConfig, Sequence[Peer]]:
     """Return the member's options, and the members it knows before its log names them.
 
+    `names` is the resolver to be used instead of the machine's.
     Raises BootstrapError if flags and cluster do not fit together.
     """
     wal_directory = config.wal_directory or f"{directory}/wal"
@@ -55,14 +89,31 @@ async def enter(
     known: Sequence[Peer] = ()
     if log_exists(files, wal_directory):
         logger.info("the data directory has a log; flags about the initial cluster are not used")
+        if config.uses_discovery:
+            logger.warning(
+                "discovery token is ignored since cluster already initialized; "
+                "valid logs are found",
+                wal_dir=wal_directory,
+            )
+        if any(each.scheme == "https" for each in config.advertise_peer_urls):
+            expect_domain(config, credentials)
     else:
+        cluster = settings.initial_cluster
+        if config.uses_discovery:
+            cluster = await discover(config, logger)
+            settings = replace(settings, initial_cluster_token=config.discovery_token)
+        elif config.discovery_domain:
+            cluster = await look_up(config, names, logger)
+            if any(url.startswith("https:") for urls in cluster.values() for url in urls):
+                expect_domain(config, credentials)
+        settings = replace(settings, initial_cluster=cluster)
         steps = find_start(
             settings.initial_cluster,
             config.name,
             [str(url) for url in config.advertise_peer_urls],
-            config.initial_cluster_token,
+            settings.initial_cluster_token,
             settings.server_version,
-            resolve,
+            Resolving(logger),
             is_existing=config.initial_cluster_state == "existing",
         )
         joined, known = await ask_others(steps, config, credentials)
@@ -75,6 +126,46 @@ async def enter(
                 members=[f"{each.id:x}={','.join(each.peer_urls)}" for each in known],
             )
     return settings, known
+
+
+async def discover(config: Config, logger: Logger) -> InitialCluster:
+    """Return the members that a discovery service names."""
+    # Imported late, as all of discovery: it takes a while, and is rarely needed.
+    from kvorum.discovery.client import Client
+    from kvorum.discovery.registry import Registry
+    from kvorum.discovery.service import run, service_settings
+
+    if config.initial_cluster_state == "existing":
+        raise BootstrapError(
+            "discovery URL should not be set when joining existing initial cluster: name the "
+            "cluster's members in --initial-cluster instead of --discovery-endpoints"
+        )
+    try:
+        client = Client(service_settings(config))
+    except ValueError as error:
+        raise BootstrapError(f"--discovery-endpoints: {error}") from None
+    logger.info("Bootstrapping cluster using v3 discovery.")
+    urls = [str(url) for url in config.advertise_peer_urls]
+    registry = Registry(config.discovery_token, config.name, urls, logger.named("discovery"))
+    cluster = await run(registry.join(), client)
+    logger.info("discovery joined cluster successfully", cluster=cluster_text(cluster))
+    return cluster
+
+
+async def look_up(config: Config, names: Names | None, logger: Logger) -> InitialCluster:
+    """Return the members that a domain's records name; lookups do not block the loop."""
+    from kvorum.discovery.names import SystemNames
+
+    search = Search(
+        config.discovery_domain, config.discovery_service, config.name, config.advertise_peer_urls
+    )
+    return await asyncio.to_thread(find_cluster, search, names or SystemNames(), logger)
+
+
+def expect_domain(config: Config, credentials: Credentials) -> None:
+    """Expect other members' certificates to be for the domain of their records, as etcd does."""
+    if config.discovery_domain and not config.peer_trusted_ca_file:
+        credentials.settings = replace(credentials.settings, server_name=config.discovery_domain)
 
 
 async def ask_others(

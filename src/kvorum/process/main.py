@@ -109,6 +109,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     import uvloop
 
     from kvorum.backend import BackendError
+    from kvorum.discovery.registry import DiscoveryError, FullClusterError
     from kvorum.member.errors import MemberStopped, StartRefused
     from kvorum.membership.bootstrap import BootstrapError
     from kvorum.process.startup import Process
@@ -124,6 +125,18 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
             runner.run(process.run(arguments))
     except MemberStopped as error:
         logger.critical("the member stopped", error=str(error))
+        return 1
+    except DiscoveryError as error:
+        logger.warning(
+            error.title,
+            discovery_token=config.discovery_token,
+            discovery_endpoints=list(config.discovery_endpoints),
+            error=str(error),
+        )
+        if isinstance(error, FullClusterError):
+            logger.warning(
+                "do not reuse discovery token; generate a new one to bootstrap a cluster"
+            )
         return 1
     except refusals as error:
         logger.warning("failed to start etcd", error=str(error))

@@ -86,6 +86,9 @@ def _complete(config: Config, given: Mapping[str, object]) -> Config:
     if client_urls == default.advertise_client_urls:
         client_urls = _reachable(config.listen_client_urls) or client_urls
     initial_cluster = config.initial_cluster
+    asks_others = config.discovery_domain or config.discovery_service
+    if (asks_others or "discovery-endpoints" in given) and "initial-cluster" not in given:
+        initial_cluster = ""
     if config.name != default.name and initial_cluster == default.initial_cluster:
         initial_cluster = ",".join(f"{config.name}={one}" for one in peer_urls)
     return replace(
@@ -127,6 +130,13 @@ def default_host() -> str | None:
 Given: TypeAlias = Mapping[str, object]
 
 
+def _check_fallback(_config: Config, given: Given) -> None:
+    if given.get("discovery-fallback") == "proxy":
+        raise ConfigError(
+            'v2 proxy is deprecated, and --discovery-fallback can\'t be configured as "proxy"'
+        )
+
+
 def _check_bound_urls(config: Config, _given: Given) -> None:
     for one in (
         *config.listen_peer_urls,
@@ -160,6 +170,19 @@ def _check_hosts(name: str, urls: Sequence[Url], form: str) -> None:
 def _check_state(config: Config, _given: Given) -> None:
     if config.initial_cluster_state not in ("new", "existing"):
         raise ConfigError(f'unexpected clusterState "{config.initial_cluster_state}"')
+
+
+def _check_discovery(config: Config, given: Given) -> None:
+    has_endpoints = "discovery-endpoints" in given
+    if sum(map(bool, (config.initial_cluster, config.discovery_domain, has_endpoints))) > 1:
+        raise ConfigError(
+            "multiple discovery or bootstrap flags are set. Choose one of "
+            '"initial-cluster", "discovery-endpoints" or "discovery-srv"'
+        )
+    if bool(config.discovery_token) != has_endpoints:
+        raise ConfigError("both --discovery-token and --discovery-endpoints must be set")
+    if has_endpoints and not all(each.strip() for each in config.discovery_endpoints):
+        raise ConfigError("--discovery-endpoints must not contain empty endpoints")
 
 
 def _check_times(config: Config, _given: Given) -> None:
@@ -253,10 +276,12 @@ def _check_retention(config: Config, _given: Given) -> None:
 
 
 CHECKS: tuple[Callable[[Config, Given], None], ...] = (
+    _check_fallback,
     _check_bound_urls,
     _check_peer_urls,
     _check_client_urls,
     _check_state,
+    _check_discovery,
     _check_times,
     _check_advertised,
     _check_compaction_mode,

@@ -224,6 +224,73 @@ class Config:
         CLUSTERING,
         "Tells clusters apart that were made from equal URLs.",
     )
+    discovery_token: str = flag(
+        "discovery-token",
+        STRING,
+        "",
+        CLUSTERING,
+        "Token of a new cluster at a discovery service; also the cluster's token.",
+    )
+    discovery_endpoints: tuple[str, ...] = flag(
+        "discovery-endpoints",
+        STRINGS,
+        "",
+        CLUSTERING,
+        "Servers of a discovery service: any etcd or Kvorum, host:port or URL.",
+    )
+    discovery_dial_seconds: float = flag(
+        "discovery-dial-timeout", SECONDS, "2s", CLUSTERING, "Time to connect to such a server."
+    )
+    discovery_request_seconds: float = flag(
+        "discovery-request-timeout", SECONDS, "5s", CLUSTERING, "Time for it to answer."
+    )
+    discovery_ping_seconds: float = flag(
+        "discovery-keepalive-time",
+        SECONDS,
+        "2s",
+        CLUSTERING,
+        "Silence after which it is pinged; at least 10s.",
+    )
+    discovery_ping_timeout_seconds: float = flag(
+        "discovery-keepalive-timeout", SECONDS, "6s", CLUSTERING, "Time for it to answer a ping."
+    )
+    discovery_insecure: bool = flag(
+        "discovery-insecure-transport",
+        BOOL,
+        "true",
+        CLUSTERING,
+        "Without TLS, unless an https URL or one of the files below asks for it.",
+    )
+    discovery_trusts_anyone: bool = flag(
+        "discovery-insecure-skip-tls-verify",
+        BOOL,
+        "false",
+        CLUSTERING,
+        "With TLS, but trusting any certificate; for tests only.",
+    )
+    discovery_cert_file: str = flag(
+        "discovery-cert", STRING, "", CLUSTERING, "Certificate shown to the discovery service."
+    )
+    discovery_key_file: str = flag("discovery-key", STRING, "", CLUSTERING, "Key of it.")
+    discovery_ca_file: str = flag(
+        "discovery-cacert", STRING, "", CLUSTERING, "Authorities of the service's certificates."
+    )
+    discovery_user: str = flag(
+        "discovery-user", STRING, "", CLUSTERING, "User at the discovery service: name[:password]."
+    )
+    discovery_password: str = flag(
+        "discovery-password", STRING, "", CLUSTERING, "Password, if not given with the user."
+    )
+    discovery_domain: str = flag(
+        "discovery-srv", STRING, "", CLUSTERING, "DNS domain whose SRV records name the members."
+    )
+    discovery_service: str = flag(
+        "discovery-srv-name",
+        STRING,
+        "",
+        CLUSTERING,
+        "Suffix of the records' service: _etcd-server-<name> and _etcd-server-ssl-<name>.",
+    )
     advertise_client_urls: tuple[Url, ...] = flag(
         "advertise-client-urls",
         URLS,
@@ -480,6 +547,11 @@ class Config:
     def election_ticks(self) -> int:
         """The election timeout in heartbeats."""
         return self.election_milliseconds // self.heartbeat_milliseconds
+
+    @property
+    def uses_discovery(self) -> bool:
+        """Whether a discovery service tells who founds the cluster."""
+        return any(self.discovery_endpoints)
 
     @property
     def gates(self) -> Mapping[str, bool]:

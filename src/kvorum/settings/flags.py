@@ -32,7 +32,6 @@ class FlagError(Exception):
     """A command line that cannot be parsed; the process ends with exit code 2."""
 
 
-_DISCOVERY = "discovery"
 _TRACING = "distributed tracing"
 
 _FALLBACKS = Kind("string", values.one_of("exit", "proxy"))
@@ -61,72 +60,6 @@ MISSING: tuple[Flag, ...] = (
     Flag("socket-reuse-port", BOOL, "false", MEMBER, "Listen with SO_REUSEPORT.", "socket options"),
     Flag(
         "socket-reuse-address", BOOL, "false", MEMBER, "Listen with SO_REUSEADDR.", "socket options"
-    ),
-    Flag("discovery-token", STRING, "", CLUSTERING, "Token of a discovery.", _DISCOVERY),
-    Flag("discovery-endpoints", STRING, "", CLUSTERING, "Servers of a discovery.", _DISCOVERY),
-    Flag("discovery-dial-timeout", SECONDS, "2s", CLUSTERING, "Time to connect.", _DISCOVERY),
-    Flag("discovery-request-timeout", SECONDS, "5s", CLUSTERING, "Time to answer.", _DISCOVERY),
-    Flag("discovery-keepalive-time", SECONDS, "2s", CLUSTERING, "Time to ping.", _DISCOVERY),
-    Flag(
-        "discovery-keepalive-timeout",
-        SECONDS,
-        "6s",
-        CLUSTERING,
-        "Time to answer a ping.",
-        _DISCOVERY,
-    ),
-    Flag("discovery-insecure-transport", BOOL, "true", CLUSTERING, "Without TLS.", _DISCOVERY),
-    Flag(
-        "discovery-insecure-skip-tls-verify",
-        BOOL,
-        "false",
-        CLUSTERING,
-        "Trust any certificate.",
-        _DISCOVERY,
-    ),
-    Flag("discovery-cert", STRING, "", CLUSTERING, "Own certificate.", _DISCOVERY),
-    Flag("discovery-key", STRING, "", CLUSTERING, "Key of it.", _DISCOVERY),
-    Flag("discovery-cacert", STRING, "", CLUSTERING, "Trusted authority.", _DISCOVERY),
-    Flag("discovery-user", STRING, "", CLUSTERING, "User name.", _DISCOVERY),
-    Flag("discovery-password", STRING, "", CLUSTERING, "Password.", _DISCOVERY),
-    Flag("discovery-fallback", _FALLBACKS, "exit", CLUSTERING, "If it fails.", _DISCOVERY),
-    Flag("discovery-srv", STRING, "", CLUSTERING, "DNS domain to ask for members.", _DISCOVERY),
-    Flag("discovery-srv-name", STRING, "", CLUSTERING, "Suffix of the service name.", _DISCOVERY),
-    Flag(
-        "discovery-max-request-bytes",
-        INT,
-        "0",
-        CLUSTERING,
-        "Largest request to it.",
-        _DISCOVERY,
-        only_in_file=True,
-    ),
-    Flag(
-        "discovery-max-recv-bytes",
-        INT,
-        "0",
-        CLUSTERING,
-        "Largest answer of it.",
-        _DISCOVERY,
-        only_in_file=True,
-    ),
-    Flag(
-        "discovery-server-name",
-        STRING,
-        "",
-        CLUSTERING,
-        "Name that its certificate is for.",
-        _DISCOVERY,
-        only_in_file=True,
-    ),
-    Flag(
-        "discovery-auth-token",
-        STRING,
-        "",
-        CLUSTERING,
-        "Token instead of a user and a password.",
-        _DISCOVERY,
-        only_in_file=True,
     ),
     Flag("enable-log-rotation", BOOL, "false", LOGGING, "Rotate the log file.", "log rotation"),
     Flag(
@@ -187,6 +120,14 @@ UNUSED: tuple[Flag, ...] = (
         "",
         MEMBER,
         "Take everything from this file; other flags and variables then have no effect.",
+    ),
+    # One that is not 'exit' is refused.
+    Flag(
+        "discovery-fallback",
+        _FALLBACKS,
+        "exit",
+        CLUSTERING,
+        "What to do if discovery fails; only 'exit'.",
     ),
     # Answered before there is a configuration.
     Flag("version", BOOL, "false", MEMBER, "Show the version and exit."),

@@ -1,0 +1,1 @@
+"""How members that do not know each other find out who founds a cluster with them."""

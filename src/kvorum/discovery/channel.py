@@ -1,0 +1,282 @@
+"""One HTTP/2 connection that carries gRPC calls, as a client.
+
+It does what discovery needs: calls with one request, whose answers are awaited one by one, and
+pings while a call waits. A connection that ends, for whatever reason, ends all of its calls with
+`UNAVAILABLE`; whoever made them connects anew.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple, cast
+from urllib.parse import unquote
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
+
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.edge.pure.grpc import MessageParser, framed, is_grpc
+from kvorum.net.links import words_of
+
+RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+PING_SECONDS_MIN = 10.0
+"""Pings are never sent more often, whatever was asked for: servers end connections that do."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Address(NamedTuple):
+    """Where a server listens: a TCP host and port, or the path of a socket."""
+
+    host: str
+    port: int
+    path: str
+    is_secure: bool
+
+    @property
+    def authority(self) -> str:
+        """What requests name as their server."""
+        if self.path:
+            return "localhost"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Call:
+    """A call under way: answers that have arrived, and how it ended."""
+
+    def __init__(self) -> None:
+        self._parser = MessageParser(b"", RESPONSE_BYTES_MAX)
+        self._messages: deque[bytes] = deque()
+        self._status: Status | None = None
+        self._arrived = asyncio.Event()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._status is not None
+
+    def end(self, status: Status) -> None:
+        """Take how the call ended; the first one counts."""
+        if self._status is None:
+            self._status = status
+            self._arrived.set()
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of answers."""
+        try:
+            self._parser.feed(data)
+            while (taken := self._parser.take(False)) is not None:
+                self._messages.append(taken[0])
+        except StatusError as error:
+            self.end(error.status)
+        self._arrived.set()
+
+    async def message(self) -> bytes:
+        """Return the next answer; raise StatusError if there is none."""
+        while not self._messages:
+            if self._status is not None:
+                raise StatusError(self._status)
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._messages.popleft()
+
+
+class Channel(asyncio.Protocol):
+    """The connection. `begin` is to be called only when it `is_open`."""
+
+    def __init__(self, address: Address, ping_seconds: float, ping_timeout_seconds: float) -> None:
+        self._address = address
+        self._ping_seconds = max(ping_seconds, PING_SECONDS_MIN)
+        self._ping_timeout_seconds = ping_timeout_seconds
+        self._http = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=True, header_encoding=None)
+        )
+        self._calls: dict[int, Call] = {}
+        self._unsent: dict[int, tuple[bytes, bool]] = {}
+        """What is left of a request, and whether it is the last of its call."""
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        """Done when the server has shown that it speaks HTTP/2; fails if it does not."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._transport is not None
+
+    def begin(
+        self, path: str, request: bytes, metadata: Headers, seconds_max: float | None = None
+    ) -> Call:
+        """Send a request; the server is told how long the call may take.
+
+        Without such a limit it is a stream that stays open: some servers take the end of requests
+        for the end of the call.
+        """
+        call = Call()
+        number = self._http.get_next_available_stream_id()
+        headers: Headers = [
+            (b":method", b"POST"),
+            (b":scheme", b"https" if self._address.is_secure else b"http"),
+            (b":path", path.encode()),
+            (b":authority", self._address.authority.encode()),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+            (b"user-agent", b"kvorum"),
+            *metadata,
+        ]
+        if seconds_max is not None:
+            headers.append((b"grpc-timeout", b"%dm" % max(1, int(seconds_max * 1000))))
+        self._calls[number] = call
+        self._unsent[number] = framed(request), seconds_max is not None
+        self._http.send_headers(number, headers)
+        self._send()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._ping_seconds, self._ping)
+        return call
+
+    def close(self) -> None:
+        """End the connection, and all calls with it."""
+        self._fail("the connection was closed")
+
+    # What the transport reports.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._http.initiate_connection()
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the server sent."""
+        try:
+            for event in self._http.receive_data(data):
+                self._handle(event)
+            self._send()
+        except h2.exceptions.ProtocolError as error:
+            self._fail(f"the server does not speak HTTP/2: {error}")
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(self._ping_seconds, self._ping)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody who waits."""
+        self._fail("connection closed by the server" if error is None else words_of(error))
+
+    # Frames.
+
+    def _handle(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.RemoteSettingsChanged):
+            if not self.ready.done():
+                self.ready.set_result(None)
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self._fail(f"the server ended the connection (code {event.error_code})")
+        elif isinstance(event, h2.events.DataReceived):
+            self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            if event.stream_id in self._calls:
+                self._calls[event.stream_id].feed(event.data)
+        elif isinstance(event, h2.events.ResponseReceived):
+            fields = dict(event.headers)
+            status, kind = fields.get(b":status", b""), fields.get(b"content-type", b"")
+            if status != b"200" or not is_grpc(kind):
+                text = f"HTTP status {status.decode(errors='replace')} instead of a gRPC answer"
+                self._end(event.stream_id, Status(Code.UNAVAILABLE, text))
+            elif b"grpc-status" in fields:
+                self._end(event.stream_id, _status(event.headers))
+        elif isinstance(event, h2.events.TrailersReceived):
+            self._end(event.stream_id, _status(event.headers))
+        elif isinstance(event, h2.events.StreamReset):
+            text = f"the server reset the stream (code {event.error_code})"
+            self._end(event.stream_id, Status(Code.UNAVAILABLE, text))
+        elif isinstance(event, h2.events.StreamEnded):
+            self._end(event.stream_id, Status(Code.INTERNAL, "the answer ended without a status"))
+
+    def _end(self, number: int, status: Status) -> None:
+        self._unsent.pop(number, None)
+        call = self._calls.pop(number, None)
+        if call is not None:
+            call.end(status)
+
+    def _send(self) -> None:
+        """Send what may be sent: requests as far as the server has room for them."""
+        for number in list(self._unsent):
+            data, is_last = self._unsent.pop(number)
+            while data:
+                window = self._http.local_flow_control_window(number)
+                room = min(window, self._http.max_outbound_frame_size)
+                if room <= 0:
+                    self._unsent[number] = data, is_last
+                    break
+                self._http.send_data(number, data[:room], is_last and len(data) <= room)
+                data = data[room:]
+        if self._transport is not None:
+            self._transport.write(self._http.data_to_send())
+
+    def _ping(self) -> None:
+        """Ask for a sign of life, if a call waits for one."""
+        self._timer = None
+        if self._calls and self._transport is not None:
+            self._http.ping(b"kvorum\0\0")
+            self._send()
+            self._timer = self._loop.call_later(
+                self._ping_timeout_seconds, self._fail, "keepalive ping failed to receive ACK"
+            )
+
+    def _fail(self, reason: str) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(reason))
+            # Nobody may be waiting any more.
+            self.ready.exception()
+        for number in list(self._calls):
+            self._end(number, Status(Code.UNAVAILABLE, reason))
+
+
+def _status(headers: Iterable[tuple[bytes, bytes]]) -> Status:
+    fields = dict(headers)
+    code = Code.UNKNOWN
+    with suppress(ValueError):
+        code = Code(int(fields.get(b"grpc-status", b"")))
+    return Status(code, unquote(fields.get(b"grpc-message", b"").decode(errors="replace")))
+
+
+async def connect(
+    address: Address,
+    context: ssl.SSLContext | None,
+    server_name: str,
+    seconds_max: float,
+    ping_seconds: float,
+    ping_timeout_seconds: float,
+) -> Channel:
+    """Return a connection over which a server has answered; raise OSError or ValueError."""
+    loop = asyncio.get_running_loop()
+    channel = Channel(address, ping_seconds, ping_timeout_seconds)
+    name = None if context is None else server_name
+    try:
+        async with asyncio.timeout(seconds_max):
+            if address.path:
+                await loop.create_unix_connection(
+                    lambda: channel, address.path, ssl=context, server_hostname=name
+                )
+            else:
+                await loop.create_connection(
+                    lambda: channel, address.host, address.port, ssl=context, server_hostname=name
+                )
+            await channel.ready
+    except BaseException as error:
+        channel.close()
+        if isinstance(error, TimeoutError) and not error.errno:
+            raise TimeoutError(f"no connection within {seconds_max:g} s") from None
+        raise
+    return channel

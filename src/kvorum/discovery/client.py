@@ -1,0 +1,174 @@
+"""A client of a discovery service: three calls, at whichever of its servers answers.
+
+A server that cannot be reached is followed by the next one; a token that the service no longer
+knows, by a new login. Everything else that fails is told to the caller, who decides about later.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status, StatusError
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.discovery.channel import Address, Call, Channel, connect
+from kvorum.net.credentials import Credentials, DialSettings
+from kvorum.net.links import words_of
+from kvorum.net.urls import split_host_port
+
+RANGE = "/etcdserverpb.KV/Range"
+PUT = "/etcdserverpb.KV/Put"
+WATCH = "/etcdserverpb.Watch/Watch"
+AUTHENTICATE = "/etcdserverpb.Auth/Authenticate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Where the service is, and how it is spoken to."""
+
+    endpoints: Sequence[str]
+    """`host:port`, URLs with http or https, or unix sockets."""
+    dial_seconds: float
+    request_seconds: float
+    ping_seconds: float
+    ping_timeout_seconds: float
+    security: DialSettings | None
+    """TLS for endpoints that do not say; None: without, unless they ask for it."""
+    user: str
+    password: str
+
+
+class LoginError(Exception):
+    """The service does not accept this user and password."""
+
+
+class Client:
+    """Calls to the service; one connection at a time, made when it is needed."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._credentials = Credentials(settings.security or DialSettings(), lambda _: None)
+        self._addresses = [
+            parse_endpoint(each, is_secure=settings.security is not None)
+            for each in settings.endpoints
+        ]
+        self._channel: Channel | None = None
+        self._token = b""
+
+    async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+        """Read keys; raise StatusError or LoginError."""
+        return pb.RangeResponse.FromString(await self._ask(RANGE, request.SerializeToString()))
+
+    async def put(self, request: pb.PutRequest) -> pb.PutResponse:
+        """Write a key; raise StatusError or LoginError."""
+        return pb.PutResponse.FromString(await self._ask(PUT, request.SerializeToString()))
+
+    async def next_change(self, request: pb.WatchCreateRequest) -> pb.WatchResponse:
+        """Return the first response with changes; raise StatusError or LoginError."""
+        body = pb.WatchRequest(create_request=request).SerializeToString()
+        call = await self._begin(WATCH, body, None)
+        while True:
+            response = pb.WatchResponse.FromString(await call.message())
+            if response.canceled:
+                reason = response.cancel_reason or "the watch was canceled"
+                raise StatusError(Status(Code.OUT_OF_RANGE, reason))
+            if response.events:
+                # The stream is of no further use, and only a connection's end would end it.
+                self.close()
+                return response
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    async def _ask(self, path: str, request: bytes) -> bytes:
+        seconds = self._settings.request_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    return await self._answer(path, request)
+                except StatusError as error:
+                    if error.status != errors.INVALID_AUTH_TOKEN:
+                        raise
+                    self.close()
+                    return await self._answer(path, request)
+        except TimeoutError:
+            self.close()
+            raise StatusError(errors.CONTEXT_DEADLINE_EXCEEDED) from None
+
+    async def _answer(self, path: str, request: bytes) -> bytes:
+        call = await self._begin(path, request, self._settings.request_seconds)
+        return await call.message()
+
+    async def _begin(self, path: str, request: bytes, seconds_max: float | None) -> Call:
+        if self._channel is None or not self._channel.is_open:
+            self._channel = await self._connect()
+            await self._login(self._channel)
+        metadata = [(b"token", self._token)] if self._token else []
+        return self._channel.begin(path, request, metadata, seconds_max)
+
+    async def _connect(self) -> Channel:
+        """Return a connection to the first server that answers."""
+        settings, problems = self._settings, []
+        for _ in self._addresses:
+            address = self._addresses[0]
+            try:
+                context = None
+                if address.is_secure:
+                    context = self._credentials.context()
+                    context.set_alpn_protocols(["h2"])
+                return await connect(
+                    address,
+                    context,
+                    self._credentials.settings.server_name or address.host or "localhost",
+                    settings.dial_seconds,
+                    settings.ping_seconds,
+                    settings.ping_timeout_seconds,
+                )
+            except (OSError, ValueError) as error:
+                text = str(error) if isinstance(error, TimeoutError) else words_of(error)
+                problems.append(f"{address.path or address.authority}: {text}")
+                # The next call begins with the next server.
+                self._addresses.append(self._addresses.pop(0))
+        raise StatusError(Status(Code.UNAVAILABLE, "; ".join(problems)))
+
+    async def _login(self, channel: Channel) -> None:
+        settings, self._token = self._settings, b""
+        if not settings.user or not settings.password:
+            return
+        request = pb.AuthenticateRequest(name=settings.user, password=settings.password)
+        body = request.SerializeToString()
+        call = channel.begin(AUTHENTICATE, body, [], settings.request_seconds)
+        try:
+            answer = pb.AuthenticateResponse.FromString(await call.message())
+        except StatusError as error:
+            if error.status == errors.AUTH_NOT_ENABLED:
+                return
+            self.close()
+            if error.status.code is Code.INVALID_ARGUMENT:
+                raise LoginError(error.status.text) from None
+            raise
+        self._token = answer.token.encode()
+
+
+def parse_endpoint(text: str, *, is_secure: bool) -> Address:
+    """Return where an endpoint is; raise ValueError.
+
+    `is_secure` is for endpoints that do not say themselves whether they want TLS.
+    """
+    text = text.strip()
+    for scheme, wants_tls in (("unixs", True), ("unix", is_secure)):
+        if text.startswith(f"{scheme}:"):
+            path = text.removeprefix(f"{scheme}:").removeprefix("//")
+            return Address("", 0, path, wants_tls)
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        if scheme not in ("http", "https"):
+            raise ValueError(f"{text}: expected host:port, http, https or unix")
+        text, is_secure = rest.partition("/")[0], scheme == "https"
+    host, port = split_host_port(text)
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"address {text}: invalid port")
+    return Address(host, int(port), "", is_secure)

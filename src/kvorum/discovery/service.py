@@ -1,0 +1,98 @@
+"""Runs the protocol of v3 discovery against a service: each step is a call, or a wait."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from kvorum.api.errors import StatusError
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb import mvccpb
+from kvorum.discovery.client import Client, LoginError, ServiceSettings
+from kvorum.discovery.registry import (
+    DiscoveryError,
+    Failed,
+    Found,
+    Get,
+    Pair,
+    Put,
+    Step,
+    Steps,
+    Wait,
+)
+from kvorum.membership.bootstrap import InitialCluster
+from kvorum.mvcc.watch.matching import prefix_end
+from kvorum.net.credentials import DialSettings
+from kvorum.settings.config import Config
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+def service_settings(config: Config) -> ServiceSettings:
+    """Return how the service is spoken to, by the flags."""
+    files = (config.discovery_cert_file, config.discovery_key_file, config.discovery_ca_file)
+    security = None
+    if any(files) or not config.discovery_insecure or config.discovery_trusts_anyone:
+        cert_file, key_file, ca_file = files
+        insecure = config.discovery_trusts_anyone
+        security = DialSettings(cert_file, key_file, ca_file, insecure=insecure)
+    user, password = config.discovery_user, config.discovery_password
+    if not password:
+        user, _, password = user.partition(":")
+    return ServiceSettings(
+        endpoints=config.discovery_endpoints,
+        dial_seconds=config.discovery_dial_seconds,
+        request_seconds=config.discovery_request_seconds,
+        ping_seconds=config.discovery_ping_seconds,
+        ping_timeout_seconds=config.discovery_ping_timeout_seconds,
+        security=security,
+        user=user,
+        password=password,
+    )
+
+
+async def run(steps: Steps, client: Client, sleep: Sleep = asyncio.sleep) -> InitialCluster:
+    """Make the steps' calls, one after the other; return what the steps return.
+
+    Raises BootstrapError if they do, or if the service refuses the user.
+    """
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(await _outcome(step, client, sleep))
+    except StopIteration as end:
+        cluster: InitialCluster = end.value
+        return cluster
+    except LoginError as error:
+        raise DiscoveryError(
+            str(error), "check --discovery-user and --discovery-password"
+        ) from None
+    finally:
+        steps.close()
+        client.close()
+
+
+async def _outcome(step: Step, client: Client, sleep: Sleep) -> Found | Failed | None:
+    try:
+        if isinstance(step, Wait):
+            await sleep(step.seconds)
+            return None
+        if isinstance(step, Put):
+            request = pb.PutRequest(key=step.key.encode(), value=step.value.encode())
+            written = await client.put(request)
+            return Found((), written.header.revision)
+        if isinstance(step, Get):
+            key = step.key.encode()
+            end = prefix_end(key) if step.is_prefix else b""
+            read = await client.range(pb.RangeRequest(key=key, range_end=end))
+            return Found(_pairs(read.kvs), read.header.revision)
+        key = step.prefix.encode()
+        changed = await client.next_change(
+            pb.WatchCreateRequest(key=key, range_end=prefix_end(key), start_revision=step.revision)
+        )
+        pairs = _pairs(event.kv for event in changed.events)
+        return Found(pairs, max(event.kv.mod_revision for event in changed.events))
+    except StatusError as error:
+        return Failed(error.status.text)
+
+
+def _pairs(kvs: Iterable[mvccpb.KeyValue]) -> list[Pair]:
+    return [Pair(each.key, each.value, each.create_revision) for each in kvs]

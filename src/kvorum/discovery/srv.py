@@ -1,0 +1,140 @@
+"""Who founds a cluster, by the SRV records of a domain.
+
+`_etcd-server-ssl._tcp` names members with https, `_etcd-server._tcp` those with http. Records do
+not have members' names: whoever is at an address of ours is this member, and all others are
+numbered. Ids come from URLs alone, so all members compute the same ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from kvorum.membership.bootstrap import BootstrapError, InitialCluster, parse_initial_cluster
+from kvorum.net.urls import Url, split_host_port
+from kvorum.telemetry.logs import Logger
+
+
+class Record(NamedTuple):
+    """An SRV record; sorted, they are in the order in which they are used."""
+
+    priority: int
+    negative_weight: int
+    target: str
+    """A host's name with its final dot."""
+    port: int
+
+
+class LookupFailedError(Exception):
+    """A name that the system's resolver cannot tell."""
+
+
+class Names(Protocol):
+    """A resolver. Both raise LookupFailedError."""
+
+    def services(self, name: str) -> Sequence[Record]:
+        """Return the SRV records of a name, at least one."""
+
+    def address(self, host: str) -> str:
+        """Return the first address of a host."""
+
+
+class Search(NamedTuple):
+    """What is looked for, and by whom."""
+
+    domain: str
+    service: str
+    """The suffix of the services' names; empty: none."""
+    name: str
+    advertised: Sequence[Url]
+    """This member's name and peer URLs."""
+
+
+def find_cluster(search: Search, names: Names, logger: Logger) -> InitialCluster:
+    """Return the members that the records name; raise BootstrapError if this one is not there."""
+    found: list[str] = []
+    problems: list[str] = []
+    left_out: list[str] = []
+    suffix = f"-{search.service}" if search.service else ""
+    for scheme, service in (("https", "etcd-server-ssl"), ("http", "etcd-server")):
+        problem = ""
+        try:
+            own = {_address(names, each.host): each for each in search.advertised}
+            found += _members(search, scheme, service + suffix, own, names, left_out)
+        except LookupFailedError as error:
+            problem = str(error)
+            problems.append(problem)
+        logger.info(
+            f"get cluster for {service} SRV",
+            service_scheme=scheme,
+            service_name=service + suffix,
+            server_name=search.name,
+            discovery_srv=search.domain,
+            advertise_peer_urls=list(map(str, search.advertised)),
+            found_cluster=list(found),
+            **({"error": problem} if problem else {}),
+        )
+    if left_out:
+        logger.warning("SRV records that cannot be used are left out", errors=left_out)
+    if not found:
+        raise BootstrapError("\n".join(problems))
+    for each in found:
+        logger.info("got bootstrap from DNS for etcd-server", node=each)
+    cluster = parse_initial_cluster(",".join(found))
+    if search.name not in cluster:
+        reasons = "; ".join(left_out)
+        raise BootstrapError(
+            f'cannot find local etcd member "{search.name}" in SRV records: none of '
+            f"{', '.join(found)} is at the address and port of --initial-advertise-peer-urls="
+            f"{','.join(map(str, search.advertised))}" + (f" ({reasons})" if reasons else "")
+        )
+    return cluster
+
+
+def _members(
+    search: Search,
+    scheme: str,
+    service: str,
+    own: dict[str, Url],
+    names: Names,
+    left_out: list[str],
+) -> Iterator[str]:
+    """Return `name=url` of each usable record of one service; raise LookupFailedError if none is.
+
+    Why the others are not usable is added to `left_out`.
+    """
+    try:
+        records = sorted(names.services(f"_{service}._tcp.{search.domain}"))
+    except LookupFailedError as error:
+        raise LookupFailedError(f"error querying DNS SRV records for _{service} {error}") from None
+    number, members, problem = 0, [], ""
+    for record in records:
+        host = f"{record.target.removesuffix('.')}:{record.port}"
+        try:
+            local = own.get(_address(names, f"{record.target}:{record.port}"))
+        except LookupFailedError as error:
+            problem = str(error)
+            left_out.append(problem)
+            continue
+        name = search.name
+        if local is None:
+            name = str(number)
+            number += 1
+        if local is not None and local.scheme != scheme:
+            problem = (
+                f"bootstrap at {scheme}://{host} from DNS for {service} has scheme mismatch "
+                f"with expected peer {local}"
+            )
+            left_out.append(problem)
+        else:
+            members.append(f"{name}={scheme}://{host}")
+    if not members:
+        raise LookupFailedError(f"error querying DNS SRV records for _{service} {problem}")
+    return iter(members)
+
+
+def _address(names: Names, host_port: str) -> str:
+    """Return the address and port that a host and port stand for."""
+    try:
+        host, port = split_host_port(host_port)
+    except ValueError as error:
+        raise LookupFailedError(str(error)) from None
+    return f"{names.address(host)} {port}"
