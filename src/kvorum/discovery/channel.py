@@ -25,6 +25,8 @@ from kvorum.net.links import words_of
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 PING_SECONDS_MIN = 10.0
 """Pings are never sent more often, whatever was asked for: servers end connections that do."""
+FRAME_KIND_BYTES, SETTINGS_KIND = 4, 4
+"""A frame begins with three bytes of length and one of its kind; a server's first is SETTINGS."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -99,6 +101,7 @@ class Channel(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._unsent: dict[int, tuple[bytes, bool]] = {}
         """What is left of a request, and whether it is the last of its call."""
+        self._beginning = b""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -154,6 +157,13 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the server sent."""
+        if not self.ready.done():
+            # Without this look at the first frame's kind, another protocol's text would be waited
+            # for as a frame of megabytes.
+            self._beginning = (self._beginning + data)[:FRAME_KIND_BYTES]
+            if len(self._beginning) == FRAME_KIND_BYTES and self._beginning[-1] != SETTINGS_KIND:
+                self._fail("the server does not speak HTTP/2")
+                return
         try:
             for event in self._http.receive_data(data):
                 self._handle(event)

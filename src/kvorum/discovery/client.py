@@ -20,6 +20,8 @@ RANGE = "/etcdserverpb.KV/Range"
 PUT = "/etcdserverpb.KV/Put"
 WATCH = "/etcdserverpb.Watch/Watch"
 AUTHENTICATE = "/etcdserverpb.Auth/Authenticate"
+NEEDS_LOGIN = (errors.INVALID_AUTH_TOKEN, errors.AUTH_OLD_REVISION, errors.USER_EMPTY)
+"""Refusals of a token that is too old, or of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,10 @@ class Client:
         call = await self._begin(WATCH, body, None)
         while True:
             response = pb.WatchResponse.FromString(await call.message())
+            if response.compact_revision:
+                raise StatusError(errors.COMPACTED)
             if response.canceled:
-                reason = response.cancel_reason or "the watch was canceled"
-                raise StatusError(Status(Code.OUT_OF_RANGE, reason))
+                raise StatusError(Status(Code.UNAVAILABLE, response.cancel_reason))
             if response.events:
                 # The stream is of no further use, and only a connection's end would end it.
                 self.close()
@@ -90,7 +93,7 @@ class Client:
                 try:
                     return await self._answer(path, request)
                 except StatusError as error:
-                    if error.status != errors.INVALID_AUTH_TOKEN:
+                    if error.status not in NEEDS_LOGIN:
                         raise
                     self.close()
                     return await self._answer(path, request)
