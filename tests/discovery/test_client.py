@@ -20,6 +20,7 @@ from kvorum.discovery.service import run, service_settings
 from kvorum.membership.bootstrap import BootstrapError
 from kvorum.net.credentials import DialSettings
 from kvorum.settings.checks import fill
+from kvorum.settings.file import read_content
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority
@@ -37,6 +38,9 @@ SETTINGS = ServiceSettings(
     security=None,
     user="",
     password="",
+    token="",
+    request_bytes_max=2 * 1024 * 1024,
+    answer_bytes_max=4 * 1024 * 1024,
 )
 makes = pytest.mark.parametrize("make", RUNNING)
 
@@ -151,6 +155,23 @@ def test_login(make: str, tmp_path: Path) -> None:
                 await run(registry.join(), client)
 
         using(join, server.address, user="root", password="other")
+
+
+def test_limits_and_tokens_of_a_file(address: str) -> None:
+    async def refused(client: Client) -> None:
+        with pytest.raises(StatusError, match="larger than max") as caught:
+            await client.put(pb.PutRequest(key=b"a", value=b"v" * 100))
+        assert caught.value.status.code is Code.RESOURCE_EXHAUSTED
+
+    using(refused, address, request_bytes_max=100)
+    using(refused, address, answer_bytes_max=5)
+
+    async def sends_token(client: Client) -> None:
+        # While there are no users nobody asks for it.
+        await client.put(pb.PutRequest(key=b"a"))
+        assert client._token == b"secret"
+
+    using(sends_token, address, token="secret")
 
 
 @makes
@@ -314,7 +335,7 @@ def test_a_server_that_has_died_is_found_by_pings(monkeypatch: pytest.MonkeyPatc
 
 def test_pings_are_rare_whatever_was_asked_for() -> None:
     async def do() -> float:
-        return channel.Channel(Address("h", 1, "", False), 2.0, 6.0)._ping_seconds
+        return channel.Channel(Address("h", 1, "", False), 2.0, 6.0, 1)._ping_seconds
 
     assert asyncio.run(do()) == 10.0
 
@@ -371,10 +392,25 @@ def test_flags_become_settings() -> None:
         security=DialSettings("c", "k", "a"),
         user="u",
         password="p:w",
+        token="",
+        request_bytes_max=SETTINGS.request_bytes_max,
+        answer_bytes_max=SETTINGS.answer_bytes_max,
     )
     assert settings_of("--discovery-insecure-transport=false").security == DialSettings()
     trusting = settings_of("--discovery-insecure-skip-tls-verify").security
     assert trusting == DialSettings(insecure=True)
+    content = b"""
+discovery-config:
+  client:
+    max-request-bytes: 1
+    max-recv-bytes: 2
+    secure: {server-name: name}
+    auth: {token: secret}
+"""
+    in_file = service_settings(fill(read_content(content).given))
+    assert in_file.security == DialSettings(server_name="name")
+    assert (in_file.request_bytes_max, in_file.answer_bytes_max) == (1, 2)
+    assert in_file.token == "secret"
     named = settings_of("--discovery-user=u:p:w")
     assert (named.user, named.password) == ("u", "p:w")
 

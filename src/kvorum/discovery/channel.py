@@ -22,7 +22,6 @@ from kvorum.api.errors import Code, Status, StatusError
 from kvorum.edge.pure.grpc import MessageParser, framed, is_grpc
 from kvorum.net.links import words_of
 
-RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 PING_SECONDS_MIN = 10.0
 """Pings are never sent more often, whatever was asked for: servers end connections that do."""
 FRAME_KIND_BYTES, SETTINGS_KIND = 4, 4
@@ -51,8 +50,8 @@ class Address(NamedTuple):
 class Call:
     """A call under way: answers that have arrived, and how it ended."""
 
-    def __init__(self) -> None:
-        self._parser = MessageParser(b"", RESPONSE_BYTES_MAX)
+    def __init__(self, answer_bytes_max: int) -> None:
+        self._parser = MessageParser(b"", answer_bytes_max)
         self._messages: deque[bytes] = deque()
         self._status: Status | None = None
         self._arrived = asyncio.Event()
@@ -91,8 +90,15 @@ class Call:
 class Channel(asyncio.Protocol):
     """The connection. `begin` is to be called only when it `is_open`."""
 
-    def __init__(self, address: Address, ping_seconds: float, ping_timeout_seconds: float) -> None:
-        self._address = address
+    def __init__(
+        self,
+        address: Address,
+        ping_seconds: float,
+        ping_timeout_seconds: float,
+        answer_bytes_max: int,
+    ) -> None:
+        self.address = address
+        self._answer_bytes_max = answer_bytes_max
         self._ping_seconds = max(ping_seconds, PING_SECONDS_MIN)
         self._ping_timeout_seconds = ping_timeout_seconds
         self._http = h2.connection.H2Connection(
@@ -121,13 +127,13 @@ class Channel(asyncio.Protocol):
         Without such a limit it is a stream that stays open: some servers take the end of requests
         for the end of the call.
         """
-        call = Call()
+        call = Call(self._answer_bytes_max)
         number = self._http.get_next_available_stream_id()
         headers: Headers = [
             (b":method", b"POST"),
-            (b":scheme", b"https" if self._address.is_secure else b"http"),
+            (b":scheme", b"https" if self.address.is_secure else b"http"),
             (b":path", path.encode()),
-            (b":authority", self._address.authority.encode()),
+            (b":authority", self.address.authority.encode()),
             (b"te", b"trailers"),
             (b"content-type", b"application/grpc"),
             (b"user-agent", b"kvorum"),
@@ -262,16 +268,10 @@ def _status(headers: Iterable[tuple[bytes, bytes]]) -> Status:
 
 
 async def connect(
-    address: Address,
-    context: ssl.SSLContext | None,
-    server_name: str,
-    seconds_max: float,
-    ping_seconds: float,
-    ping_timeout_seconds: float,
-) -> Channel:
-    """Return a connection over which a server has answered; raise OSError or ValueError."""
-    loop = asyncio.get_running_loop()
-    channel = Channel(address, ping_seconds, ping_timeout_seconds)
+    channel: Channel, context: ssl.SSLContext | None, server_name: str, seconds_max: float
+) -> None:
+    """Connect until the server has answered; raise OSError or ValueError."""
+    loop, address = asyncio.get_running_loop(), channel.address
     name = None if context is None else server_name
     try:
         async with asyncio.timeout(seconds_max):
@@ -289,4 +289,3 @@ async def connect(
         if isinstance(error, TimeoutError) and not error.errno:
             raise TimeoutError(f"no connection within {seconds_max:g} s") from None
         raise
-    return channel

@@ -38,6 +38,10 @@ class ServiceSettings:
     """TLS for endpoints that do not say; None: without, unless they ask for it."""
     user: str
     password: str
+    token: str
+    """Used while there is no user to log in."""
+    request_bytes_max: int
+    answer_bytes_max: int
 
 
 class LoginError(Exception):
@@ -55,7 +59,7 @@ class Client:
             for each in settings.endpoints
         ]
         self._channel: Channel | None = None
-        self._token = b""
+        self._token = settings.token.encode()
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         """Read keys; raise StatusError or LoginError."""
@@ -106,6 +110,10 @@ class Client:
         return await call.message()
 
     async def _begin(self, path: str, request: bytes, seconds_max: float | None) -> Call:
+        if len(request) > self._settings.request_bytes_max:
+            text = f"trying to send message larger than max ({len(request)} vs. "
+            text += f"{self._settings.request_bytes_max})"
+            raise StatusError(Status(Code.RESOURCE_EXHAUSTED, text))
         if self._channel is None or not self._channel.is_open:
             self._channel = await self._connect()
             await self._login(self._channel)
@@ -122,14 +130,15 @@ class Client:
                 if address.is_secure:
                     context = self._credentials.context()
                     context.set_alpn_protocols(["h2"])
-                return await connect(
+                channel = Channel(
                     address,
-                    context,
-                    self._credentials.settings.server_name or address.host or "localhost",
-                    settings.dial_seconds,
                     settings.ping_seconds,
                     settings.ping_timeout_seconds,
+                    settings.answer_bytes_max,
                 )
+                name = self._credentials.settings.server_name or address.host or "localhost"
+                await connect(channel, context, name, settings.dial_seconds)
+                return channel
             except (OSError, ValueError) as error:
                 text = str(error) if isinstance(error, TimeoutError) else words_of(error)
                 problems.append(f"{address.path or address.authority}: {text}")
@@ -138,9 +147,10 @@ class Client:
         raise StatusError(Status(Code.UNAVAILABLE, "; ".join(problems)))
 
     async def _login(self, channel: Channel) -> None:
-        settings, self._token = self._settings, b""
+        settings = self._settings
         if not settings.user or not settings.password:
             return
+        self._token = b""
         request = pb.AuthenticateRequest(name=settings.user, password=settings.password)
         body = request.SerializeToString()
         call = channel.begin(AUTHENTICATE, body, [], settings.request_seconds)

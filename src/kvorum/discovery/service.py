@@ -28,12 +28,14 @@ Sleep = Callable[[float], Awaitable[None]]
 
 def service_settings(config: Config) -> ServiceSettings:
     """Return how the service is spoken to, by the flags."""
-    files = (config.discovery_cert_file, config.discovery_key_file, config.discovery_ca_file)
-    security = None
-    if any(files) or not config.discovery_insecure or config.discovery_trusts_anyone:
-        cert_file, key_file, ca_file = files
-        insecure = config.discovery_trusts_anyone
-        security = DialSettings(cert_file, key_file, ca_file, insecure=insecure)
+    security = DialSettings(
+        cert_file=config.discovery_cert_file,
+        key_file=config.discovery_key_file,
+        ca_file=config.discovery_ca_file,
+        server_name=config.discovery_server_name,
+        insecure=config.discovery_trusts_anyone,
+    )
+    has_tls = security != DialSettings() or not config.discovery_insecure
     user, password = config.discovery_user, config.discovery_password
     if not password:
         user, _, password = user.partition(":")
@@ -43,9 +45,12 @@ def service_settings(config: Config) -> ServiceSettings:
         request_seconds=config.discovery_request_seconds,
         ping_seconds=config.discovery_ping_seconds,
         ping_timeout_seconds=config.discovery_ping_timeout_seconds,
-        security=security,
+        security=security if has_tls else None,
         user=user,
         password=password,
+        token=config.discovery_auth_token,
+        request_bytes_max=config.discovery_request_bytes_max,
+        answer_bytes_max=config.discovery_answer_bytes_max,
     )
 
 

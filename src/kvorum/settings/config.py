@@ -281,6 +281,40 @@ class Config:
     discovery_password: str = flag(
         "discovery-password", STRING, "", CLUSTERING, "Password, if not given with the user."
     )
+    discovery_auth_token: str = flag(
+        "discovery-auth-token",
+        STRING,
+        "",
+        CLUSTERING,
+        "Token instead of a user and a password.",
+        only_in_file=True,
+    )
+    discovery_server_name: str = flag(
+        "discovery-server-name",
+        STRING,
+        "",
+        CLUSTERING,
+        "Name that the service's certificate is for, if not its host's.",
+        only_in_file=True,
+    )
+    discovery_request_bytes_max: int = flag(
+        "discovery-max-request-bytes",
+        INT,
+        "0",
+        CLUSTERING,
+        "Largest request to the service; 0: 2 MiB.",
+        zero="2097152",
+        only_in_file=True,
+    )
+    discovery_answer_bytes_max: int = flag(
+        "discovery-max-recv-bytes",
+        INT,
+        "0",
+        CLUSTERING,
+        "Largest answer of the service; 0: 4 MiB.",
+        zero="4194304",
+        only_in_file=True,
+    )
     discovery_domain: str = flag(
         "discovery-srv", STRING, "", CLUSTERING, "DNS domain whose SRV records name the members."
     )
