@@ -230,13 +230,13 @@ class Registry:
                 self._logger.info("found peer from discovery service", **fields)
 
     def _cluster(self, members: Sequence[Registered]) -> InitialCluster:
-        text = ",".join(each.text for each in members)
         try:
             # Each by itself: one that cannot be parsed is named.
             clusters = [parse_initial_cluster(each.text) for each in members]
         except BootstrapError as error:
             raise DiscoveryError("discovery: invalid peer URL", f"{error}") from None
         cluster = {name: urls for each in clusters for name, urls in each.items()}
+        text = ",".join(sorted(",".join(map(cluster_text, clusters)).split(",")))
         urls = [url for each in clusters for some in each.values() for url in some]
         if len(set(urls)) != len(urls):
             raise BootstrapError(f"discovery cluster {text} has duplicate url")

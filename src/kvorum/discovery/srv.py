@@ -75,17 +75,17 @@ def find_cluster(search: Search, names: Names, logger: Logger) -> InitialCluster
     if left_out:
         logger.warning("SRV records that cannot be used are left out", errors=left_out)
     if not found:
-        raise BootstrapError("\n".join(problems))
+        raise BootstrapError("error setting up initial cluster: " + "\n".join(problems))
     for each in found:
         logger.info("got bootstrap from DNS for etcd-server", node=each)
     cluster = parse_initial_cluster(",".join(found))
     if search.name not in cluster:
-        reasons = "; ".join(left_out)
-        raise BootstrapError(
-            f'cannot find local etcd member "{search.name}" in SRV records: none of '
-            f"{', '.join(found)} is at the address and port of --initial-advertise-peer-urls="
-            f"{','.join(map(str, search.advertised))}" + (f" ({reasons})" if reasons else "")
-        )
+        own = ",".join(map(str, search.advertised))
+        problem = f'cannot find local etcd member "{search.name}" in SRV records: none of '
+        problem += f"{', '.join(found)} is at --initial-advertise-peer-urls={own}"
+        if left_out:
+            problem += f" ({'; '.join(left_out)})"
+        raise BootstrapError(f"error setting up initial cluster: {problem}")
     return cluster
 
 
