@@ -19,7 +19,7 @@ from kvorum.discovery.registry import Registry
 from kvorum.discovery.service import run, service_settings
 from kvorum.membership.bootstrap import BootstrapError
 from kvorum.net.credentials import DialSettings
-from kvorum.settings.checks import fill
+from kvorum.settings.checks import fill, make_config
 from kvorum.settings.file import read_content
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
@@ -411,8 +411,8 @@ discovery-config:
     assert in_file.security == DialSettings(server_name="name")
     assert (in_file.request_bytes_max, in_file.answer_bytes_max) == (1, 2)
     assert in_file.token == "secret"
-    named = settings_of("--discovery-user=u:p:w")
-    assert (named.user, named.password) == ("u", "p:w")
+    named = make_config(parse_arguments(["--discovery-user=u:p:w"])[0])
+    assert (named.discovery_user, named.discovery_password) == ("u", "p:w")
 
 
 def test_a_context_offers_http2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,6 +270,24 @@ def test_a_member_that_lost_its_log(tmp_path: Path) -> None:
         assert "has already been bootstrapped" in again.reason()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_member_that_waits_can_be_ended(number: signal.Signals, tmp_path: Path) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("whoever runs the tests ignores this signal, and so would the member")
+    with held_ports(3) as ports:
+        flags = flags_of(Place("a", *ports[:2]), tmp_path, "http", "127.0.0.1")
+        flags += ["--discovery-token=t", f"--discovery-endpoints=127.0.0.1:{ports[2]}"]
+        flags += ["--discovery-user=user:secret", "--discovery-password", "secret"]
+        one = Machine(["env"]).start("kvorum", flags, tmp_path / "log")
+        try:
+            until("it waits", lambda: "retry connecting to discovery service" in one.text())
+            os.kill(one.process.pid, number)
+            assert one.process.wait(WAIT_SECONDS) == -number
+        finally:
+            one.stop()
+    assert "Traceback" not in one.text() and "secret" not in one.text()
+
+
 @pytest.mark.parametrize("security", ["plain", "tls", "tls by the domain"])
 def test_three_members_by_records(security: str, tmp_path: Path) -> None:
     scheme = "http" if security == "plain" else "https"

@@ -27,7 +27,14 @@ from kvorum.settings.environment import (
     from_environment,
     variables_of,
 )
-from kvorum.settings.flags import FLAGS, MISSING, UNUSED, FlagError, parse_arguments
+from kvorum.settings.flags import (
+    FLAGS,
+    MISSING,
+    UNUSED,
+    FlagError,
+    parse_arguments,
+    without_secrets,
+)
 from kvorum.settings.gates import gates
 from kvorum.settings.help import flags_text
 from kvorum.settings.member import member_config
@@ -73,6 +80,12 @@ def test_a_flag_fills_its_field_and_no_other(field: str) -> None:
 @pytest.mark.parametrize("flag", [*MISSING, *UNUSED], ids=lambda flag: flag.name)
 def test_a_flag_without_a_field_fills_none(flag: Flag) -> None:
     assert fill({flag.name: flag.kind.parse(other_text(flag))}) == Config()
+
+
+def test_passwords_are_not_shown() -> None:
+    given = ["--name", "n", "-discovery-password=s", "--discovery-user", "u:s", "--cors=x"]
+    shown = ["--name", "n", "--discovery-password=***", "--discovery-user", "***", "--cors=x"]
+    assert without_secrets(given) == shown
 
 
 def test_what_zero_stands_for() -> None:

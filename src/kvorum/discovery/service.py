@@ -36,9 +36,6 @@ def service_settings(config: Config) -> ServiceSettings:
         insecure=config.discovery_trusts_anyone,
     )
     has_tls = security != DialSettings() or not config.discovery_insecure
-    user, password = config.discovery_user, config.discovery_password
-    if not password:
-        user, _, password = user.partition(":")
     return ServiceSettings(
         endpoints=config.discovery_endpoints,
         dial_seconds=config.discovery_dial_seconds,
@@ -46,8 +43,8 @@ def service_settings(config: Config) -> ServiceSettings:
         ping_seconds=config.discovery_ping_seconds,
         ping_timeout_seconds=config.discovery_ping_timeout_seconds,
         security=security if has_tls else None,
-        user=user,
-        password=password,
+        user=config.discovery_user,
+        password=config.discovery_password,
         token=config.discovery_auth_token,
         request_bytes_max=config.discovery_request_bytes_max,
         answer_bytes_max=config.discovery_answer_bytes_max,

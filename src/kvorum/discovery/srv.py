@@ -5,7 +5,7 @@ not have members' names: whoever is at an address of ours is this member, and al
 numbered. Ids come from URLs alone, so all members compute the same ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from kvorum.membership.bootstrap import BootstrapError, InitialCluster, parse_initial_cluster
@@ -80,9 +80,9 @@ def find_cluster(search: Search, names: Names, logger: Logger) -> InitialCluster
         logger.info("got bootstrap from DNS for etcd-server", node=each)
     cluster = parse_initial_cluster(",".join(found))
     if search.name not in cluster:
-        own = ",".join(map(str, search.advertised))
+        advertised = ",".join(map(str, search.advertised))
         problem = f'cannot find local etcd member "{search.name}" in SRV records: none of '
-        problem += f"{', '.join(found)} is at --initial-advertise-peer-urls={own}"
+        problem += f"{', '.join(found)} is at --initial-advertise-peer-urls={advertised}"
         if left_out:
             problem += f" ({'; '.join(left_out)})"
         raise BootstrapError(f"error setting up initial cluster: {problem}")
@@ -96,7 +96,7 @@ def _members(
     own: dict[str, Url],
     names: Names,
     left_out: list[str],
-) -> Iterator[str]:
+) -> list[str]:
     """Return `name=url` of each usable record of one service; raise LookupFailedError if none is.
 
     Why the others are not usable is added to `left_out`.
@@ -128,7 +128,7 @@ def _members(
             members.append(f"{name}={scheme}://{host}")
     if not members:
         raise LookupFailedError(f"error querying DNS SRV records for _{service} {problem}")
-    return iter(members)
+    return members
 
 
 def _address(names: Names, host_port: str) -> str:

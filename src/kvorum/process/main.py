@@ -22,7 +22,7 @@ from kvorum.settings.environment import (
     file_in_environment,
     from_environment,
 )
-from kvorum.settings.flags import FlagError, parse_arguments
+from kvorum.settings.flags import FlagError, parse_arguments, without_secrets
 from kvorum.settings.help import USAGE, flags_text, version_text
 from kvorum.settings.suggestions import ignored, suggestions
 from kvorum.telemetry.logs import Logger, open_logger, plain_logger
@@ -30,6 +30,9 @@ from kvorum.telemetry.logs import Logger, open_logger, plain_logger
 
 def main() -> None:
     """Run the command."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Until the server handles it, an interrupt ends the process, without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -116,6 +119,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     from kvorum.wal import WalError
 
     refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
+    arguments = without_secrets(arguments)
     logger.info("Running: ", args=["kvorum", *arguments])
     # Shows what a hanging process does, as Go programs do.
     faulthandler.register(signal.SIGQUIT, chain=True)

@@ -89,6 +89,9 @@ def _complete(config: Config, given: Mapping[str, object]) -> Config:
     asks_others = config.discovery_domain or config.discovery_service
     if (asks_others or "discovery-endpoints" in given) and "initial-cluster" not in given:
         initial_cluster = ""
+    user, password = config.discovery_user, config.discovery_password
+    if not password:
+        user, _, password = user.partition(":")
     if config.name != default.name and initial_cluster == default.initial_cluster:
         initial_cluster = ",".join(f"{config.name}={one}" for one in peer_urls)
     return replace(
@@ -97,6 +100,8 @@ def _complete(config: Config, given: Mapping[str, object]) -> Config:
         advertise_peer_urls=peer_urls,
         advertise_client_urls=client_urls,
         initial_cluster=initial_cluster,
+        discovery_user=user,
+        discovery_password=password,
         peer_read_seconds=max(config.peer_read_seconds, PEER_SECONDS_MIN),
         peer_write_seconds=max(config.peer_write_seconds, PEER_SECONDS_MIN),
         bcrypt_cost=config.bcrypt_cost if is_bcrypt_cost(config.bcrypt_cost) else BCRYPT_COST,

@@ -139,6 +139,10 @@ ALL: tuple[Flag, ...] = (*ROWS.values(), *MISSING, *UNUSED)
 FLAGS: tuple[Flag, ...] = tuple(flag for flag in ALL if not flag.only_in_file)
 BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}
 
+SECRETS = ("discovery-password", "discovery-user")
+"""Flags whose values are, or may end with, a password."""
+HIDDEN = "***"
+
 IGNORED = frozenset(
     {"cluster-active-size", "cluster-remove-delay", "cluster-sync-interval", "config", "force"}
     | {"max-result-buffer", "max-retry-attempts", "peer-heartbeat-interval", "retry-interval"}
@@ -194,6 +198,20 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[s
             texts[name] = f"{texts.get(name, '')},{value}"
             given[name] = parse_value(flag, texts[name])
     return given, list(arguments[place:])
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Return a command line as it may be shown to others: without passwords."""
+    shown: list[str] = []
+    for argument in arguments:
+        name, equals, _ = argument.removeprefix("-").removeprefix("-").partition("=")
+        is_flag = argument.startswith("-") and name in SECRETS
+        if shown and shown[-1].startswith("-") and shown[-1].lstrip("-") in SECRETS:
+            argument = HIDDEN
+        elif is_flag and equals:
+            argument = f"--{name}={HIDDEN}"
+        shown.append(argument)
+    return shown
 
 
 def find(name: str) -> Flag:
