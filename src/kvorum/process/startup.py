@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import kvorum
@@ -447,5 +448,9 @@ class Process:
             max_cpu_available=os.cpu_count(),
             file_descriptor_limit=descriptors,
             member_initialized=has_log,
-            **effective(self._config, settings.directory, initial_cluster),
+            **effective(
+                replace(self._config, initial_cluster_token=settings.initial_cluster_token),
+                settings.directory,
+                initial_cluster,
+            ),
         )
