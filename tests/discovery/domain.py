@@ -13,6 +13,8 @@ import pytest
 from dnslib import QTYPE, RCODE, RR, SRV, A
 from dnslib.server import BaseResolver, DNSHandler, DNSServer
 
+from kvorum.discovery.names import SystemNames
+
 DOMAIN = "cluster.test"
 _places = count(1)
 
@@ -72,6 +74,20 @@ def running_domain(zone: Zone, address: str = "127.0.0.1", port: int = 0) -> Ite
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class Domain(SystemNames):
+    """A resolver that asks the same server for addresses, too."""
+
+    def __init__(self, resolver: dns.resolver.Resolver) -> None:
+        super().__init__(resolver)
+        self._server = resolver
+
+    def address(self, host: str) -> str:
+        try:
+            return str(self._server.resolve(host, "A")[0])
+        except dns.resolver.NXDOMAIN:
+            return super().address(host)
 
 
 def resolver_at(port: int) -> dns.resolver.Resolver:

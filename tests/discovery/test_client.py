@@ -24,24 +24,10 @@ from kvorum.settings.file import read_content
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority
-from tests.etcd import running_etcd
+from tests.discovery.services import RUNNING, SETTINGS
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 
-RUNNING: dict[str, Any] = {"kvorum": running_kvorum, "etcd": running_etcd}
-SETTINGS = ServiceSettings(
-    endpoints=(),
-    dial_seconds=20.0,
-    request_seconds=20.0,
-    ping_seconds=2.0,
-    ping_timeout_seconds=6.0,
-    security=None,
-    user="",
-    password="",
-    token="",
-    request_bytes_max=2 * 1024 * 1024,
-    answer_bytes_max=4 * 1024 * 1024,
-)
 makes = pytest.mark.parametrize("make", RUNNING)
 
 

@@ -33,9 +33,8 @@ from tests.certificates import Authority
 from tests.cluster.client import Client
 from tests.cluster.members import until
 from tests.cluster.processes import Process, start
-from tests.discovery.domain import DOMAIN, Zone, machine_of
-from tests.discovery.test_client import RUNNING, SETTINGS
-from tests.discovery.test_srv import Domain
+from tests.discovery.domain import DOMAIN, Domain, Zone, machine_of
+from tests.discovery.services import RUNNING, SETTINGS
 from tests.etcd import binary, is_target
 from tests.ports import held_ports
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import dns.resolver
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,25 +23,11 @@ from kvorum.process.entering import enter
 from kvorum.settings.checks import make_config
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger, Sink, as_json
-from tests.discovery.domain import DOMAIN, Zone, resolver_at, running_domain
+from tests.discovery.domain import DOMAIN, Domain, Zone, resolver_at, running_domain
 
 PLAIN, SECURE = "etcd-server", "etcd-server-ssl"
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 TARGETS = [("a", 2380), ("b", 2380), ("c", 2380)]
-
-
-class Domain(SystemNames):
-    """A resolver that asks the same server for addresses, too."""
-
-    def __init__(self, resolver: dns.resolver.Resolver) -> None:
-        super().__init__(resolver)
-        self._server = resolver
-
-    def address(self, host: str) -> str:
-        try:
-            return str(self._server.resolve(host, "A")[0])
-        except dns.resolver.NXDOMAIN:
-            return super().address(host)
 
 
 def found(
