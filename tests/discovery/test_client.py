@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority
 from tests.discovery.services import RUNNING, SETTINGS
+from tests.etcd import is_target
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 
@@ -153,8 +155,9 @@ def test_limits_and_tokens_of_a_file(address: str) -> None:
     using(refused, address, answer_bytes_max=5)
 
     async def sends_token(client: Client) -> None:
-        # While there are no users nobody asks for it.
-        await client.put(pb.PutRequest(key=b"a"))
+        # While there are no users it is not asked for; 3.5.1 judges it all the same.
+        with nullcontext() if is_target() else suppress(StatusError):
+            await client.put(pb.PutRequest(key=b"a"))
         assert client._token == b"secret"
 
     using(sends_token, address, token="secret")
