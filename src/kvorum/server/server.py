@@ -345,9 +345,7 @@ class Server:
         member = self.member
         member.tick(now)
         self.is_alone = list(member.conf_state.voters) == [member.id]
-        if not member.leader and self.is_alone:
-            # Nobody else could lead, so there is nothing to wait for.
-            member.node.campaign()
+        member.campaign_if_alone()
         if member.leader != self._leader:
             self._log_leader()
         if self._advance_until:
