@@ -67,9 +67,14 @@ def test_a_list_with_a_bad_url(text: str) -> None:
     ("text", "name", "advertised", "problem"),
     [
         ("", "a", None, "initial cluster unset"),
-        ("b=http://h:1", "a", None, 'couldn\'t find local member "a"'),
+        ("b=http://h:1", "a", None, 'couldn\'t find local name "a"'),
         ("a=http://h:1,b=http://h:1", "a", None, "duplicate url http://h:1"),
-        ("a=http://h:1", "a", ["http://h:2"], "--initial-advertise-peer-urls is http://h:2"),
+        (
+            "a=http://h:1",
+            "a",
+            ["http://h:2"],
+            "--initial-cluster has a=http://h:1 but missing from --initial-advertise-peer-urls=http://h:2",
+        ),
     ],
 )
 def test_a_list_that_does_not_fit_this_member(

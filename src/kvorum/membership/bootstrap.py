@@ -59,11 +59,11 @@ def check_initial_cluster(
     `resolve` maps a URL to the form in which two of them are compared.
     """
     if not initial_cluster:
-        raise BootstrapError("initial cluster unset and no discovery URL found")
+        raise BootstrapError("initial cluster unset and no discovery endpoints found")
     if name not in initial_cluster:
         raise BootstrapError(
-            f'couldn\'t find local member "{name}" in the initial cluster configuration, '
-            f"which has {', '.join(initial_cluster)}"
+            f'couldn\'t find local name "{name}" in the initial cluster configuration, which has '
+            f"{', '.join(initial_cluster)}; give --name one of them, or --initial-cluster this one"
         )
     every = [url for urls in initial_cluster.values() for url in urls]
     if twice := sorted({url for url in every if every.count(url) > 1}):
@@ -72,10 +72,19 @@ def check_initial_cluster(
         return
     own = initial_cluster[name]
     if not _same_urls(own, advertised, resolve):
-        raise BootstrapError(
-            f"--initial-cluster has {name} at {','.join(own)}, but "
-            f"--initial-advertise-peer-urls is {','.join(advertised)}; they must be the same"
-        )
+        listed = ",".join(f"{name}={url}" for url in own)
+        if missing := [url for url in own if url not in advertised]:
+            problem = (
+                f"--initial-cluster has {','.join(f'{name}={url}' for url in missing)} but missing "
+                f"from --initial-advertise-peer-urls={','.join(advertised)}"
+            )
+        else:
+            extra = [url for url in advertised if url not in own]
+            problem = (
+                f"--initial-advertise-peer-urls has {','.join(extra)} but missing from "
+                f"--initial-cluster={listed}"
+            )
+        raise BootstrapError(f"{problem}; give this member's URLs to both")
 
 
 def check_own_directory(
@@ -112,6 +121,16 @@ def check_own_directory(
     )
 
 
+def mismatch_text(own: int, foreign: int) -> str:
+    """Return what to do about a member of a new cluster whose peers are all of another one."""
+    return (
+        f"cluster ID mismatch: every other member of --initial-cluster belongs to cluster "
+        f"{foreign:x}, this one to {own:x}. Start it with the --initial-cluster-token and the "
+        "--initial-cluster that they were first started with, on an empty --data-dir. To join a "
+        "cluster that exists, run 'etcdctl member add', and use --initial-cluster-state=existing"
+    )
+
+
 def bootstrap_changes(members: Iterable[Member]) -> list[ConfChange]:
     """Return the data of the first entries of a new cluster's log, from index 1 and in term 1."""
     ordered = sorted(members, key=lambda each: each.id)
@@ -130,7 +149,9 @@ def match_existing(
     if len(existing) != len(initial_cluster):
         raise BootstrapError(
             f"member count is unequal: the cluster has {len(existing)} members, "
-            f"--initial-cluster has {len(initial_cluster)}"
+            f"--initial-cluster has {len(initial_cluster)}. To add this member, run 'etcdctl "
+            "member add' first, and start it with the --initial-cluster that it prints: every "
+            "member of the cluster, and this one"
         )
     unmatched = dict(initial_cluster)
     members = []
