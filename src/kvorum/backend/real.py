@@ -16,6 +16,7 @@ import lmdb
 from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
+from kvorum.backend.locking import MemoryLock
 from kvorum.backend.native import NativeRows
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
@@ -148,6 +149,8 @@ class LmdbWrite:
             self._transaction.commit()
         except lmdb.Error as error:
             raise _error(self._environment.path, "committing", error) from error
+        if self._environment.lock is not None:
+            self._environment.lock.extend()
 
     def abort(self) -> None:
         """Forget everything."""
@@ -157,7 +160,7 @@ class LmdbWrite:
 class LmdbEnvironment:
     """One open file, perhaps shared."""
 
-    __slots__ = ("_environments", "databases", "lmdb", "native", "path", "users")
+    __slots__ = ("_environments", "databases", "lmdb", "lock", "native", "path", "users")
 
     def __init__(
         self,
@@ -172,6 +175,8 @@ class LmdbEnvironment:
         self.path = path
         self.native = environments.native
         self.users = 1
+        self.lock: MemoryLock | None = None
+        """Keeps the file in memory, if that was asked for."""
         try:
             self.lmdb = lmdb.Environment(
                 path,
@@ -242,10 +247,12 @@ class LmdbEnvironment:
 class LmdbEnvironments:
     """The database files that this process has open."""
 
-    __slots__ = ("_open", "native")
+    __slots__ = ("_is_locked", "_open", "native")
 
-    def __init__(self, native: NativeRows | None = None) -> None:
+    def __init__(self, native: NativeRows | None = None, *, is_locked: bool = False) -> None:
+        """With `is_locked`, the file that was last opened to write is kept in memory."""
         self.native = native
+        self._is_locked = is_locked
         self._open: dict[str, LmdbEnvironment] = {}
 
     def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
@@ -253,7 +260,21 @@ class LmdbEnvironments:
         assert path not in self._open, f"{path} is open already"
         environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=is_synced)
         self._open[path] = environment
+        if self._is_locked and is_synced:
+            self._lock(environment)
         return environment
+
+    def _lock(self, environment: LmdbEnvironment) -> None:
+        """Keep a file in memory, instead of the one that it replaces: the limit is for one."""
+        for other in self._open.values():
+            if other.lock is not None:
+                other.lock.release()
+                other.lock = None
+        try:
+            environment.lock = MemoryLock(environment.path)
+        except BaseException:
+            environment.close()
+            raise
 
     def open_reader(self, path: str) -> Environment:
         """Open an existing file to read; if this process has it open already, share that."""

@@ -36,7 +36,7 @@ from kvorum.files.real import RealFiles
 from kvorum.gateway.calls import READ_HEADERS as GATEWAY_HEADERS
 from kvorum.gateway.health import Health
 from kvorum.gateway.http import READ_HEADERS
-from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.config import MEBIBYTE, MemberConfig, Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.membership.bootstrap import check_own_directory, parse_initial_cluster
@@ -49,6 +49,7 @@ from kvorum.peer.cluster.peering import Peering
 from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
 from kvorum.process.addresses import check_address
+from kvorum.process.defragment import defragment
 from kvorum.process.directory import prepare_directory
 from kvorum.process.doorman import Doorman
 from kvorum.process.endpoints import Endpoints
@@ -146,7 +147,10 @@ class Process:
             self._check_tls(edge, credentials)
             settings, known = await enter(config, directory, files, credentials, logger)
             self._log_start(settings, descriptors)
-            environments = LmdbEnvironments(native_rows())
+            environments = LmdbEnvironments(native_rows(), is_locked=config.memory_lock)
+            if config.defragment_mebibytes:
+                threshold_bytes = config.defragment_mebibytes * MEBIBYTE
+                defragment(settings, threshold_bytes, files, environments, logger)
             member = self._recover(settings, files, environments, tokens)
             self._check(member)
         except BaseException:
