@@ -29,7 +29,9 @@ def parse_initial_cluster(text: str) -> InitialCluster:
     try:
         return {name: checked_urls(each) for name, each in urls.items()}
     except UrlError as error:
-        raise BootstrapError(f"initial cluster {text!r}: {error}") from error
+        raise BootstrapError(
+            f"error setting up initial cluster: {error} (--initial-cluster={text})"
+        ) from error
 
 
 def initial_members(initial_cluster: InitialCluster, token: str) -> list[Member]:

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from kvorum.files.real import RealFiles
 from kvorum.member.config import MemberConfig
-from kvorum.membership.bootstrap import check_initial_cluster, parse_initial_cluster
 from kvorum.membership.documents import Member as Peer
 from kvorum.net.credentials import Credentials
 from kvorum.net.dialer import HttpDialer
@@ -52,21 +51,15 @@ async def enter(
     Raises BootstrapError if flags and cluster do not fit together, ConfigError if flags do not.
     """
     wal_directory = config.wal_directory or f"{directory}/wal"
-    has_log = log_exists(files, wal_directory)
-    advertised = [str(url) for url in config.advertise_peer_urls]
-    if not has_log:
-        # Before the rest of the flags, as in etcd.
-        initial_cluster = parse_initial_cluster(config.initial_cluster)
-        check_initial_cluster(initial_cluster, config.name, advertised, resolve)
     settings = member_config(config, directory)
     known: Sequence[Peer] = ()
-    if has_log:
+    if log_exists(files, wal_directory):
         logger.info("the data directory has a log; flags about the initial cluster are not used")
     else:
         steps = find_start(
             settings.initial_cluster,
             config.name,
-            advertised,
+            [str(url) for url in config.advertise_peer_urls],
             config.initial_cluster_token,
             settings.server_version,
             resolve,
