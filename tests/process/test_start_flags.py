@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.backend.locking import MemoryLock
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.process.locking import FileLock
 from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import command
@@ -153,18 +154,16 @@ def test_memory_that_cannot_be_locked_refuses_the_start(tmp_path: Path) -> None:
 @pytest.mark.skipif(not may_lock(MEBIBYTE), reason="RLIMIT_MEMLOCK is too low")
 def test_only_the_file_is_locked(tmp_path: Path) -> None:
     """The map of a database is 64 GiB large; its file is not."""
-    from kvorum.backend.real import LmdbEnvironments
-
-    environments = LmdbEnvironments(is_locked=True)
+    environments = LmdbEnvironments(None, FileLock)
     path = str(tmp_path / "database")
     environment = environments.open(path, 1 << 36)
     lock = getattr(environment, "lock", None)
-    assert isinstance(lock, MemoryLock)
+    assert isinstance(lock, FileLock)
     assert 0 < lock.locked_bytes <= Path(path).stat().st_size
     # The one that replaces it is locked instead.
     other = environments.open(f"{path}.2", 1 << 36)
     assert getattr(environment, "lock", None) is None
-    assert isinstance(getattr(other, "lock", None), MemoryLock)
+    assert isinstance(getattr(other, "lock", None), FileLock)
     other.close()
     environment.close()
 

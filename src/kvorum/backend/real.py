@@ -7,16 +7,15 @@ own locks if a process opens a file twice, so an open file is shared. Read trans
 to threads, write transactions are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import lmdb
 
 from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.backend.locking import MemoryLock
 from kvorum.backend.native import NativeRows
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
@@ -26,6 +25,16 @@ _META_PAGES = 2
 # many more than etcd's database a small one has at any time. They count for nothing, so that a
 # small quota holds as much.
 _UNCOUNTED_PAGES = 9
+
+
+class MemoryLock(Protocol):
+    """Keeps a file in memory that is mapped; raises BackendError if the system refuses."""
+
+    def extend(self) -> None:
+        """Keep what the file has got since."""
+
+    def release(self) -> None:
+        """Keep nothing of it any more."""
 
 
 def _error(path: str, action: str, error: Exception) -> BackendError:
@@ -247,12 +256,16 @@ class LmdbEnvironment:
 class LmdbEnvironments:
     """The database files that this process has open."""
 
-    __slots__ = ("_is_locked", "_open", "native")
+    __slots__ = ("_lock_file", "_open", "native")
 
-    def __init__(self, native: NativeRows | None = None, *, is_locked: bool = False) -> None:
-        """With `is_locked`, the file that was last opened to write is kept in memory."""
+    def __init__(
+        self,
+        native: NativeRows | None = None,
+        lock_file: Callable[[str], MemoryLock] | None = None,
+    ) -> None:
+        """With `lock_file`, the file that was last opened to write is kept in memory."""
         self.native = native
-        self._is_locked = is_locked
+        self._lock_file = lock_file
         self._open: dict[str, LmdbEnvironment] = {}
 
     def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
@@ -260,18 +273,18 @@ class LmdbEnvironments:
         assert path not in self._open, f"{path} is open already"
         environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=is_synced)
         self._open[path] = environment
-        if self._is_locked and is_synced:
-            self._lock(environment)
+        if self._lock_file is not None and is_synced:
+            self._lock(environment, self._lock_file)
         return environment
 
-    def _lock(self, environment: LmdbEnvironment) -> None:
+    def _lock(self, environment: LmdbEnvironment, lock_file: Callable[[str], MemoryLock]) -> None:
         """Keep a file in memory, instead of the one that it replaces: the limit is for one."""
         for other in self._open.values():
             if other.lock is not None:
                 other.lock.release()
                 other.lock = None
         try:
-            environment.lock = MemoryLock(environment.path)
+            environment.lock = lock_file(environment.path)
         except BaseException:
             environment.close()
             raise

@@ -495,7 +495,6 @@ class Member:
             has_room = unapplied <= 2 * limit and not is_full
             self._takes_revokes = has_room and self.config.prioritizes_revokes
         if not self._has_campaigned and log.applied == log.committed:
-            # After the start, this does not wait for a tick.
             self._has_campaigned = True
             self.campaign_if_alone()
             has_work = True
@@ -507,13 +506,9 @@ class Member:
 
     def campaign_if_alone(self) -> None:
         """Do not wait for an election that nobody else could win; hold one at a time."""
-        raft = self.node.raft
-        if (
-            self.leader == NONE
-            and raft.role == Role.FOLLOWER
-            and raft.log.applied == raft.log.committed
-            and self.conf_state.voters == (self.id,)
-        ):
+        raft, log = self.node.raft, self.node.raft.log
+        may_stand = raft.role == Role.FOLLOWER and log.applied == log.committed
+        if may_stand and self.leader == NONE and self.conf_state.voters == (self.id,):
             self.node.campaign()
 
     def _has_work(self) -> bool:

@@ -8,7 +8,6 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -114,10 +113,12 @@ def _unix_sockets(path: str) -> set[str]:
     return found
 
 
-def _lines(path: str) -> Iterator[str]:
+def _lines(path: str) -> list[str]:
     """Return the lines of a table of /proc without its head; none where there is no such table."""
-    with suppress(OSError):
-        yield from Path(path).read_text(errors="replace").splitlines()[1:]
+    try:
+        return Path(path).read_text(errors="replace").splitlines()[1:]
+    except OSError:
+        return []
 
 
 def _owner(inodes: set[str]) -> str:

@@ -30,7 +30,7 @@ _TITLES: tuple[tuple[type[Exception], str], ...] = (
     (DirectoryRefusedError, "the data directory cannot be used"),
     (ConfigError, "a flag cannot be used"),
     (BootstrapError, "the member does not fit the cluster"),
-    (StartRefused, "the data directory does not fit the configuration"),
+    (StartRefused, "the data directory cannot be used"),
     (BackendError, "the database cannot be opened"),
     (WalError, "the write-ahead log cannot be opened"),
     (OSError, "the system refused"),

@@ -55,6 +55,7 @@ from kvorum.process.doorman import Doorman
 from kvorum.process.endpoints import Endpoints
 from kvorum.process.entering import enter
 from kvorum.process.hands import ProcessHands
+from kvorum.process.locking import FileLock
 from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.process.refusals import AddressRefusedError, TlsRefusedError
@@ -147,7 +148,8 @@ class Process:
             self._check_tls(edge, credentials)
             settings, known = await enter(config, directory, files, credentials, logger)
             self._log_start(settings, descriptors)
-            environments = LmdbEnvironments(native_rows(), is_locked=config.memory_lock)
+            lock_file = FileLock if config.memory_lock else None
+            environments = LmdbEnvironments(native_rows(), lock_file)
             if config.defragment_mebibytes:
                 threshold_bytes = config.defragment_mebibytes * MEBIBYTE
                 defragment(settings, threshold_bytes, files, environments, logger)

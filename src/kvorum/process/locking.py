@@ -9,12 +9,12 @@ import os
 import resource
 from pathlib import Path
 
-from kvorum.backend.errors import BackendError
+from kvorum.backend import BackendError
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class MemoryLock:
+class FileLock:
     """The locked part of one mapped file, from its beginning on."""
 
     __slots__ = ("_library", "_path", "_start", "locked_bytes")
