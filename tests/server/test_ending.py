@@ -430,6 +430,19 @@ def test_a_member_with_data_goes_on_among_strangers() -> None:
     assert phase(machine.server) is Phase.SERVING and not machine.server.is_published
 
 
+def test_a_member_that_was_restored_goes_on_among_strangers() -> None:
+    """It has keys, though it has applied no more than the first entries of its cluster."""
+    cluster = Fronts(3)
+    machine = alone(cluster)
+    cluster.pass_time(1.0)
+    transaction = machine.running.store.begin()
+    transaction.put(b"restored", b"value", 0)
+    transaction.commit()
+    machine.peers.strangers = 0xBAD
+    cluster.pass_time(3 * STRANGERS_SECONDS)
+    assert phase(machine.server) is Phase.SERVING
+
+
 # With anything happening meanwhile.
 
 

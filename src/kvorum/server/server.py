@@ -413,12 +413,14 @@ class Server:
     def _refuse_strangers(self, now: float) -> None:
         """Raise BootstrapError if this member never joined, and all others are of another cluster.
 
-        A member that has applied more than the first entries of its cluster goes on: it has data,
-        and who answers at its peers' addresses may be strangers.
+        A member that has applied more than the first entries of its cluster goes on, and so does
+        one that was restored from a snapshot: they have data, and who answers at their peers'
+        addresses may be strangers.
         """
         member = self.member
         foreign = self.peers.foreign_cluster
-        if not foreign or member.leader or member.applied > len(member.cluster.members):
+        has_data = member.applied > len(member.cluster.members) or member.store.revision > 1
+        if not foreign or member.leader or has_data:
             self._strangers_since = inf
             return
         self._strangers_since = min(self._strangers_since, now)
