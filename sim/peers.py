@@ -287,6 +287,11 @@ class FramedPeers:
         """As `Peering.open`."""
         return self._running.open
 
+    @property
+    def foreign_cluster(self) -> int:
+        """As `Peering.foreign_cluster`."""
+        return self._running.foreign_cluster
+
     def open_request(
         self, call: int, method: str, target: str, headers: Headers, now: float
     ) -> None:

@@ -57,6 +57,11 @@ class WithoutPort:
         """Serve no requests."""
         return ()
 
+    @property
+    def foreign_cluster(self) -> int:
+        """Know no strangers."""
+        return 0
+
     def open_request(
         self, call: int, method: str, target: str, headers: Headers, now: float
     ) -> None:

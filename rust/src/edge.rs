@@ -101,7 +101,16 @@ impl NativeEdge {
         })
     }
 
-    #[pyo3(signature = (address, tls = None, *, http1_only = false, kind = 0, serves = 0))]
+    fn check_tls(&self, tls: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check_open()?;
+        Tls::new(read_tls(tls, false)?)
+            .map(|_| ())
+            .map_err(|reason| PyOSError::new_err((libc::EINVAL, reason)))
+    }
+
+    #[pyo3(signature = (
+        address, tls = None, *, http1_only = false, kind = 0, serves = 0, reuse_port = false
+    ))]
     fn listen(
         &self,
         address: &str,
@@ -109,6 +118,7 @@ impl NativeEdge {
         http1_only: bool,
         kind: usize,
         serves: usize,
+        reuse_port: bool,
     ) -> PyResult<(usize, String)> {
         self.check_open()?;
         let serves = Serves::from_number(serves)
@@ -127,7 +137,7 @@ impl NativeEdge {
             return Err(PyValueError::new_err(format!("{kind} is no kind of listener")));
         }
         let facts = ListenerFacts { number, kind, http1_only, serves };
-        let bound = BoundSocket::new(address, facts, tls);
+        let bound = BoundSocket::new(address, facts, tls, reuse_port);
         let (bound, address) = bound.map_err(|error| {
             let reason = error.to_string();
             // The exception carries the error number itself.

@@ -66,6 +66,7 @@ impl BoundSocket {
         address: &str,
         facts: ListenerFacts,
         tls: Option<Tls>,
+        reuse_port: bool,
     ) -> io::Result<(BoundSocket, String)> {
         let creator = std::process::id();
         if let Some(path) = address.strip_prefix("unix:") {
@@ -86,6 +87,7 @@ impl BoundSocket {
         let socket =
             socket2::Socket::new(Domain::for_address(resolved), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
+        socket.set_reuse_port(reuse_port)?;
         // Accepted sockets inherit this.
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket.set_tcp_keepalive(&keepalive)?;

@@ -135,6 +135,22 @@ def test_addresses_that_cannot_be(address: str) -> None:
         edge.stop()
 
 
+@pytest.mark.usefixtures("edge_kind")
+def test_a_port_is_shared_if_both_ask_for_it() -> None:
+    one, two = open_edge(METHODS), open_edge(METHODS)
+    try:
+        _, address = one.listen("127.0.0.1:0", reuse_port=True)
+        assert two.listen(address, reuse_port=True)[1] == address
+        with pytest.raises(OSError, match=address):
+            two.listen(address)
+        _, address = one.listen("127.0.0.1:0")
+        with pytest.raises(OSError, match=address):
+            two.listen(address, reuse_port=True)
+    finally:
+        one.stop()
+        two.stop()
+
+
 def test_a_connection_past_the_limit_waits(open_service: OpenService) -> None:
     service = open_service(Limits(connections_max=2))
     with Wire(service.address) as first, Wire(service.address) as second:

@@ -320,6 +320,10 @@ def test_files_that_cannot_be_used_are_named(place: Place, tmp_path: Path) -> No
             with pytest.raises(OSError, match=re.escape(name)) as raised:
                 edge.listen("127.0.0.1:0", settings)
             assert "127.0.0.1:0" in str(raised.value)
+            with pytest.raises(OSError, match=re.escape(name)):
+                edge.check_tls(settings)
+        for settings in (place.plain, place.mutual):
+            edge.check_tls(settings)
     finally:
         edge.stop()
 

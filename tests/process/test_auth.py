@@ -344,6 +344,10 @@ def test_tokens_that_cannot_be_used_refuse_the_start(
     )
     assert done.returncode == 1
     last = json.loads(done.stderr.splitlines()[-1])
-    assert (last["level"], last["msg"], last["error"]) == ("fatal", "discovery failed", reason)
+    assert (last["level"], last["msg"], last["error"]) == (
+        "fatal",
+        "failed to start etcd: a flag cannot be used",
+        reason,
+    )
     # Nothing was made: the next start, with other tokens, is the first.
     assert not (tmp_path / "data").exists()

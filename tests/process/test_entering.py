@@ -129,13 +129,23 @@ def test_a_new_member_goes_on_though_nobody_answers(tmp_path: Path) -> None:
 
 
 def test_a_new_member_that_the_others_know(other: Answering, tmp_path: Path) -> None:
-    settings, known = entered(tmp_path, urls=f"other={other.url}", state="new")
+    # One member that does not answer might be of the same cluster.
+    urls = f"other={other.url},third=http://127.0.0.1:9"
+    settings, known = entered(tmp_path, urls=urls, state="new")
     assert settings.joins is None
     other.members = [
         Member(each, (OWN_URL,), name="x", client_urls=("http://127.0.0.1:2",)) for each in known
     ]
     with pytest.raises(BootstrapError, match=r"has already been bootstrapped.*--data-dir"):
-        entered(tmp_path, urls=f"other={other.url}", state="new")
+        entered(tmp_path, urls=urls, state="new")
+
+
+def test_a_new_member_among_strangers(other: Answering, tmp_path: Path) -> None:
+    with answering() as third:
+        urls = f"other={other.url},third={third.url}"
+        with pytest.raises(BootstrapError, match=r"cluster ID mismatch.*--initial-cluster-token"):
+            entered(tmp_path, urls=urls, state="new")
+    assert other.asked == third.asked == ["/members"]
 
 
 def test_a_log_decides(other: Answering, tmp_path: Path) -> None:

@@ -180,19 +180,12 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         assert client.get(b"key") == b"value"
 
 
-def test_an_address_in_use_is_refused_and_named(tmp_path: Path) -> None:
-    with running_kvorum(tmp_path / "data") as server:
-        url = f"http://{server.address}"
-        flags = (f"--listen-client-urls={url}", f"--advertise-client-urls={url}")
-        reason = refused(tmp_path / "other", *flags)
-        assert reason == f"cannot listen at {server.address}: Address already in use"
-
-
 def test_a_disk_without_room_for_a_segment_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kvorum.files.real import RealFiles
-    from kvorum.process.directory import DirectoryRefusedError, prepare_directory
+    from kvorum.process.directory import prepare_directory
+    from kvorum.process.refusals import DirectoryRefusedError
     from kvorum.settings.checks import make_config
     from kvorum.telemetry.logs import Logger
 
@@ -220,7 +213,8 @@ def test_what_a_start_removes_counts_as_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_enough: bool
 ) -> None:
     from kvorum.files.real import RealFiles
-    from kvorum.process.directory import DirectoryRefusedError, prepare_directory
+    from kvorum.process.directory import prepare_directory
+    from kvorum.process.refusals import DirectoryRefusedError
     from kvorum.settings.checks import make_config
     from kvorum.telemetry.logs import Logger
 

@@ -249,7 +249,10 @@ SECURE = {"listen-client-urls": values.urls("https://127.0.0.1:1"), "advertise-c
     ("given", "text"),
     [
         (SECURE, "must be provided for client url https://127.0.0.1:1 with HTTPS scheme"),
-        ({"listen-metrics-urls": values.urls("https://127.0.0.1:1")}, "must be provided for metrics secure url"),
+        (
+            {"listen-metrics-urls": values.urls("https://127.0.0.1:1")},
+            "must be provided for metrics secure url",
+        ),
         ({"cipher-suites": ("TLS_X",)}, 'unexpected TLS cipher suite "TLS_X"'),
         ({"cipher-suites": ("TLS_RSA_WITH_RC4_128_SHA",)}, "is offered by this server"),
         ({"tls-min-version": "TLS1.1"}, 'unexpected TLS version "TLS1.1"'),

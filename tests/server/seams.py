@@ -161,6 +161,12 @@ class LoopPeers(NoPeers):
         self.network = network
         self.said = 0
         """How many messages, snapshots and questions were given to the network."""
+        self.strangers = 0
+        """The cluster of all other members, if it is another one."""
+
+    @property
+    def foreign_cluster(self) -> int:
+        return self.strangers
 
     @property
     def open(self) -> Container[int]:

@@ -12,6 +12,7 @@ from kvorum.api.pb.v3lockpb import LockRequest
 from kvorum.edge.interface import EventKind, Request
 from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import Place
+from kvorum.membership.bootstrap import BootstrapError
 from kvorum.rpc.table import NUMBERS
 from kvorum.server.ending import (
     CLOSE_LOOK_SECONDS,
@@ -19,7 +20,7 @@ from kvorum.server.ending import (
     DRAIN_SECONDS_MAX,
     Phase,
 )
-from kvorum.server.server import REMOVED_SECONDS, Server
+from kvorum.server.server import REMOVED_SECONDS, STRANGERS_SECONDS, Server
 from tests.member.harness import HEARTBEAT_SECONDS, Machine
 from tests.rpc.harness import Harness
 from tests.server.fronts import Fronts
@@ -391,6 +392,55 @@ def test_a_member_that_was_removed_does_not_start_again() -> None:
     cluster.pass_time(REMOVED_SECONDS - HEARTBEAT_SECONDS)
     with pytest.raises(StartRefused, match="permanently removed"):
         cluster.pass_time(3 * HEARTBEAT_SECONDS)
+
+
+# Members whose peers are all of another cluster.
+
+
+def alone(cluster: Fronts) -> Machine:
+    """Return a member that nobody answers."""
+    names = list(cluster.machines)
+    cluster.cut |= {(one, other) for one in names for other in names}
+    return cluster[0]
+
+
+def test_a_member_that_never_joined_ends_among_strangers() -> None:
+    cluster = Fronts(3)
+    machine = alone(cluster)
+    cluster.pass_time(1.0)
+    assert len(machine.running.cluster.members) == machine.running.applied == 3
+    machine.peers.strangers = 0xBAD
+    cluster.pass_time(STRANGERS_SECONDS - 2 * HEARTBEAT_SECONDS)
+    # One of them was away for a moment, or is of this cluster after all.
+    machine.peers.strangers = 0
+    cluster.pass_time(2 * HEARTBEAT_SECONDS)
+    machine.peers.strangers = 0xBAD
+    cluster.pass_time(STRANGERS_SECONDS - 2 * HEARTBEAT_SECONDS)
+    with pytest.raises(BootstrapError, match=r"to cluster bad, .*--initial-cluster-token"):
+        cluster.pass_time(4 * HEARTBEAT_SECONDS)
+
+
+def test_a_member_with_data_goes_on_among_strangers() -> None:
+    cluster, _ = started(3)
+    machine = alone(cluster)
+    machine.kill()
+    machine.start()
+    machine.peers.strangers = 0xBAD
+    cluster.pass_time(3 * STRANGERS_SECONDS)
+    assert phase(machine.server) is Phase.SERVING and not machine.server.is_published
+
+
+def test_a_member_that_was_restored_goes_on_among_strangers() -> None:
+    """It has keys, though it has applied no more than the first entries of its cluster."""
+    cluster = Fronts(3)
+    machine = alone(cluster)
+    cluster.pass_time(1.0)
+    transaction = machine.running.store.begin()
+    transaction.put(b"restored", b"value", 0)
+    transaction.commit()
+    machine.peers.strangers = 0xBAD
+    cluster.pass_time(3 * STRANGERS_SECONDS)
+    assert phase(machine.server) is Phase.SERVING
 
 
 # With anything happening meanwhile.

@@ -11,7 +11,7 @@ from kvorum.backend.defragment import CatchUp, CopyDatabase, RemoveDatabase
 from kvorum.backend.environment import Environment, Environments, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.flush import CommitFlush, StageFlush
-from kvorum.backend.opening import open_backend, open_view
+from kvorum.backend.opening import open_backend, open_view, rewrite
 from kvorum.backend.transfer import dump, install
 from kvorum.backend.view import View
 
@@ -33,4 +33,5 @@ __all__ = [
     "install",
     "open_backend",
     "open_view",
+    "rewrite",
 ]

@@ -52,6 +52,18 @@ def open_backend(
     return backend
 
 
+def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
+    """Replace the database by one without free pages, while nobody else uses it."""
+    backend.defragment().run(files, environments)
+    assert backend.copied() is None, "nobody wrote meanwhile"
+    stage = backend.seal()
+    assert stage is not None, "the switch is a flush"
+    commit = backend.staged(stage.run(files, environments))
+    removal = backend.committed(commit.run(files, environments))
+    assert removal is not None, "the old file is to be removed"
+    removal.run(files, environments)
+
+
 @contextmanager
 def open_view(files: Files, environments: Environments, directory: str) -> Iterator[View]:
     """Read what the newest commit left in a directory, from any process."""

@@ -7,9 +7,9 @@ own locks if a process opens a file twice, so an open file is shared. Read trans
 to threads, write transactions are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import lmdb
 
@@ -25,6 +25,16 @@ _META_PAGES = 2
 # many more than etcd's database a small one has at any time. They count for nothing, so that a
 # small quota holds as much.
 _UNCOUNTED_PAGES = 9
+
+
+class MemoryLock(Protocol):
+    """Keeps a file in memory that is mapped; raises BackendError if the system refuses."""
+
+    def extend(self) -> None:
+        """Keep what the file has got since."""
+
+    def release(self) -> None:
+        """Keep nothing of it any more."""
 
 
 def _error(path: str, action: str, error: Exception) -> BackendError:
@@ -148,6 +158,8 @@ class LmdbWrite:
             self._transaction.commit()
         except lmdb.Error as error:
             raise _error(self._environment.path, "committing", error) from error
+        if self._environment.lock is not None:
+            self._environment.lock.extend()
 
     def abort(self) -> None:
         """Forget everything."""
@@ -157,7 +169,7 @@ class LmdbWrite:
 class LmdbEnvironment:
     """One open file, perhaps shared."""
 
-    __slots__ = ("_environments", "databases", "lmdb", "native", "path", "users")
+    __slots__ = ("_environments", "databases", "lmdb", "lock", "native", "path", "users")
 
     def __init__(
         self,
@@ -172,6 +184,8 @@ class LmdbEnvironment:
         self.path = path
         self.native = environments.native
         self.users = 1
+        self.lock: MemoryLock | None = None
+        """Keeps the file in memory, if that was asked for."""
         try:
             self.lmdb = lmdb.Environment(
                 path,
@@ -242,10 +256,16 @@ class LmdbEnvironment:
 class LmdbEnvironments:
     """The database files that this process has open."""
 
-    __slots__ = ("_open", "native")
+    __slots__ = ("_lock_file", "_open", "native")
 
-    def __init__(self, native: NativeRows | None = None) -> None:
+    def __init__(
+        self,
+        native: NativeRows | None = None,
+        lock_file: Callable[[str], MemoryLock] | None = None,
+    ) -> None:
+        """With `lock_file`, the file that was last opened to write is kept in memory."""
         self.native = native
+        self._lock_file = lock_file
         self._open: dict[str, LmdbEnvironment] = {}
 
     def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
@@ -253,7 +273,21 @@ class LmdbEnvironments:
         assert path not in self._open, f"{path} is open already"
         environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=is_synced)
         self._open[path] = environment
+        if self._lock_file is not None and is_synced:
+            self._lock(environment, self._lock_file)
         return environment
+
+    def _lock(self, environment: LmdbEnvironment, lock_file: Callable[[str], MemoryLock]) -> None:
+        """Keep a file in memory, instead of the one that it replaces: the limit is for one."""
+        for other in self._open.values():
+            if other.lock is not None:
+                other.lock.release()
+                other.lock = None
+        try:
+            environment.lock = lock_file(environment.path)
+        except BaseException:
+            environment.close()
+            raise
 
     def open_reader(self, path: str) -> Environment:
         """Open an existing file to read; if this process has it open already, share that."""

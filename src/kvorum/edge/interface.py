@@ -222,6 +222,9 @@ class Edge(Protocol):
     After `stop`, and in a forked child, calls raise ValueError.
     """
 
+    def check_tls(self, tls: TlsSettings) -> None:
+        """Raise OSError, with the file, if `listen` could not use these settings."""
+
     def listen(
         self,
         address: str,
@@ -230,12 +233,16 @@ class Edge(Protocol):
         http1_only: bool = False,
         kind: ListenerKind = ListenerKind.CLIENT,
         serves: Serves = Serves.BOTH,
+        reuse_port: bool = False,
     ) -> tuple[int, str]:
         """Accept connections at `host:port`, `[v6 host]:port` or `unix:path`.
 
         With `http1_only`, for members and metrics, HTTP/2 is answered 400 and closed, and so there
         is no gRPC; clients that stop in the middle of a request, or send none, are soon
         disconnected; and pieces that are sent together may leave as one chunk.
+
+        With `reuse_port`, other sockets that ask for the same may listen at the same port, and the
+        system divides connections among them.
 
         Returns the listener's number and the address, with the port the system chose for 0. Raises
         OSError with the address in its message, and with the file if TLS cannot be set up. An

@@ -495,7 +495,8 @@ class Member:
             has_room = unapplied <= 2 * limit and not is_full
             self._takes_revokes = has_room and self.config.prioritizes_revokes
         if not self._has_campaigned and log.applied == log.committed:
-            self._campaign_if_alone()
+            self._has_campaigned = True
+            self.campaign_if_alone()
             has_work = True
         self._watch(deadline)
         flushing.flush(self, now)
@@ -503,10 +504,11 @@ class Member:
         # A watch may have woken a procedure.
         return has_work or self.hub.has_work or bool(self.procedures.runnable)
 
-    def _campaign_if_alone(self) -> None:
-        """After the start, do not wait for an election that nobody else could win."""
-        self._has_campaigned = True
-        if self.conf_state.voters == (self.id,) and self.leader == NONE:
+    def campaign_if_alone(self) -> None:
+        """Do not wait for an election that nobody else could win; hold one at a time."""
+        raft, log = self.node.raft, self.node.raft.log
+        may_stand = raft.role == Role.FOLLOWER and log.applied == log.committed
+        if may_stand and self.leader == NONE and self.conf_state.voters == (self.id,):
             self.node.campaign()
 
     def _has_work(self) -> bool:

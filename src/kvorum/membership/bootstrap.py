@@ -29,7 +29,9 @@ def parse_initial_cluster(text: str) -> InitialCluster:
     try:
         return {name: checked_urls(each) for name, each in urls.items()}
     except UrlError as error:
-        raise BootstrapError(f"initial cluster {text!r}: {error}") from error
+        raise BootstrapError(
+            f"error setting up initial cluster: {error} (--initial-cluster={text})"
+        ) from error
 
 
 def cluster_text(cluster: InitialCluster) -> str:
@@ -127,6 +129,16 @@ def check_own_directory(
     )
 
 
+def mismatch_text(own: int, foreign: int) -> str:
+    """Return what to do about a member of a new cluster whose peers are all of another one."""
+    return (
+        f"cluster ID mismatch: every other member of --initial-cluster belongs to cluster "
+        f"{foreign:x}, this one to {own:x}. Start it with the --initial-cluster-token and the "
+        "--initial-cluster that they were first started with, on an empty --data-dir. To join a "
+        "cluster that exists, run 'etcdctl member add', and use --initial-cluster-state=existing"
+    )
+
+
 def bootstrap_changes(members: Iterable[Member]) -> list[ConfChange]:
     """Return the data of the first entries of a new cluster's log, from index 1 and in term 1."""
     ordered = sorted(members, key=lambda each: each.id)
@@ -145,7 +157,9 @@ def match_existing(
     if len(existing) != len(initial_cluster):
         raise BootstrapError(
             f"member count is unequal: the cluster has {len(existing)} members, "
-            f"--initial-cluster has {len(initial_cluster)}"
+            f"--initial-cluster has {len(initial_cluster)}. To add this member, run 'etcdctl "
+            "member add' first, and start it with the --initial-cluster that it prints: every "
+            "member of the cluster, and this one"
         )
     unmatched = dict(initial_cluster)
     members = []

@@ -71,6 +71,18 @@ class Security:
         return bool(self.cert_file and self.key_file)
 
     @property
+    def names_files(self) -> bool:
+        """Whether any file is given."""
+        return bool(
+            self.cert_file
+            or self.key_file
+            or self.trusted_ca_file
+            or self.crl_file
+            or self.client_cert_file
+            or self.client_key_file
+        )
+
+    @property
     def uses_own(self) -> bool:
         """Whether the server makes its own certificate: only if none is given."""
         return self.auto and not (self.cert_file or self.key_file)

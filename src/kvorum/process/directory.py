@@ -14,17 +14,14 @@ from kvorum.backend.directory import leftovers as backend_leftovers
 from kvorum.backend.directory import read_current
 from kvorum.backend.errors import BackendError
 from kvorum.files import Files, Opening
-from kvorum.settings.config import Config, ConfigError
+from kvorum.process.refusals import DirectoryRefusedError, system_text
+from kvorum.settings.config import Config
 from kvorum.snap import leftovers as snap_leftovers
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import SEGMENT_BYTES
 from kvorum.wal import leftovers as wal_leftovers
 
 MODE = 0o700
-
-
-class DirectoryRefusedError(ConfigError):
-    """A data directory that this server must not or cannot use."""
 
 
 def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
@@ -59,9 +56,8 @@ def _make(path: Path, name: str, logger: Logger) -> None:
         probe.touch(0o600)
         probe.unlink()
     except OSError as error:
-        problem = (error.strerror or str(error)).lower()
         raise DirectoryRefusedError(
-            f"cannot access {name} directory: {error.filename or path}: {problem}"
+            f"cannot access {name} directory: {system_text(error)}"
         ) from None
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode != MODE and name == "data":

@@ -82,7 +82,7 @@ async def enter(
     """Return the member's options, and the members it knows before its log names them.
 
     `names` is the resolver to be used instead of the machine's.
-    Raises BootstrapError if flags and cluster do not fit together.
+    Raises BootstrapError if flags and cluster do not fit together, ConfigError if flags do not.
     """
     wal_directory = config.wal_directory or f"{directory}/wal"
     settings = member_config(config, directory)

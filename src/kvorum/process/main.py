@@ -111,14 +111,11 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     # Imported late, so that a mistyped flag is answered quickly.
     import uvloop
 
-    from kvorum.backend import BackendError
     from kvorum.discovery.registry import DiscoveryError, FullClusterError
-    from kvorum.member.errors import MemberStopped, StartRefused
-    from kvorum.membership.bootstrap import BootstrapError
+    from kvorum.member.errors import MemberStopped
+    from kvorum.process.refusals import REFUSALS, text_of, title_of
     from kvorum.process.startup import Process
-    from kvorum.wal import WalError
 
-    refusals = (ConfigError, StartRefused, BootstrapError, BackendError, WalError, OSError)
     arguments = without_secrets(arguments)
     logger.info("Running: ", args=["kvorum", *arguments])
     # Shows what a hanging process does, as Go programs do.
@@ -142,9 +139,11 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
                 "do not reuse discovery token; generate a new one to bootstrap a cluster"
             )
         return 1
-    except refusals as error:
-        logger.warning("failed to start etcd", error=str(error))
-        logger.critical("discovery failed", error=str(error))
+    except REFUSALS as error:
+        title = f"failed to start etcd: {title_of(error)}"
+        if process.is_serving:
+            title = "the member stopped"
+        logger.critical(title, error=text_of(error))
         return 1
     except Exception as error:
         logger.critical(

@@ -1,8 +1,8 @@
 """From a configuration to a serving process, and from a signal to its end.
 
-The order of a start: limits, the data directory, the addresses, the place in the cluster, recovery,
-the peer port, the loop; clients are let in when the member has told the cluster where it is.
-A failure before that ends the process with the reason; nothing stays half open.
+The order of a start: limits, the addresses, TLS files, tokens, the data directory, the place in the
+cluster, recovery, the peer port, the loop; clients are let in when the member has told the cluster
+where it is. A failure before that ends the process with the reason; nothing stays half open.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ import platform
 import random
 import resource
 import signal
-import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import kvorum
@@ -37,25 +37,29 @@ from kvorum.files.real import RealFiles
 from kvorum.gateway.calls import READ_HEADERS as GATEWAY_HEADERS
 from kvorum.gateway.health import Health
 from kvorum.gateway.http import READ_HEADERS
-from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.config import MEBIBYTE, MemberConfig, Seams
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
 from kvorum.membership.bootstrap import check_own_directory, parse_initial_cluster
 from kvorum.membership.documents import Member as Peer
 from kvorum.net.credentials import Credentials
 from kvorum.net.dialer import HttpDialer
-from kvorum.net.security import Security, dial_settings, tls_settings
-from kvorum.net.urls import Url, split_host_port
+from kvorum.net.security import Security, dial_settings, is_secure, tls_settings
+from kvorum.net.urls import Url
 from kvorum.peer.cluster.peering import Peering
 from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
+from kvorum.process.addresses import check_address
+from kvorum.process.defragment import defragment
 from kvorum.process.directory import prepare_directory
 from kvorum.process.doorman import Doorman
 from kvorum.process.endpoints import Endpoints
 from kvorum.process.entering import enter
 from kvorum.process.hands import ProcessHands
+from kvorum.process.locking import FileLock
 from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
+from kvorum.process.refusals import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
 from kvorum.rpc.table import METADATA_KEYS, METHODS
 from kvorum.server.jobs import JobOrder
@@ -105,24 +109,6 @@ def raise_limits() -> int:
     return hard
 
 
-def probe(url: Url) -> None:
-    """Fail early, and with the reason, if another process listens there already."""
-    if url.scheme.startswith("unix"):
-        return
-    host, port = split_host_port(url.address)
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            host, int(port or 0), type=socket.SOCK_STREAM
-        )
-        with socket.socket(family, kind, protocol) as bound:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            bound.listen(1)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"cannot listen at {url.address}: {reason}") from None
-
-
 class Progress:
     """Logs the progress of a long start, now and then."""
 
@@ -145,23 +131,34 @@ class Process:
         self._config = config
         self._logger = logger
         self.signal: int | None = None
+        self.is_serving = False
+        """Whether clients were let in."""
 
     async def run(self, arguments: Sequence[str]) -> None:
         """Serve until a signal or an error; raises what stopped the member."""
         config, logger = self._config, self._logger
         descriptors = raise_limits()
+        self._check_addresses()
+        self._check_tls_files()
         tokens = open_tokens(config, logger)
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)
-        for url in {url.address: url for url in self._addresses()}.values():
-            probe(url)
         credentials = self._credentials()
-        settings, known = await enter(config, directory, files, credentials, logger)
-        self._log_start(settings, descriptors)
-        environments = LmdbEnvironments(native_rows())
-        member = self._recover(settings, files, environments, tokens)
-        self._check(member)
         edge = self._open_edge()
+        try:
+            self._check_tls(edge, credentials)
+            settings, known = await enter(config, directory, files, credentials, logger)
+            self._log_start(settings, descriptors)
+            lock_file = FileLock if config.memory_lock else None
+            environments = LmdbEnvironments(native_rows(), lock_file)
+            if config.defragment_mebibytes:
+                threshold_bytes = config.defragment_mebibytes * MEBIBYTE
+                defragment(settings, threshold_bytes, files, environments, logger)
+            member = self._recover(settings, files, environments, tokens)
+            self._check(member)
+        except BaseException:
+            edge.stop()
+            raise
         loop = asyncio.get_running_loop()
         runner = ServerLoop(loop, edge)
         hands = ProcessHands(
@@ -331,7 +328,9 @@ class Process:
                 server.member.boundary,
             )
         for listened, tls in self._tls(security, config.listen_peer_urls, "peer"):
-            number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.PEER)
+            number, address = self._listen(
+                edge, listened, tls, http1_only=True, kind=ListenerKind.PEER
+            )
             listeners.add(number)
             logger.info("serving peer traffic", address=address, secure=tls is not None)
 
@@ -352,10 +351,13 @@ class Process:
         security = config.client_security
         for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
             # Without HTTP/2 there is no gRPC: a reader of metrics must not be able to write keys.
-            number, address = edge.listen(listened, tls, http1_only=True, kind=ListenerKind.METRICS)
+            number, address = self._listen(
+                edge, listened, tls, http1_only=True, kind=ListenerKind.METRICS
+            )
             runner.server.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
         self._listen_to_clients(edge)
+        self.is_serving = True
         notify_ready(logger)
         return await runner.ended
 
@@ -368,10 +370,12 @@ class Process:
                 Serves.HTTP: config.listen_client_http_urls,
                 Serves.GRPC: config.listen_client_urls,
             }
+        addresses: list[str] = []
         for serves, some in urls.items():
             traffic = TRAFFIC[serves]
             for listened, tls in self._tls(config.client_security, some, "client"):
-                _, address = edge.listen(listened, tls, serves=serves)
+                _, address = self._listen(edge, listened, tls, serves=serves)
+                addresses.append(address)
                 if tls is not None:
                     logger.info("serving client traffic securely", traffic=traffic, address=address)
                 if tls is None or tls.plain_too:
@@ -380,20 +384,102 @@ class Process:
                         traffic=traffic,
                         address=address,
                     )
-                logger.info(
-                    "ready to serve client requests",
-                    address=address,
-                    edge=edge_name(),
-                    core=core_name(),
-                )
+        # Who waits for one of these lines may use any of the addresses.
+        for address in addresses:
+            logger.info(
+                "ready to serve client requests",
+                address=address,
+                edge=edge_name(),
+                core=core_name(),
+            )
 
-    def _addresses(self) -> Iterable[Url]:
+    def _listen(
+        self,
+        edge: Edge,
+        address: str,
+        tls: TlsSettings | None,
+        *,
+        http1_only: bool = False,
+        kind: ListenerKind = ListenerKind.CLIENT,
+        serves: Serves = Serves.BOTH,
+    ) -> tuple[int, str]:
+        """Listen with the socket options of the flags; return the listener's number and address."""
+        try:
+            return edge.listen(
+                address,
+                tls,
+                http1_only=http1_only,
+                kind=kind,
+                serves=serves,
+                reuse_port=self._config.reuse_port,
+            )
+        except OSError as error:
+            # The address was free when the process began.
+            raise AddressRefusedError(error.strerror) from None
+
+    def _check_addresses(self) -> None:
+        """Refuse addresses that cannot be listened at, in etcd's order."""
+        config = self._config
+        if config.reuse_port or config.reuse_address:
+            self._logger.info(
+                "configuring socket options",
+                reuse_address=config.reuse_address,
+                reuse_port=config.reuse_port,
+            )
+        checked = set()
+        for flag, urls in (
+            ("--listen-peer-urls", config.listen_peer_urls),
+            ("--listen-client-urls", config.listen_client_urls),
+            ("--listen-client-http-urls", config.listen_client_http_urls),
+            ("--listen-metrics-urls", config.listen_metrics_urls),
+        ):
+            for url in urls:
+                if url.address not in checked:
+                    check_address(url, flag, reuse_port=config.reuse_port)
+                    checked.add(url.address)
+
+    def _check_tls_files(self) -> None:
+        """Refuse TLS files that cannot be used; those of clients count if a URL asks for TLS."""
+        config = self._config
+        sides = [(config.peer_security, "peer-")]
+        if any(map(is_secure, self._client_urls())):
+            sides.append((config.client_security, ""))
+        if not any(security.names_files for security, _ in sides):
+            return
+        # Imported late: it takes a while, and is needed with TLS only.
+        from kvorum.net.tls_files import TlsFileError, check_files
+
+        try:
+            for security, prefix in sides:
+                for doubt in check_files(security, prefix, datetime.now(UTC)):
+                    self._logger.warning("a TLS file is doubtful", reason=doubt)
+        except TlsFileError as error:
+            raise TlsRefusedError(str(error)) from None
+
+    def _check_tls(self, edge: Edge, credentials: Credentials) -> None:
+        """Refuse what the edge or the dialer cannot use, although it is well-formed."""
+        config = self._config
+        try:
+            for security, urls, side in (
+                (config.peer_security, config.listen_peer_urls, "peer"),
+                (config.client_security, self._client_urls(), "client"),
+            ):
+                for _, tls in self._tls(security, urls, side):
+                    if tls is not None:
+                        edge.check_tls(tls)
+            if credentials.settings.cert_file or credentials.settings.ca_file:
+                credentials.context()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise TlsRefusedError(f"TLS cannot be set up: {reason}") from None
+
+    def _client_urls(self) -> tuple[Url, ...]:
+        """Return the URLs at which the certificate for clients is shown."""
         config = self._config
         return (
             *config.listen_client_urls,
             *config.listen_client_http_urls,
             *config.listen_metrics_urls,
-            *config.listen_peer_urls,
         )
 
     def _credentials(self) -> Credentials:

@@ -33,6 +33,10 @@ class Peers(Protocol):
     def open(self) -> Container[int]:
         """The calls of the peer port that have not ended."""
 
+    @property
+    def foreign_cluster(self) -> int:
+        """The other cluster that every other member says it belongs to; 0 if one does not."""
+
     def open_request(
         self, call: int, method: str, target: str, headers: Headers, now: float
     ) -> None:

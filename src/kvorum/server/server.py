@@ -11,7 +11,7 @@ order, and nothing more is taken from the edge meanwhile.
 """
 
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from kvorum.edge.interface import Event, EventKind, Request
@@ -20,6 +20,7 @@ from kvorum.gateway.http import HttpFront
 from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
+from kvorum.membership.bootstrap import BootstrapError, mismatch_text
 from kvorum.net.interface import DialEvent
 from kvorum.raft.entries import Entry
 from kvorum.rpc.interface import Clients
@@ -48,6 +49,8 @@ REMOVED_SECONDS: Final = 1.0
 """How long a removed member goes on, so that others still hear from it that it is removed."""
 ADVANCE_SECONDS_MAX: Final = 5.0
 """How long after a start reaching other members still skips most of the election timeout."""
+STRANGERS_SECONDS: Final = 5.0
+"""How long a member that never joined is among strangers before it ends; they may be replaced."""
 
 
 class Server:
@@ -119,6 +122,7 @@ class Server:
         self._peers_at = 0.0
         self._advance_until = member.now + ADVANCE_SECONDS_MAX if settings.advance_ticks else 0.0
         self._removed_at = 0.0
+        self._strangers_since = inf
         self._is_idle = True
         member.long_reads.has_room = edge.has_room
         if member.cluster.is_removed(member.id):
@@ -345,15 +349,15 @@ class Server:
         member = self.member
         member.tick(now)
         self.is_alone = list(member.conf_state.voters) == [member.id]
-        if not member.leader and self.is_alone:
-            # Nobody else could lead, so there is nothing to wait for.
-            member.node.campaign()
+        member.campaign_if_alone()
         if member.leader != self._leader:
             self._log_leader()
         if self._advance_until:
             self._advance_ticks(now)
         if member.was_removed:
             self._leave(now)
+        if not self.is_published:
+            self._refuse_strangers(now)
         for call, method in self.calls.slow(self._slow_request_ticks):
             rpc = RPCS[method]
             if not rpc.waits_for_others:
@@ -405,6 +409,23 @@ class Server:
             if not self.is_published:
                 raise StartRefused(f"{reason}. Remove the directory, and add the member anew")
             self.drain(now)
+
+    def _refuse_strangers(self, now: float) -> None:
+        """Raise BootstrapError if this member never joined, and all others are of another cluster.
+
+        A member that has applied more than the first entries of its cluster goes on, and so does
+        one that was restored from a snapshot: they have data, and who answers at their peers'
+        addresses may be strangers.
+        """
+        member = self.member
+        foreign = self.peers.foreign_cluster
+        has_data = member.applied > len(member.cluster.members) or member.store.revision > 1
+        if not foreign or member.leader or has_data:
+            self._strangers_since = inf
+            return
+        self._strangers_since = min(self._strangers_since, now)
+        if now - self._strangers_since >= STRANGERS_SECONDS:
+            raise BootstrapError(mismatch_text(member.cluster.cluster_id, foreign))
 
     def _watch_long_entry(self, now: float) -> None:
         """Warn of entries that took long to apply; such entries take several turns."""

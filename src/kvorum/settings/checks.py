@@ -45,14 +45,14 @@ def settle(given: Mapping[str, object]) -> Config:
 
 
 def check(config: Config, given: Mapping[str, object]) -> None:
-    """Raise ConfigError for the first mistake, in etcd's order."""
+    """Raise ConfigError for the first mistake, in etcd's order; a start finds the later ones."""
     for one in CHECKS:
         one(config, given)
 
 
 def mistakes(config: Config, given: Mapping[str, object]) -> Iterator[str]:
     """Return what is wrong with a configuration: the first mistake of each kind."""
-    for one in CHECKS:
+    for one in (*CHECKS, *LATER_CHECKS):
         try:
             one(config, given)
         except ConfigError as error:
@@ -296,9 +296,10 @@ CHECKS: tuple[Callable[[Config, Given], None], ...] = (
     _check_peer_security,
     _check_ports,
     _check_client_security,
-    _check_retention,
 )
 """What has to hold, in etcd's order. Each raises ConfigError for the first mistake of its kind."""
+LATER_CHECKS = (_check_retention,)
+"""What etcd finds out after it has looked at the addresses and the initial cluster."""
 
 
 def _checked(security: Security, prefix: str) -> Security:

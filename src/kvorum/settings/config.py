@@ -117,6 +117,21 @@ class Config:
     serves_json: bool = flag(
         "enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."
     )
+    reuse_port: bool = flag(
+        "socket-reuse-port",
+        BOOL,
+        "false",
+        MEMBER,
+        "Listen with SO_REUSEPORT: other processes that do so may listen at the same ports.",
+    )
+    reuse_address: bool = flag(
+        "socket-reuse-address",
+        BOOL,
+        "false",
+        MEMBER,
+        "Listen with SO_REUSEADDR, which is always set on Linux: a port is free as soon as its "
+        "server has ended.",
+    )
     quota_bytes: int = flag(
         "quota-backend-bytes",
         INT,
@@ -124,6 +139,20 @@ class Config:
         MEMBER,
         "Size of the database that raises the NOSPACE alarm; 0: 2 GiB, negative: none.",
         zero="2147483648",
+    )
+    defragment_mebibytes: int = flag(
+        "bootstrap-defrag-threshold-megabytes",
+        UINT,
+        "0",
+        MEMBER,
+        "Defragment the database at the start if so many MiB of its file are free pages; 0: never.",
+    )
+    memory_lock: bool = flag(
+        "memory-mlock",
+        BOOL,
+        "false",
+        MEMBER,
+        "Lock the database file into memory, now and as it grows; see RLIMIT_MEMLOCK.",
     )
     batch_seconds: float = flag(
         "backend-batch-interval",

@@ -22,7 +22,6 @@ from kvorum.settings.rows import (
     STRING,
     TRACING,
     TUNING,
-    UINT,
     Flag,
     Kind,
 )
@@ -41,26 +40,6 @@ _DEPRECATIONS = Kind(
 )
 
 MISSING: tuple[Flag, ...] = (
-    Flag(
-        "bootstrap-defrag-threshold-megabytes",
-        UINT,
-        "0",
-        MEMBER,
-        "Defragment at the start if that frees so much; 0: never.",
-        "defragmentation at the start",
-    ),
-    Flag(
-        "memory-mlock",
-        BOOL,
-        "false",
-        MEMBER,
-        "Lock the database into memory.",
-        "locking the database into memory",
-    ),
-    Flag("socket-reuse-port", BOOL, "false", MEMBER, "Listen with SO_REUSEPORT.", "socket options"),
-    Flag(
-        "socket-reuse-address", BOOL, "false", MEMBER, "Listen with SO_REUSEADDR.", "socket options"
-    ),
     Flag("enable-log-rotation", BOOL, "false", LOGGING, "Rotate the log file.", "log rotation"),
     Flag(
         "log-rotation-config-json",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvorum.backend import Environments, open_backend
+from kvorum.backend import Environments, open_backend, rewrite
 from kvorum.files import Files
 from kvorum.utl.errors import UtlError
 
@@ -18,14 +18,6 @@ def defragment(files: Files, environments: Environments, data: Path) -> None:
     # Without a quota: what is there must fit, whatever was configured.
     backend = open_backend(files, environments, str(directory), quota_bytes=-1)
     try:
-        job = backend.defragment()
-        job.run(files, environments)
-        assert backend.copied() is None, "nobody wrote meanwhile"
-        stage = backend.seal()
-        assert stage is not None, "the switch is a flush"
-        commit = backend.staged(stage.run(files, environments))
-        removal = backend.committed(commit.run(files, environments))
-        assert removal is not None, "the old file is to be removed"
-        removal.run(files, environments)
+        rewrite(backend, files, environments)
     finally:
         backend.close()

@@ -8,7 +8,7 @@ from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
 from tests.peer.transport.messages import append, heartbeat, member_headers
-from tests.peer.transport.network import Client, Host, Network, is_joined
+from tests.peer.transport.network import CLUSTER, Client, Host, Network, is_joined
 
 
 def pair(**options: object) -> tuple[Network, Host, Host]:
@@ -339,6 +339,15 @@ def test_another_cluster_is_refused_and_said_once() -> None:
     for host in (one, other):
         assert len(host.log.about("refused a request")) == 1
         assert len(host.log.about("412 cluster ID mismatch")) == 2
+        assert len(host.log.about("--initial-cluster-token")) == 3
+    assert one.transport.peers[2].foreign_cluster == 7
+    assert other.transport.peers[1].foreign_cluster == CLUSTER
+
+
+def test_who_is_of_the_same_cluster_or_away_is_no_stranger() -> None:
+    network, one, _ = pair()
+    network.run(1)
+    assert not one.transport.peers[2].foreign_cluster
 
 
 def test_versions_that_do_not_fit_are_refused() -> None:

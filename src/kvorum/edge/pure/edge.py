@@ -24,7 +24,7 @@ from kvorum.edge.pure.connection import Connection, Dialect
 from kvorum.edge.pure.grpc import OK
 from kvorum.edge.pure.http1 import Http1
 from kvorum.edge.pure.http2 import Http2
-from kvorum.edge.pure.listener import Listener, endpoint
+from kvorum.edge.pure.listener import Listener, endpoint, open_tls
 from kvorum.edge.pure.logfile import LogWriter
 from kvorum.edge.pure.shared import Shared
 
@@ -68,6 +68,11 @@ class PureEdge:
 
     # Listening and sleeping.
 
+    def check_tls(self, tls: TlsSettings) -> None:
+        """Read the files of TLS settings."""
+        assert self._shared
+        open_tls(tls, http1_only=False)
+
     def listen(
         self,
         address: str,
@@ -76,11 +81,20 @@ class PureEdge:
         http1_only: bool = False,
         kind: ListenerKind = ListenerKind.CLIENT,
         serves: Serves = Serves.BOTH,
+        reuse_port: bool = False,
     ) -> tuple[int, str]:
         """Accept connections at an address."""
         shared = self._shared
         number = self._listener_count
-        listener = Listener(number, address, tls, http1_only=http1_only, kind=kind, serves=serves)
+        listener = Listener(
+            number,
+            address,
+            tls,
+            http1_only=http1_only,
+            kind=kind,
+            serves=serves,
+            reuse_port=reuse_port,
+        )
         self._listener_count += 1
         self._listeners[listener.socket.fileno()] = listener
         if listener.kind not in self._paused:

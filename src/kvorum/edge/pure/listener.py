@@ -39,6 +39,7 @@ class Listener:
         http1_only: bool,
         kind: ListenerKind,
         serves: Serves,
+        reuse_port: bool = False,
     ) -> None:
         """Bind; raises OSError that names the address."""
         self.number = number
@@ -46,10 +47,9 @@ class Listener:
         self.serves = Serves(serves)
         self.http1_only = http1_only
         try:
-            self.tls = None if tls is None else Tls(tls, http1_only=http1_only)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            text = f"cannot listen at {address} with TLS: {reason}"
+            self.tls = None if tls is None else open_tls(tls, http1_only=http1_only)
+        except OSError as error:
+            text = f"cannot listen at {address} with TLS: {error.strerror}"
             raise OSError(errno.EINVAL, text) from None
         self._path: Path | None = None
         self._inode = 0
@@ -60,7 +60,7 @@ class Listener:
                 self._inode = self._path.stat().st_ino
                 self.address = address
             else:
-                self.socket = _bound_tcp(address)
+                self.socket = _bound_tcp(address, reuse_port=reuse_port)
                 self.address = endpoint(self.socket.getsockname())
         except OSError as error:
             raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from None
@@ -80,6 +80,15 @@ class Listener:
         self.socket.close()
 
 
+def open_tls(settings: TlsSettings, *, http1_only: bool) -> Tls:
+    """Read the files of TLS settings; raises OSError with the one that cannot be used."""
+    try:
+        return Tls(settings, http1_only=http1_only)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OSError(errno.EINVAL, str(reason)) from None
+
+
 def endpoint(address: object) -> str:
     """Write a socket's address as host and port; a client's unix socket has no name."""
     if isinstance(address, tuple):
@@ -88,7 +97,7 @@ def endpoint(address: object) -> str:
     return "@"
 
 
-def _bound_tcp(address: str) -> socket.socket:
+def _bound_tcp(address: str, *, reuse_port: bool) -> socket.socket:
     host, colon, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or (":" in bare) != (host != bare):
@@ -102,6 +111,7 @@ def _bound_tcp(address: str) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
         # Accepted sockets inherit these.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)

@@ -21,8 +21,10 @@ from kvorum.membership.bootstrap import (
     initial_members,
     is_bootstrapped,
     match_existing,
+    mismatch_text,
 )
 from kvorum.membership.documents import DocumentError, Member, decode_members
+from kvorum.membership.identity import cluster_id as compute_cluster_id
 from kvorum.membership.versions import CLUSTER_VERSION_MIN, Version, parse_version
 from kvorum.net.interface import Dialer, DialEvent
 from kvorum.peer.cluster.answers import (
@@ -149,7 +151,7 @@ def join(
 ) -> Generator[Asking, Answer | None, Joined]:
     """Find the existing cluster of the listed members; raises BootstrapError if that fails."""
     urls = _urls_of_others(initial_cluster, name)
-    told = yield from _fetch(urls, JOIN_SECONDS_MAX)
+    told = list((yield from _fetch(urls, JOIN_SECONDS_MAX)).values())
     if not told:
         raise BootstrapError(
             "cannot fetch cluster info from peer urls: could not retrieve cluster information "
@@ -171,16 +173,24 @@ def join(
 
 
 def check_new(initial_cluster: InitialCluster, token: str, name: str) -> Steps:
-    """Make sure that no other member knows this one; raises BootstrapError."""
-    local = next(each for each in initial_members(initial_cluster, token) if each.name == name)
+    """Make sure that no other member knows this one; raises BootstrapError.
+
+    It is refused as well if all the others belong to another cluster.
+    """
+    members = initial_members(initial_cluster, token)
+    local = next(each for each in members if each.name == name)
     told = yield from _fetch(_urls_of_others(initial_cluster, name), NEW_SECONDS_MAX)
-    if any(is_bootstrapped(known, local.id) for _, known in told):
+    if any(is_bootstrapped(known, local.id) for _, known in told.values()):
         raise BootstrapError(
             f"member {local.id:x} has already been bootstrapped: the other members know {name} as "
             "a member that has run before, but its data directory holds no log. Give it the "
             f"--data-dir it had; if that is lost, run 'etcdctl member remove {local.id:x}', then "
             "'etcdctl member add', and start it with --initial-cluster-state=existing"
         )
+    own_id = compute_cluster_id(each.id for each in members)
+    foreign = {url: each for url, (each, _) in told.items() if each != own_id}
+    if all(each is local or not foreign.keys().isdisjoint(each.peer_urls) for each in members):
+        raise BootstrapError(mismatch_text(own_id, next(iter(foreign.values()))))
 
 
 def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
@@ -189,9 +199,9 @@ def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
 
 def _fetch(
     urls: Sequence[str], seconds_max: float
-) -> Generator[Asking, Answer | None, list[_Told]]:
-    """Return the answers that came, in the order in which members were asked."""
-    told: list[_Told] = []
+) -> Generator[Asking, Answer | None, dict[str, _Told]]:
+    """Return the answers that came by URL, in the order in which members were asked."""
+    told: dict[str, _Told] = {}
     for url in urls:
         answer = yield Asking(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
         if answer is None or answer.status != 200:
@@ -200,7 +210,7 @@ def _fetch(
             cluster_id = parse_id(answer.headers.get(CLUSTER_ID, ""))
             members = decode_members(answer.body)
             if members and cluster_id is not None:
-                told.append((cluster_id, members))
+                told[url] = cluster_id, members
     return told
 
 

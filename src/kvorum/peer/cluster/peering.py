@@ -98,6 +98,12 @@ class Peering:
         """The calls of the peer port that are served here."""
         return self
 
+    @property
+    def foreign_cluster(self) -> int:
+        """The other cluster that every other member says it belongs to; 0 if one does not."""
+        told = {peer.foreign_cluster for peer in self.transport.peers.values()}
+        return min(told, default=0)
+
     def __contains__(self, call: object) -> bool:
         return call in self._answers.open or call in self.transport.open
 

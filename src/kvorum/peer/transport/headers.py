@@ -142,6 +142,14 @@ def is_compatible(
     return server >= own_minimum and minimum <= own_server
 
 
+def mismatch_hint(own: int, foreign: str) -> str:
+    """Return what to look at if another node belongs to another cluster."""
+    return (
+        f"it is of cluster {foreign[:16] or '(none)'}, this node of {own:x}: were both started "
+        "with the same --initial-cluster-token and --initial-cluster?"
+    )
+
+
 def header(headers: Headers, name: str) -> str:
     """Return the first value of a header with lower-case name; empty if it is missing."""
     for each, value in headers:

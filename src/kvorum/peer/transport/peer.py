@@ -64,6 +64,11 @@ class Peer:
         """Whether a stream of the peer is read."""
         return self._is_connected
 
+    @property
+    def foreign_cluster(self) -> int:
+        """The other cluster that the peer says it belongs to; 0 if it does not say so."""
+        return self._messages_in.foreign_cluster
+
     def update(self, urls: Sequence[str]) -> None:
         """Use other addresses from the next request on."""
         if tuple(urls) != self._addresses.all:

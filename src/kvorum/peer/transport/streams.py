@@ -26,6 +26,8 @@ from kvorum.peer.transport.headers import (
     MESSAGE_STREAM,
     header,
     is_compatible,
+    mismatch_hint,
+    parse_id,
     parse_level,
 )
 from kvorum.peer.transport.settings import (
@@ -216,6 +218,7 @@ class StreamReader:
         "_status",
         "_target",
         "_url",
+        "foreign_cluster",
         "is_open",
         "wake_at",
     )
@@ -241,6 +244,8 @@ class StreamReader:
         self._status = 0
         self._answer = b""
         self.is_open = False
+        self.foreign_cluster = 0
+        """The cluster that the peer said it belongs to when it last answered, if not to ours."""
         # When to dial, or to give up the stream.
         self.wake_at = 0.0
 
@@ -292,11 +297,15 @@ class StreamReader:
         elif kind == DialEventKind.COMPLETED:
             self._completed(now)
         elif kind == DialEventKind.FAILED:
+            self.foreign_cluster = 0
             self._forget()
             self._failed(str(detail), now)
 
     def _responded(self, detail: Any, now: float) -> None:
         self._status, headers = detail
+        identity = self._shared.identity
+        cluster = parse_id(header(headers, "x-etcd-cluster-id")) or identity.cluster_id
+        self.foreign_cluster = 0 if cluster == identity.cluster_id else cluster
         if self._status == 410:
             self._give_up("the peer says that this node was removed", now)
             self._shared.report_removal()
@@ -325,6 +334,9 @@ class StreamReader:
             self._failed("the peer ended it", now)
         else:
             text = self._answer.decode(errors="replace").strip()
+            if self.foreign_cluster:
+                own = self._shared.identity.cluster_id
+                text += f" ({mismatch_hint(own, f'{self.foreign_cluster:x}')})"
             self._failed(f"the peer answered {self._status} {text}", now)
 
     def _give_up(self, problem: str, now: float) -> None:

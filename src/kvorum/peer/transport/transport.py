@@ -16,6 +16,7 @@ from kvorum.peer.transport.frames import EntriesEncoder
 from kvorum.peer.transport.headers import (
     APPEND_STREAM,
     BUSY,
+    CLUSTER_MISMATCH,
     INVALID_PATH,
     INVALID_SENDER,
     MESSAGE_STREAM,
@@ -30,6 +31,7 @@ from kvorum.peer.transport.headers import (
     Refusal,
     check_sender,
     joined,
+    mismatch_hint,
     parse_id,
     parse_urls,
     wrong_method,
@@ -217,11 +219,12 @@ class Transport:
     ) -> None:
         """Refuse a request, and log it once for each sender and reason."""
         sender = headers.get("x-server-from", "")[:16]
+        own, cluster = self._shared.identity.cluster_id, headers.get("x-etcd-cluster-id", "")
+        hint = f"; {mismatch_hint(own, cluster)}" if refusal is CLUSTER_MISMATCH else ""
         self._shared.warn_once(
             f"refused a request of {sender or 'an unnamed sender'}: {refusal.text} "
             f"(version {headers.get('x-server-version', '')[:32]!r}, "
-            f"cluster {headers.get('x-etcd-cluster-id', '')[:32]!r}; "
-            f"here {self._shared.identity.cluster_id:x})"
+            f"cluster {cluster[:32]!r}; here {own:x}){hint}"
         )
         self._shared.refuse(call, refusal, answer_headers)
 

@@ -1,0 +1,136 @@
+"""Whether the server can listen where it is told to, found out before the member starts.
+
+An address is bound and let go again. If another process has it, that process is named where /proc
+shows it, which is so for processes of the same user, or of any user to root.
+"""
+
+import errno
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from kvorum.net.urls import Url, split_host_port
+from kvorum.process.refusals import AddressRefusedError, system_text
+
+PORT_MAX = 65_535
+_LISTENING = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+_ACCEPTING = 0x10000
+"""The flag of a listening socket in /proc/net/unix."""
+
+
+def check_address(url: Url, flag: str, *, reuse_port: bool) -> None:
+    """Raise AddressRefusedError if nothing can listen at an address, which a flag gave."""
+    if url.scheme.startswith("unix"):
+        _check_unix(Path(url.address.removeprefix("unix:")), flag)
+        return
+    host, port = split_host_port(url.address)
+    try:
+        number = int(port or 0)
+        if number > PORT_MAX:
+            raise OSError(errno.EINVAL, f"expected a port of at most {PORT_MAX}")
+        _bind(host, number, reuse_port=reuse_port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        advice = _advice(error.errno or 0, number, flag)
+        raise AddressRefusedError(f"listen tcp {url.address}: bind: {reason}; {advice}") from None
+
+
+def _bind(host: str, port: int, *, reuse_port: bool) -> None:
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    )
+    with socket.socket(family, kind, protocol) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
+        bound.bind(address)
+        if not reuse_port:
+            # Where the port is shared, this would take connections away from those that serve it.
+            bound.listen(1)
+
+
+def _advice(number: int, port: int, flag: str) -> str:
+    if number == errno.EADDRINUSE:
+        owner = _owner(_tcp_sockets(port))
+        return f"{owner} listens there. Stop it, or give another address with {flag}"
+    if number in (errno.EACCES, errno.EPERM):
+        return (
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE. Give one of them, or another port "
+            f"with {flag}"
+        )
+    if number == errno.EADDRNOTAVAIL:
+        return f"this machine has no such address. Give one that it has, or 0.0.0.0, with {flag}"
+    return f"give another address with {flag}"
+
+
+def _check_unix(path: Path, flag: str) -> None:
+    """Refuse a path at which no socket can be made, or at which somebody serves."""
+    try:
+        if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+            raise OSError(errno.EEXIST, "the path exists and is not a socket", str(path))
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            missing = errno.ENOENT if not path.parent.exists() else errno.EACCES
+            raise OSError(missing, os.strerror(missing), str(path.parent))
+    except OSError as error:
+        raise AddressRefusedError(
+            f"listen unix {path}: bind: {system_text(error)} ({flag})"
+        ) from None
+    inodes = _unix_sockets(str(path))
+    if inodes and _is_served(path):
+        raise AddressRefusedError(
+            f"listen unix {path}: bind: address already in use; {_owner(inodes)} listens there. "
+            f"Stop it, or give another path with {flag}"
+        )
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.setblocking(False)
+        probe.connect(str(path))
+        return True
+    return False
+
+
+def _tcp_sockets(port: int) -> set[str]:
+    """Return the inodes of the sockets that listen at a port."""
+    found = set()
+    for line in (*_lines("/proc/self/net/tcp"), *_lines("/proc/self/net/tcp6")):
+        _, local, _, state, *rest = line.split()
+        if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+            found.add(rest[5])
+    return found
+
+
+def _unix_sockets(path: str) -> set[str]:
+    """Return the inodes of the sockets that listen at a path."""
+    found = set()
+    for line in _lines("/proc/self/net/unix"):
+        _, _, _, flags, _, _, inode, *name = line.split(maxsplit=7)
+        if name and name[0] == path and int(flags, 16) & _ACCEPTING:
+            found.add(inode)
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a table of /proc without its head; none where there is no such table."""
+    try:
+        return Path(path).read_text(errors="replace").splitlines()[1:]
+    except OSError:
+        return []
+
+
+def _owner(inodes: set[str]) -> str:
+    """Return in words which process has one of these sockets open."""
+    targets = {f"socket:[{inode}]" for inode in inodes}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        with suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()) in targets:
+                        name = (process / "comm").read_text(errors="replace").strip()
+                        return f"process {process.name} ({name})"
+    return "another process"
