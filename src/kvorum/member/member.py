@@ -495,9 +495,8 @@ class Member:
             has_room = unapplied <= 2 * limit and not is_full
             self._takes_revokes = has_room and self.config.prioritizes_revokes
         if not self._has_campaigned and log.applied == log.committed:
-            self._has_campaigned = True
+            self._has_campaigned = has_work = True
             self.campaign_if_alone()
-            has_work = True
         self._watch(deadline)
         flushing.flush(self, now)
         self.backend.end_turn()
