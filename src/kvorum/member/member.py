@@ -491,9 +491,8 @@ class Member:
         unapplied, limit = log.committed - log.applied, self.config.unapplied_entries_max
         is_full = self.storage.memory_bytes > self.config.log_bytes_max
         self.is_behind = unapplied > limit or is_full
-        if self.is_behind:
-            has_room = unapplied <= 2 * limit and not is_full
-            self._takes_revokes = has_room and self.config.prioritizes_revokes
+        has_room = unapplied <= 2 * limit and not is_full
+        self._takes_revokes = has_room and self.config.prioritizes_revokes
         if not self._has_campaigned and log.applied == log.committed:
             self._has_campaigned = has_work = True
             self.campaign_if_alone()

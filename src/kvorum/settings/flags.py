@@ -18,6 +18,7 @@ from kvorum.settings.rows import (
     LOGGING,
     MEMBER,
     SECONDS,
+    SECTIONS,
     SECURITY,
     STRING,
     TRACING,
@@ -113,7 +114,9 @@ UNUSED: tuple[Flag, ...] = (
 )
 """Flags that are accepted with any value and fill no field, each with its reason."""
 
-ALL: tuple[Flag, ...] = (*ROWS.values(), *MISSING, *UNUSED)
+ALL: tuple[Flag, ...] = tuple(
+    sorted((*ROWS.values(), *MISSING, *UNUSED), key=lambda flag: SECTIONS.index(flag.section))
+)
 """The rows of all flags, and of keys that are in files only."""
 FLAGS: tuple[Flag, ...] = tuple(flag for flag in ALL if not flag.only_in_file)
 BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}

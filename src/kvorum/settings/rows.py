@@ -96,3 +96,5 @@ LOGGING = "Logging"
 TUNING = "Behaviour"
 TRACING = "Distributed tracing"
 UNSAFE = "Unsafe"
+SECTIONS = (MEMBER, CLUSTERING, SECURITY, AUTH, MONITORING, LOGGING, TUNING, TRACING, UNSAFE)
+"""In the order in which flags are shown."""
