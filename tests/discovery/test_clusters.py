@@ -279,7 +279,9 @@ def test_a_member_that_waits_can_be_ended(number: signal.Signals, tmp_path: Path
         flags += ["--discovery-user=user:secret", "--discovery-password", "secret"]
         one = Machine(["env"]).start("kvorum", flags, tmp_path / "log")
         try:
-            until("it waits", lambda: "retry connecting to discovery service" in one.text())
+            waiting = "retry connecting to discovery service"
+            until("it waits", lambda: waiting in one.text() or one.process.poll() is not None)
+            assert one.process.poll() is None, one.text()
             os.kill(one.process.pid, number)
             assert one.process.wait(WAIT_SECONDS) == -number
         finally:
