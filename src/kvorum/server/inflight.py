@@ -5,23 +5,26 @@ calls are found here; calls are counted for the metrics on their way.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers, Request
 from kvorum.rpc.interface import Output
+from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallCounts
 
 
 class CallsInFlight:
     """Every RPC that has begun and not ended, by its number."""
 
-    __slots__ = ("_edge", "_marks", "_slow", "counts", "streams", "unary")
+    __slots__ = ("_edge", "_marks", "_slow", "access", "counts", "streams", "unary")
 
     def __init__(self, edge: Output, counts: CallCounts) -> None:
         self._edge = edge
         self.counts = counts
+        self.access: AccessLog | None = None
+        """Is told of every call, too, if there is one."""
         self.unary: dict[int, int] = {}
         """The method of every unary call in flight."""
         self.streams: dict[int, int] = {}
@@ -37,7 +40,7 @@ class CallsInFlight:
 
     # What arrives.
 
-    def receive(self, requests: Iterable[Request]) -> None:
+    def receive(self, requests: Sequence[Request]) -> None:
         """Note unary calls."""
         unary, seconds = self.unary, self.counts.seconds
         for call, method, _, metadata in requests:
@@ -46,6 +49,8 @@ class CallsInFlight:
                 self.counts.count_version("unary", metadata)
         if seconds is not None:
             seconds.begin([request[0] for request in requests])
+        if self.access is not None:
+            self.access.receive(requests)
 
     def note(self, kind: int, call: int, detail: Any) -> None:
         """Note an event of a stream, or a client that went away."""
@@ -62,6 +67,8 @@ class CallsInFlight:
                 counts.seconds.begin((call,))
         elif kind == EventKind.ENDED:
             self._end(call, Code.CANCELLED)
+        if self.access is not None:
+            self.access.note(kind, call, detail)
 
     def _end(self, call: int, code: Code) -> None:
         method = self.streams.pop(call, None)
@@ -71,6 +78,8 @@ class CallsInFlight:
             self.counts.count_end(method, code)
             if self.counts.seconds is not None:
                 self.counts.seconds.end(call, method)
+            if self.access is not None:
+                self.access.end(call, code)
 
     # What is answered.
 
@@ -87,6 +96,8 @@ class CallsInFlight:
                     counts.count_failure(method, result)  # type: ignore[arg-type]
                 if seconds is not None:
                     seconds.end(call, method)
+        if self.access is not None:
+            self.access.reply(batch)
         self._edge.reply(batch)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:

@@ -436,6 +436,23 @@ class Config:
         "How it is rotated: at so many MiB; old files deleted after so many days, or when there "
         "are more than so many; named by local time; compressed. 0: 100 MiB, all are kept.",
     )
+    access_log: str = flag(
+        "access-log",
+        STRING,
+        "",
+        LOGGING,
+        "File, 'stderr' or 'stdout' for a line about each call; a file is rotated. Not in etcd.",
+    )
+    access_log_one_in: int = flag(
+        "access-log-sample", UINT, "1", LOGGING, "Log one in so many calls there.", zero=DEFAULT
+    )
+    access_log_prefix: str = flag(
+        "access-log-prefix",
+        STRING,
+        "",
+        LOGGING,
+        "Log only calls about keys that begin so; empty: all calls.",
+    )
     corrupt_check_seconds: float = flag(
         "corrupt-check-time",
         SECONDS,

@@ -287,16 +287,17 @@ def open_logger(
     for output in outputs:
         descriptor = STREAMS.get(output)
         if descriptor is None and rules is not None:
-            file = _opened(output, lambda path: RotatingFile(path, rules))
+            file = opened(output, lambda path: RotatingFile(path, rules))
             sinks.append(RotatedSink(file, _format_for(form, file.descriptor)))
             continue
         if descriptor is None:
-            descriptor = _opened(output, lambda path: os.open(path, _APPENDED, 0o666))
+            descriptor = opened(output, lambda path: os.open(path, _APPENDED, 0o666))
         sinks.append(Sink(descriptor, _format_for(form, descriptor)))
     return Logger(sinks, level)
 
 
-def _opened(path: str, open_file: Callable[[str], Opened]) -> Opened:
+def opened(path: str, open_file: Callable[[str], Opened]) -> Opened:
+    """Open a file by its path; raises ConfigError in etcd's words."""
     try:
         return open_file(path)
     except OSError as error:

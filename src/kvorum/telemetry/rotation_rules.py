@@ -133,8 +133,8 @@ def _unexpected(data: bytes, place: int, where: str) -> _InvalidJsonError:
     if place >= len(data):
         return _InvalidJsonError("unexpected end of JSON input")
     character = chr(data[place])
-    shown = {"'": r"\'", "\\": r"\\"}.get(character) or json.dumps(character)[1:-1]
-    shown = '"' if character == '"' else shown
+    shown = character if character.isprintable() else ascii(character)[1:-1]
+    shown = {"'": r"\'", "\\": r"\\"}.get(character, shown)
     return _InvalidJsonError(f"invalid character '{shown}' {where}")
 
 
