@@ -71,6 +71,7 @@ from kvorum.telemetry.line_writer import LineWriter, open_access_log
 from kvorum.telemetry.logs import Logger
 from kvorum.telemetry.metrics import Sources, metrics_text
 from kvorum.telemetry.peer_metrics import PeerMetrics
+from kvorum.telemetry.request_stats import RequestStats
 from kvorum.wal import exists as log_exists
 
 DESCRIPTORS_RESERVED = 150
@@ -217,7 +218,7 @@ class Process:
         seams = Seams(
             files=files,
             environments=environments,
-            logger=self._logger.named("member"),
+            logger=self._logger,
             clock=time.monotonic,
             boot_clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
             random_below=random.SystemRandom().randrange,
@@ -313,6 +314,8 @@ class Process:
                 prefix=config.access_log_prefix.encode(errors="surrogateescape"),
             )
             server.log_access(access)
+        if config.log_level == "debug":
+            server.calls.stats = RequestStats(Clients(edge), logger, time.monotonic)
         counts = server.calls.counts
         if config.extensive_metrics:
             counts.seconds = CallSeconds(len(METHODS))

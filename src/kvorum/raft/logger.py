@@ -40,6 +40,12 @@ def placed(logger: AnyLogger, caller: str) -> AnyLogger:
     return logger if at is None else at(caller)
 
 
+def named(logger: AnyLogger, name: str) -> AnyLogger:
+    """Return the logger for a part that has a name: the same, unless it knows names (`named`)."""
+    make = getattr(logger, "named", None)
+    return logger if make is None else make(name)
+
+
 def stop(logger: Logger, text: str) -> NoReturn:
     """Write the line and raise FatalError with it."""
     logger.critical(text)

@@ -13,18 +13,21 @@ from kvorum.edge.interface import EventKind, Headers, Request
 from kvorum.rpc.interface import Output
 from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallCounts
+from kvorum.telemetry.request_stats import RequestStats
 
 
 class CallsInFlight:
     """Every RPC that has begun and not ended, by its number."""
 
-    __slots__ = ("_edge", "_marks", "_slow", "access", "counts", "streams", "unary")
+    __slots__ = ("_edge", "_marks", "_slow", "access", "counts", "stats", "streams", "unary")
 
     def __init__(self, edge: Output, counts: CallCounts) -> None:
         self._edge = edge
         self.counts = counts
         self.access: AccessLog | None = None
         """Is told of every call, too, if there is one."""
+        self.stats: RequestStats | None = None
+        """Is told of unary calls, while the log is for developers."""
         self.unary: dict[int, int] = {}
         """The method of every unary call in flight."""
         self.streams: dict[int, int] = {}
@@ -51,6 +54,8 @@ class CallsInFlight:
             seconds.begin([request[0] for request in requests])
         if self.access is not None:
             self.access.receive(requests)
+        if self.stats is not None:
+            self.stats.receive(requests)
 
     def note(self, kind: int, call: int, detail: Any) -> None:
         """Note an event of a stream, or a client that went away."""
@@ -80,6 +85,8 @@ class CallsInFlight:
                 self.counts.seconds.end(call, method)
             if self.access is not None:
                 self.access.end(call, code)
+            if self.stats is not None:
+                self.stats.forget(call)
 
     # What is answered.
 
@@ -98,6 +105,8 @@ class CallsInFlight:
                     seconds.end(call, method)
         if self.access is not None:
             self.access.reply(batch)
+        if self.stats is not None:
+            self.stats.reply(batch)
         self._edge.reply(batch)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
