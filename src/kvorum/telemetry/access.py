@@ -62,6 +62,8 @@ _IS_DIRECT: Final = [ways == ((1,),) for ways in _WAYS_BY_METHOD]
 _IS_RANGE: Final = [rpc.path in _RANGES for rpc in RPCS]
 _IS_SECRET: Final = [rpc.is_secret for rpc in RPCS]
 _IS_STREAM: Final = [rpc.is_stream for rpc in RPCS]
+_METHODS: Final = [f',"method":{json.dumps(rpc.path)}' for rpc in RPCS]
+_NAMES: Final = [',"name":' if rpc.is_secret else ',"key":' for rpc in RPCS]
 
 # A sequence of steps by the golden ratio falls into any interval as often as the interval is long,
 # whatever period calls have.
@@ -118,7 +120,6 @@ class AccessLog:
         "_share",
         "_stamp",
         "_stamp_of",
-        "_tails",
         "_to",
         "_wall_clock",
         "wake_at",
@@ -156,7 +157,6 @@ class AccessLog:
         self._lines: list[str] = []
         self._stamp_of = -1.0
         self._stamp = ""
-        self._tails = [f',"method":{json.dumps(rpc.path)}' for rpc in RPCS]
         self.wake_at = inf
         """When `flush` has something to write."""
 
@@ -221,14 +221,35 @@ class AccessLog:
         if not calls:
             return
         now = self._clock()
+        lines, clients, header = self._lines, self._connections, self._header
+        header_end = 2 + len(header)
+        arrived = -1.0
+        tail = ""
         for call, result in batch:
             found = calls.pop(call, None)
             if found is None:
                 continue
-            if isinstance(result, bytes):
-                self._write(call, found, now, self._revision(result), "OK")
+            if not isinstance(result, bytes):
+                self._write(call, found, now, result.code.name)
+                continue
+            # Most calls are of this kind: few look-ups, and one text for the whole line.
+            if found.arrived != arrived:
+                arrived = found.arrived
+                self._note_time(arrived)
+                tail = f',"took_us":{_microseconds(now - arrived)},"code":"OK"}}\n'
+            client = clients.get(call >> 32)
+            if client is None:
+                client = self._look_up(call)
+            head, method, subject = self._stamp, _METHODS[found.method], _subject(found)
+            if len(result) > header_end and result[2:header_end] == header:
+                revision = _varint(result, header_end)
+                lines.append(f'{head}{client}{method}{subject},"revision":{revision}{tail}')
             else:
-                self._write(call, found, now, 0, result.code.name)
+                lines.append(f"{head}{client}{method}{subject}{tail}")
+        if len(lines) >= LINES_MAX:
+            self.flush()
+        elif lines:
+            self._wake_soon(now)
 
     def end(self, call: int, code: Code) -> None:
         """Write the line of a stream that ends, or of a call whose client went away."""
@@ -236,7 +257,7 @@ class AccessLog:
         found = self._calls.pop(call, None)
         # What has not begun has no key, and so none under a prefix.
         if found is not None and (found.has_begun or not self._prefix):
-            self._write(call, found, self._clock(), 0, code.name)
+            self._write(call, found, self._clock(), code.name)
 
     def _open_streams(self) -> None:
         """Write the first lines of streams."""
@@ -246,66 +267,42 @@ class AccessLog:
                 self._add(self._beginning(call, found) + ',"stream":"opened"}\n', found.arrived)
         self._opening.clear()
 
-    def _write(self, call: int, found: _Call, now: float, revision: int, code: str) -> None:
-        line = self._beginning(call, found)
-        if _IS_STREAM[found.method]:
-            line += ',"stream":"ended"'
-        if revision:
-            line += f',"revision":{revision}'
-        took = int((now - found.arrived) * 1_000_000)
-        self._add(f'{line},"took_us":{took},"code":"{code}"}}\n', now)
+    def _write(self, call: int, found: _Call, now: float, code: str) -> None:
+        stream = ',"stream":"ended"' if _IS_STREAM[found.method] else ""
+        took = _microseconds(now - found.arrived)
+        self._add(
+            f'{self._beginning(call, found)}{stream},"took_us":{took},"code":"{code}"}}\n', now
+        )
 
     def _beginning(self, call: int, found: _Call) -> str:
-        if found.arrived != self._stamp_of:
-            self._stamp_of = found.arrived
-            moment = self._wall_clock() - (self._clock() - found.arrived)
-            self._stamp = f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        connection = call >> 32
-        client = self._connections.get(connection)
+        self._note_time(found.arrived)
+        client = self._connections.get(call >> 32)
         if client is None:
-            client = self._look_up(connection, call)
-        line = f'{{"ts":"{self._stamp}"{client}{self._tails[found.method]}'
-        if found.user:
-            line += f',"user":{_quoted(found.user)}'
-        if found.via:
-            line += found.via
-        key = found.key
-        if key:
-            name = "name" if _IS_SECRET[found.method] else "key"
-            if len(key) > KEY_BYTES_MAX:
-                line += f',"{name}_bytes":{len(key)}'
-                key = key[:KEY_BYTES_MAX]
-            line += f',"{name}":{_quoted(key.decode(errors="backslashreplace"))}'
-        return line
+            client = self._look_up(call)
+        return f"{self._stamp}{client}{_METHODS[found.method]}{_subject(found)}"
 
-    def _look_up(self, connection: int, call: int) -> str:
+    def _note_time(self, arrived: float) -> None:
+        """Have `_stamp` be the beginning of the lines of calls that arrived then."""
+        if arrived != self._stamp_of:
+            self._stamp_of = arrived
+            moment = self._wall_clock() - (self._clock() - arrived)
+            self._stamp = f'{{"ts":"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"'
+
+    def _look_up(self, call: int) -> str:
+        """Return what is known of the client of a call."""
         remote, name = self._clients.remote(call), self._clients.certificate_name(call)
-        client = f',"remote":{_quoted(remote)}' if remote else ""
+        client = f',"remote":{json.dumps(remote)}' if remote else ""
         if name:
-            client += f',"certificate":{_quoted(name)}'
+            client += f',"certificate":{json.dumps(name)}'
         if len(self._connections) >= CONNECTIONS_MAX:
             self._connections.clear()
         if remote:
-            self._connections[connection] = client
+            self._connections[call >> 32] = client
         return client
-
-    def _revision(self, answer: bytes) -> int:
-        """Return the revision in the header that an answer begins with; 0 if there is none."""
-        header = self._header
-        place = 2 + len(header)
-        if len(answer) <= place or answer[0] != 0x0A or answer[2:place] != header:
-            return 0
-        try:
-            return read_varint(answer, place)[0]
-        except ValueError:
-            return 0
 
     def _add(self, line: str, now: float) -> None:
         self._lines.append(line)
-        if len(self._lines) >= LINES_MAX:
-            self.flush()
-        else:
-            self._wake_soon(now)
+        self._wake_soon(now)
 
     def _wake_soon(self, now: float) -> None:
         if self.wake_at == inf:
@@ -323,6 +320,30 @@ class AccessLog:
             self._lines.clear()
 
 
+def _microseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000)
+
+
+def _subject(found: _Call) -> str:
+    """Return who calls, by which way, and about what."""
+    key = found.key
+    if not key or (len(key) <= KEY_BYTES_MAX and key.isascii()):
+        text = key.decode("ascii")
+        # What stands for itself in JSON, and does nothing to a terminal.
+        if text.isprintable() and '"' not in text and "\\" not in text:
+            text = f'{_NAMES[found.method]}"{text}"' if key else ""
+        else:
+            text = f"{_NAMES[found.method]}{json.dumps(text)}"
+    else:
+        text = json.dumps(key[:KEY_BYTES_MAX].decode("utf-8", "backslashreplace"))
+        text = f"{_NAMES[found.method]}{text}"
+        if len(key) > KEY_BYTES_MAX:
+            text += f',"key_bytes":{len(key)}'
+    if found.user:
+        text = f',"user":{json.dumps(found.user)}{text}'
+    return text + found.via if found.via else text
+
+
 def _via(metadata: Metadata) -> str:
     return ',"via":"gateway"' if GATEWAY_KEY in metadata else ""
 
@@ -333,11 +354,11 @@ def _end_of(prefix: bytes) -> bytes:
     return trimmed[:-1] + bytes((trimmed[-1] + 1,)) if trimmed else b""
 
 
-def _quoted(text: str) -> str:
-    """Return a text as JSON, without anything that a reader of lines or a terminal would obey."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    return json.dumps(text)
+def _varint(data: bytes, place: int) -> int:
+    try:
+        return read_varint(data, place)[0]
+    except ValueError:
+        return 0
 
 
 def _key_of(method: int, payload: bytes) -> bytes:

@@ -8,10 +8,10 @@ import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
 from kvorum.settings.config import Config
-from kvorum.telemetry.logs import STREAMS, Logger, opened
+from kvorum.telemetry.logs import STREAMS, opened
 from kvorum.telemetry.rotation import RotatingFile
 from kvorum.telemetry.rotation_rules import rotation_rules
 
@@ -20,6 +20,13 @@ TELL_SECONDS: Final = 10.0
 """How often dropped lines are told of."""
 STOP_SECONDS_MAX: Final = 1.0
 """How long the end of a process waits for what is not written yet."""
+
+
+class Logger(Protocol):
+    """Takes a line about something that needs attention."""
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Take it."""
 
 
 def write_to(descriptor: int) -> Callable[[bytes], bool]:
