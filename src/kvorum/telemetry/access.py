@@ -17,11 +17,12 @@ from kvorum.api.codec import read_varint, scalar
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Metadata, Request
 from kvorum.rpc.table import GATEWAY_KEY, RPCS
+from kvorum.telemetry.logs import escaped
 
 KEY_BYTES_MAX: Final = 128
 """How much of a key is shown."""
 WAIT_SECONDS: Final = 0.02
-LINES_MAX: Final = 500
+LINES_MAX: Final = 2000
 """How long, and how many, lines are gathered."""
 CONNECTIONS_MAX: Final = 4096
 """How many connections are remembered before all are looked up anew."""
@@ -223,8 +224,8 @@ class AccessLog:
         now = self._clock()
         lines, clients, header = self._lines, self._connections, self._header
         header_end = 2 + len(header)
-        arrived = -1.0
-        tail = ""
+        arrived, connection, method = -1.0, -1, -1
+        head = tail = ""
         for call, result in batch:
             found = calls.pop(call, None)
             if found is None:
@@ -232,20 +233,21 @@ class AccessLog:
             if not isinstance(result, bytes):
                 self._write(call, found, now, result.code.name)
                 continue
-            # Most calls are of this kind: few look-ups, and one text for the whole line.
-            if found.arrived != arrived:
-                arrived = found.arrived
+            # Calls that were taken from a connection at once begin and end alike.
+            if found.arrived != arrived or call >> 32 != connection or found.method != method:
+                arrived, connection, method = found.arrived, call >> 32, found.method
                 self._note_time(arrived)
+                client = clients.get(connection)
+                if client is None:
+                    client = self._look_up(call)
+                head = f"{self._stamp}{client}{_METHODS[method]}"
                 tail = f',"took_us":{_microseconds(now - arrived)},"code":"OK"}}\n'
-            client = clients.get(call >> 32)
-            if client is None:
-                client = self._look_up(call)
-            head, method, subject = self._stamp, _METHODS[found.method], _subject(found)
+            subject = _subject(found)
             if len(result) > header_end and result[2:header_end] == header:
                 revision = _varint(result, header_end)
-                lines.append(f'{head}{client}{method}{subject},"revision":{revision}{tail}')
+                lines.append(f'{head}{subject},"revision":{revision}{tail}')
             else:
-                lines.append(f"{head}{client}{method}{subject}{tail}")
+                lines.append(f"{head}{subject}{tail}")
         if len(lines) >= LINES_MAX:
             self.flush()
         elif lines:
@@ -291,9 +293,9 @@ class AccessLog:
     def _look_up(self, call: int) -> str:
         """Return what is known of the client of a call."""
         remote, name = self._clients.remote(call), self._clients.certificate_name(call)
-        client = f',"remote":{json.dumps(remote)}' if remote else ""
+        client = f',"remote":{_quoted(remote)}' if remote else ""
         if name:
-            client += f',"certificate":{json.dumps(name)}'
+            client += f',"certificate":{_quoted(name)}'
         if len(self._connections) >= CONNECTIONS_MAX:
             self._connections.clear()
         if remote:
@@ -320,6 +322,11 @@ class AccessLog:
             self._lines.clear()
 
 
+def _quoted(text: str) -> str:
+    """Return a text as JSON, without anything that a terminal would obey."""
+    return escaped(json.dumps(text))
+
+
 def _microseconds(seconds: float) -> int:
     return int(seconds * 1_000_000)
 
@@ -333,14 +340,14 @@ def _subject(found: _Call) -> str:
         if text.isprintable() and '"' not in text and "\\" not in text:
             text = f'{_NAMES[found.method]}"{text}"' if key else ""
         else:
-            text = f"{_NAMES[found.method]}{json.dumps(text)}"
+            text = f"{_NAMES[found.method]}{_quoted(text)}"
     else:
-        text = json.dumps(key[:KEY_BYTES_MAX].decode("utf-8", "backslashreplace"))
+        text = _quoted(key[:KEY_BYTES_MAX].decode("utf-8", "backslashreplace"))
         text = f"{_NAMES[found.method]}{text}"
         if len(key) > KEY_BYTES_MAX:
             text += f',"key_bytes":{len(key)}'
     if found.user:
-        text = f',"user":{json.dumps(found.user)}{text}'
+        text = f',"user":{_quoted(found.user)}{text}'
     return text + found.via if found.via else text
 
 
