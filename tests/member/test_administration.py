@@ -209,6 +209,6 @@ def test_what_is_logged_has_names_and_nothing_secret(caplog: pytest.LogCaptureFi
     world.enable()
     token = world.log_in("old")
     text = caplog.text
-    assert "added a user: 'ev\\nil'" in text and "enabled authentication" in text
+    assert "added a user (user-name: 'ev\\nil')" in text and "enabled authentication" in text
     for secret in ("secret-hash", "c2VjcmV0LWhhc2g=", "the-password", "$2a$", token):
         assert secret not in text

@@ -318,7 +318,7 @@ def test_peers_that_cannot_tell_are_no_reason_to_worry(
         compact(cluster, 12 + 5 * round_)
         cluster.pass_time(40.0)
     assert accused(cluster) == []
-    told = [each for each in caplog.records if "hash" in each.getMessage()]
+    told = [each for each in caplog.records if "has no hash" in each.getMessage()]
     assert all(each.levelno == logging.INFO for each in told)
     # Once for each peer, not with every compaction.
     assert len(told) == (size - 1 if said else 0)

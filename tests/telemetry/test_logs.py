@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,16 +52,6 @@ def test_a_line_of_json_has_the_keys_of_etcds(tmp_path: Path) -> None:
     assert TIMESTAMP.fullmatch(plain["ts"])
     assert re.search(r"test_logs\.py:\d+$", plain["caller"])
     assert (plain["data-dir"], plain["urls"], plain["count"]) == ("d", ["a", "b"], 3)
-
-
-def test_the_library_that_calls_compiled_code_is_not_named_as_the_caller(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    logger = open_logger("zap", [str(path)], "info", "json")
-    # As with compiled code, there is no frame of ours between the library and the logger.
-    with ExitStack() as stack:
-        for each in (logger.named("raft"), logger):
-            stack.callback(each.info, "a message")
-    assert [json.loads(line)["caller"] for line in written(path)] == ["kvorum", "raft"]
 
 
 @given(st.text(), st.dictionaries(st.from_regex("[a-z_]{1,8}", fullmatch=True), st.text()))
@@ -170,7 +159,6 @@ def test_a_log_that_cannot_be_written_stops_nobody() -> None:
         (["default", "stderr"], 'multi logoutput for "default" is not supported yet'),
         (["/nonexistent/x"], 'couldn\'t open sink "/nonexistent/x": open /nonexistent/x: no such'),
         ([""], 'couldn\'t open sink "": open : no such file or directory'),
-        (["systemd/journal"], "use 'stderr'"),
     ],
 )
 def test_outputs_that_are_refused(outputs: list[str], message: str) -> None:

@@ -103,6 +103,7 @@ MODULES = (
     "kvorum.server.inflight",
     "kvorum.server.jobs",
     "kvorum.server.server",
+    "kvorum.telemetry.access",
     "kvorum.telemetry.counting",
     "kvorum.wal.framing",
     "kvorum.wal.log",

@@ -2,8 +2,12 @@
 
 Run it as `python -m kvorum.compiled.build`. It needs mypy and a C compiler, and does nothing if
 the extension for these sources is there.
+
+Compiled code has no frames, by which a logger would find its caller. So what is compiled is a copy
+of the sources in which every line of the log says where it is logged.
 """
 
+import ast
 import shlex
 import shutil
 import subprocess
@@ -11,12 +15,63 @@ import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
 from pathlib import Path
 
 from kvorum.compiled import LIBRARY, MODULES, PACKAGE, library
 
 COMPILERS = 2
 """How many C compilers run at once."""
+LOGGERS = ("logger", "_logger")
+LOGGED = ("debug", "info", "warning", "error", "critical")
+"""What loggers are called in the listed modules, and what logs a line."""
+
+
+def with_callers(source: str, name: str) -> str:
+    """Return a module's source with every line of the log placed; its lines keep their numbers."""
+    lines = source.encode().splitlines(keepends=True)
+    tree = ast.parse(source)
+    insertions: list[tuple[int, int, bytes]] = []
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        logger = node.func.value
+        owner = getattr(logger, "attr", getattr(logger, "id", ""))
+        if node.func.attr in LOGGED and owner in LOGGERS:
+            assert logger.end_lineno is not None and logger.end_col_offset is not None
+            place = f', "{name}:{node.lineno}")'.encode()
+            insertions.append((logger.lineno, logger.col_offset, b"placed("))
+            insertions.append((logger.end_lineno, logger.end_col_offset, place))
+    if not insertions:
+        return source
+    # After the docstring, and after imports that must come before any other.
+    *_, last = (node for node in tree.body[:2] if _opens_module(node))
+    assert last.end_lineno is not None and last.end_col_offset is not None
+    import_ = b"; from kvorum.raft.logger import placed"
+    insertions.append((last.end_lineno, last.end_col_offset, import_))
+    for number, column, text in sorted(insertions, reverse=True):
+        line = lines[number - 1]
+        lines[number - 1] = line[:column] + text + line[column:]
+    return b"".join(lines).decode()
+
+
+def _opens_module(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) or (
+        isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    )
+
+
+def copy_sources(package: Path, root: Path) -> list[str]:
+    """Copy the sources below this root, the listed ones as they are compiled; return their paths.
+
+    The paths are relative to the root, so that tracebacks do not name it.
+    """
+    shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("*.so", "*.pyc"))
+    paths = [name.replace(".", "/") + ".py" for name in MODULES]
+    for path in paths:
+        source = (root / path).read_text()
+        (root / path).write_text(with_callers(source, path.partition("/")[2]))
+    return paths
 
 
 def generate(package: Path, directory: Path) -> list[Path]:
@@ -25,8 +80,8 @@ def generate(package: Path, directory: Path) -> list[Path]:
     from mypyc.common import RUNTIME_C_FILES
     from mypyc.options import CompilerOptions
 
-    root = package.parent
-    paths = [str(root / (name.replace(".", "/") + ".py")) for name in MODULES]
+    root = directory / "sources"
+    paths = copy_sources(package, root)
     options = CompilerOptions(
         multi_file=True,
         target_dir=str(directory),
@@ -41,7 +96,8 @@ def generate(package: Path, directory: Path) -> list[Path]:
         "[mypy-kvorum.api.pb.*]\nignore_errors = True\n"
     )
     arguments = ["--config-file", str(configuration), *paths]
-    _, files, runtime = mypyc_build(arguments, options, only_compile_paths=paths)
+    with chdir(root):
+        _, files, runtime = mypyc_build(arguments, options, only_compile_paths=paths)
     ((names, _),) = files
     parts = [*RUNTIME_C_FILES, *(part.path for part in runtime)]
     return [Path(name) for name in names] + [Path(include_dir(), name) for name in parts]

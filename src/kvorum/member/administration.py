@@ -30,6 +30,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.auth.passwords import hash_now
 from kvorum.member import requests
+from kvorum.member.lines import tell
 
 if TYPE_CHECKING:
     from kvorum.member.callers import Caller
@@ -62,19 +63,19 @@ def _add_user(member: Member, request: AuthUserAddRequest) -> None:
     no_password = request.options.no_password
     hashed = b"" if no_password else _hashed(member, request)
     member.auth.add_user(request.name, hashed, no_password=no_password)
-    member.logger.info(f"added a user: {request.name!a}")
+    tell(member.logger, "info", "added a user", user_name=request.name)
 
 
 def _delete_user(member: Member, request: AuthUserDeleteRequest) -> None:
     member.auth.delete_user(request.name)
     member.tokens.forget(request.name)
-    member.logger.info(f"deleted a user: {request.name!a}")
+    tell(member.logger, "info", "deleted a user", user_name=request.name)
 
 
 def _change_password(member: Member, request: AuthUserChangePasswordRequest) -> None:
     member.auth.change_password(request.name, _hashed(member, request))
     member.tokens.forget(request.name)
-    member.logger.info(f"changed a password of a user: {request.name!a}")
+    tell(member.logger, "info", "changed a password of a user", user_name=request.name)
 
 
 def _hashed(
@@ -93,33 +94,36 @@ def _hashed(
 
 def _grant_role(member: Member, request: AuthUserGrantRoleRequest) -> None:
     if member.auth.grant_role(request.user, request.role):
-        member.logger.info(f"granted a role to a user: {request.role!a} to {request.user!a}")
+        message, user, role = "granted a role to a user", request.user, request.role
+        tell(member.logger, "info", message, user_name=user, added_role_name=role)
 
 
 def _revoke_role(member: Member, request: AuthUserRevokeRoleRequest) -> None:
     member.auth.revoke_role(request.name, request.role)
-    member.logger.info(f"revoked a role from a user: {request.role!a} from {request.name!a}")
+    message, user, role = "revoked a role from a user", request.name, request.role
+    tell(member.logger, "info", message, user_name=user, revoked_role_name=role)
 
 
 def _add_role(member: Member, request: AuthRoleAddRequest) -> None:
     member.auth.add_role(request.name)
-    member.logger.info(f"created a role: {request.name!a}")
+    tell(member.logger, "info", "created a role", role_name=request.name)
 
 
 def _delete_role(member: Member, request: AuthRoleDeleteRequest) -> None:
     member.auth.delete_role(request.role)
-    member.logger.info(f"deleted a role: {request.role!a}")
+    tell(member.logger, "info", "deleted a role", role_name=request.role)
 
 
 def _grant_permission(member: Member, request: AuthRoleGrantPermissionRequest) -> None:
     granted = request.perm if request.HasField("perm") else None
     member.auth.grant_permission(request.name, granted)
-    member.logger.info(f"granted/updated a permission to a role: {request.name!a}")
+    # The role goes by the name that etcd's line has for it.
+    tell(member.logger, "info", "granted/updated a permission to a user", user_name=request.name)
 
 
 def _revoke_permission(member: Member, request: AuthRoleRevokePermissionRequest) -> None:
     member.auth.revoke_permission(request.role, request.key, request.range_end)
-    member.logger.info(f"revoked a permission from a role: {request.role!a}")
+    tell(member.logger, "info", "revoked a permission on range", role_name=request.role)
 
 
 def _authenticate(

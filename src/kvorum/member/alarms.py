@@ -50,8 +50,13 @@ class Alarm(NamedTuple):
     type: int
     member_id: int
 
+    @property
+    def type_name(self) -> str:
+        """The name of its type on the wire."""
+        return _NAMES.get(self.type, str(self.type))
+
     def __str__(self) -> str:
-        name = f"alarm:{_NAMES.get(self.type, self.type)}"
+        name = f"alarm:{self.type_name}"
         return f"memberID:{self.member_id} {name}" if self.member_id else name
 
 
@@ -84,6 +89,10 @@ class Alarms:
         self._raised.remove(alarm)
         self._backend.delete(ALARM, _row(alarm))
         return [alarm]
+
+    def is_raised(self, member_id: int, alarm_type: int) -> bool:
+        """Return whether exactly this alarm is raised."""
+        return Alarm(alarm_type, member_id) in self._raised
 
     def raised(self, alarm_type: int = AlarmType.NONE) -> list[Alarm]:
         """Return the alarms of a type, or all of them, in order of type and member."""

@@ -17,10 +17,13 @@ from kvorum.api.codec import compaction_request
 from kvorum.api.errors import COMPACTED, Status
 from kvorum.api.marks import mark
 from kvorum.member.callers import MEMBER
+from kvorum.member.lines import seconds_text, tell
 from kvorum.member.requests import COMPACTION
 from kvorum.member.waits import Propose, Until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvorum.member.member import Member
     from kvorum.member.parts import Part
     from kvorum.member.waits import Steps
@@ -56,13 +59,14 @@ def by_age(member: Member, retention_seconds: float) -> Steps:
         if is_early or revision == compacted or not member.is_leader:
             continue
         pause = interval
-        if (yield from _compact(member, revision)):
+        kept = {"compact_period": seconds_text(retention_seconds)}
+        if (yield from _compact(member, revision, "periodic", kept)):
             compacted, succeeded = revision, member.now
 
 
 def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
     """Keep the last `retention` revisions."""
-    compacted = 0
+    compacted, kept = 0, {"revision_compaction_retention": retention}
     while True:
         yield Until(member.now + check_seconds)
         revision = member.store.revision - retention
@@ -70,17 +74,21 @@ def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
             revision > 0
             and revision != compacted
             and member.is_leader
-            and (yield from _compact(member, revision))
+            and (yield from _compact(member, revision, "revision", kept))
         ):
             compacted = revision
 
 
-def _compact(member: Member, revision: int) -> Part[bool]:
+def _compact(member: Member, revision: int, mode: str, kept: Mapping[str, object]) -> Part[bool]:
     """Propose a compaction; return whether history up to there is gone."""
+    began_at, logger = member.now, member.logger
+    tell(logger, "info", f"starting auto {mode} compaction", revision=revision, **kept)
     answer = yield Propose(COMPACTION, compaction_request(revision))
     if isinstance(answer, Status) and answer != COMPACTED:
-        member.logger.warning(f"auto compaction of revision {revision} failed: {answer.text}")
+        message = f"failed auto {mode} compaction"
+        tell(logger, "warn", message, revision=revision, **kept, error=answer.text)
         return False
     mark("auto compaction")
-    member.logger.info(f"completed auto compaction of revision {revision}")
+    took = seconds_text(member.now - began_at)
+    tell(logger, "info", f"completed auto {mode} compaction", revision=revision, **kept, took=took)
     return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvorum.member import lines
 from kvorum.membership.documents import encode_conf_state
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.wire import decode_conf_change
@@ -27,6 +28,7 @@ def apply_change(member: Member, entry: Entry) -> None:
     change = decode_conf_change(entry)
     refusal: Status | None = None
     if isinstance(change, ConfChange):
+        before = member.cluster.member(change.node_id)
         refusal = member.cluster.apply(change)
         applied = change if refusal is None else change._replace(node_id=0)
         conf_state = member.node.apply_conf_change(applied)
@@ -37,6 +39,8 @@ def apply_change(member: Member, entry: Entry) -> None:
     if isinstance(change, ConfChange):
         if refusal is not None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
-        elif change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
-            member.removed()
+        else:
+            lines.change_applied(member, change, before)
+            if change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
+                member.removed()
         member.answer(member.changes.pop(change.id, None), refusal)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.api.codec import cluster_version_request
 from kvorum.files import Purge
-from kvorum.member import leases, requests, timeouts
+from kvorum.member import leases, lines, requests, timeouts
 from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Job, Place, Work
 from kvorum.member.waits import Signal
@@ -62,7 +62,13 @@ def _compact(member: Member, now: float) -> None:
             # Rows that wait for the disk would have to go through the helper's pipe.
             member.flush_soon()
             return
+        if not compaction.has_begun:
+            compaction.began_at, compaction.removed_before = now, compaction.removed
+        finished = compaction.finished_revision
         work = compaction.step()
+        if compaction.finished_revision != finished:
+            removed = compaction.removed - compaction.removed_before
+            lines.finished_compaction(member, compaction.began_at, removed)
         if work is not None:
             is_short = member.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
             member.out.jobs.append(_hash_job(compaction, work, is_short=is_short))

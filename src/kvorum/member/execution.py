@@ -31,7 +31,7 @@ from kvorum.api.pb.membershippb import (
     DowngradeInfoSetRequest,
 )
 from kvorum.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
-from kvorum.member import administration, permissions, requests, transactions
+from kvorum.member import administration, lines, permissions, requests, transactions
 from kvorum.member.ranges import range_response
 from kvorum.membership.versions import parse_version
 from kvorum.mvcc.slices import Meter, begun
@@ -204,9 +204,13 @@ def _lease_checkpoint(
 def _alarm(member: Member, _caller: Caller, request: AlarmRequest, _wanted: bool) -> Sliced:
     alarms = member.alarms
     if request.action == ALARM_ACTIVATE:
+        is_new = not alarms.is_raised(request.memberID, request.alarm)
         found = alarms.activate(request.memberID, request.alarm)
+        if is_new:
+            lines.alarms_changed(member, "alarm raised", found)
     elif request.action == ALARM_DEACTIVATE:
         found = alarms.deactivate(request.memberID, request.alarm)
+        lines.alarms_changed(member, "alarm disarmed", found)
     else:
         found = alarms.raised(request.alarm) if request.action == ALARM_GET else []
     members = [AlarmMember(memberID=each.member_id, alarm=each.type) for each in found]  # type: ignore[arg-type]
@@ -221,6 +225,7 @@ def _cluster_version(
     version = parse_version(request.ver)
     member.cluster.set_version(version)
     member.cluster.adjust_storage_version()
+    lines.version_set(member, before, version)
     if before is not None and version < before:
         member.snapshots.is_wanted = True
     return b""

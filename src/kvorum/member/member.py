@@ -27,7 +27,7 @@ from kvorum.api.errors import (
 from kvorum.api.marks import mark
 from kvorum.auth.store import ROOT
 from kvorum.backend.quota import effective_quota
-from kvorum.member import flushing, requests, snapshots, stepping
+from kvorum.member import flushing, lines, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.boundary import Boundary
@@ -435,6 +435,7 @@ class Member:
         """Propose the alarm of this member, once in a while."""
         if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
             self._alarm_proposed_at = self.now
+            lines.quota_exceeded(self, self.config.quota_bytes)
             body = alarm_request(ALARM_ACTIVATE, self.id, AlarmType.NO_SPACE)
             self.propose(None, MEMBER, requests.ALARM, body)
 

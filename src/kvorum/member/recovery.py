@@ -34,6 +34,7 @@ from kvorum.membership.identity import cluster_id as compute_cluster_id
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.raft.config import Config
 from kvorum.raft.entries import Entry
+from kvorum.raft.logger import named
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
@@ -291,7 +292,7 @@ def _raft_config(
     return Config(
         id=member_id,
         storage=storage,
-        logger=seams.logger,
+        logger=named(seams.logger, "raft"),
         random_below=seams.random_below,
         election_ticks=config.election_ticks,
         heartbeat_ticks=1,

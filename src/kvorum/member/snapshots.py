@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.marks import mark
+from kvorum.member import lines
 from kvorum.member.images import BuildImage, ImageFacts, RemoveImage
 from kvorum.member.jobs import Job, Nothing, Place, ignore
 from kvorum.member.outbox import SnapshotTransfer
@@ -103,6 +104,7 @@ def take_due(member: Member) -> None:
         or len(snapshots.taken) == TAKEN_MAX
     ):
         return
+    lines.triggering_snapshot(member, index, newest)
     snapshots.is_wanted = False
     snapshots.due_index = index + member.config.snapshot_entries + 1
     # By the time that it is written, the members may have changed.
@@ -153,7 +155,7 @@ def _recorded(member: Member, index: int) -> None:
     member.writer.release_to(index)
     work = ReleaseDatabases(member.snap_directory, index)
     member.out.jobs.append(Job(Place.LOG, work))
-    member.logger.info(f"wrote the snapshot at index {index}")
+    lines.saved_snapshot(member, index)
     # Unless it was forgotten for one that is being installed.
     if snapshots.taken and snapshots.taken[0].index == index:
         snapshots.taken.popleft()
@@ -200,6 +202,7 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
     if sealed.index > storage.snapshot().index:
         storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
+    lines.compacted_log(member, index)
     if member.is_leader and not snapshots.is_expected:
         _expect_image(member, index)
 

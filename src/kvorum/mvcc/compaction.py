@@ -60,8 +60,10 @@ class Compactor:
         "_pins",
         "_queue",
         "_walked",
+        "began_at",
         "finished_revision",
         "removed",
+        "removed_before",
     )
 
     def __init__(self, backend: Backend, index: Index, pins: Pins) -> None:
@@ -71,6 +73,9 @@ class Compactor:
         self._queue: deque[Compaction] = deque()
         self.removed = 0
         """Revisions that were removed since the start; for metrics."""
+        self.removed_before = 0
+        self.began_at = 0.0
+        """What had been removed, and the time, when the one in progress began; for the log."""
         self._hashes: dict[int, HashKV] = {}  # by revision, oldest first
         self._is_hashing = False
         self._walked: bool | None = None  # None: not begun; otherwise whether every key was visited
@@ -83,6 +88,11 @@ class Compactor:
     def is_pending(self) -> bool:
         """Whether a compaction is not finished."""
         return bool(self._queue)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether one is in progress."""
+        return self._walked is not None
 
     @property
     def is_runnable(self) -> bool:

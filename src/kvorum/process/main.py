@@ -55,7 +55,13 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         asked = _ask(given)
         config = settle(asked.given)
-        logger = open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
+        logger = open_logger(
+            config.logger,
+            config.log_outputs,
+            config.log_level,
+            config.log_format,
+            config.log_rotation_text if config.log_rotation else None,
+        )
     except FlagError as error:
         _print(sys.stderr, f"{error}\n{USAGE}")
         return 2

@@ -26,7 +26,7 @@ from kvorum.settings.nearest import nearest
 from kvorum.settings.places import SECTIONS, place_of
 from kvorum.settings.sample import sample
 from kvorum.settings.suggestions import suggestions
-from kvorum.telemetry.logs import STREAMS, escaped, open_logger
+from kvorum.telemetry.logs import STREAMS, escaped, open_logger, rules_for
 
 USAGE = """Usage:
 
@@ -149,6 +149,8 @@ def _log_mistakes(config: Config) -> Iterator[str]:
     outputs = [output if output in STREAMS else "/dev/null" for output in config.log_outputs]
     try:
         open_logger(config.logger, outputs, config.log_level, config.log_format)
+        if config.log_rotation:
+            rules_for(config.log_outputs, config.log_rotation_text)
     except (ConfigError, FlagError) as error:
         yield str(error)
 

@@ -61,18 +61,22 @@ from kvorum.process.loop import ServerLoop, collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.process.refusals import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
+from kvorum.rpc.interface import Clients
 from kvorum.rpc.table import METADATA_KEYS, METHODS
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
 from kvorum.settings.effective import effective
+from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallSeconds
 from kvorum.telemetry.figures import JobFigures
 from kvorum.telemetry.incidents import IncidentLog
+from kvorum.telemetry.line_writer import LineWriter, open_access_log
 from kvorum.telemetry.logs import Logger
 from kvorum.telemetry.metrics import Sources, metrics_text
 from kvorum.telemetry.peer_metrics import PeerMetrics
+from kvorum.telemetry.request_stats import RequestStats
 from kvorum.wal import exists as log_exists
 
 DESCRIPTORS_RESERVED = 150
@@ -140,6 +144,7 @@ class Process:
         descriptors = raise_limits()
         self._check_addresses()
         self._check_tls_files()
+        lines = open_access_log(config)
         tokens = open_tokens(config, logger)
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
         directory = prepare_directory(config, files, logger)
@@ -180,7 +185,7 @@ class Process:
             boundary=member.boundary,
         )
         try:
-            self._make_server(runner, edge, member, known, hands.figures, arguments)
+            self._make_server(runner, edge, member, known, hands.figures, arguments, lines)
             self._listen_to_members(runner, edge)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runner, number)
@@ -196,6 +201,8 @@ class Process:
             dialer.stop()
             edge.stop()
             hands.stop()
+            if lines is not None:
+                lines.stop()
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
     def _recover(
@@ -209,7 +216,7 @@ class Process:
         seams = Seams(
             files=files,
             environments=environments,
-            logger=self._logger.named("member"),
+            logger=self._logger,
             clock=time.monotonic,
             boot_clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
             random_below=random.SystemRandom().randrange,
@@ -267,6 +274,7 @@ class Process:
         known: Sequence[Peer],
         job_figures: JobFigures,
         arguments: Sequence[str],
+        lines: LineWriter | None,
     ) -> None:
         """Make the server, and what shows it to operators."""
         config, logger = self._config, self._logger
@@ -281,6 +289,8 @@ class Process:
 
         def on_tick(is_idle: bool) -> None:
             peer_metrics.observe()
+            if lines is not None:
+                lines.tell(logger, time.monotonic())
             collect_young(is_idle)
 
         server = runner.server = Server(
@@ -291,6 +301,19 @@ class Process:
             server_settings(config),
             on_tick,
         )
+        if lines is not None:
+            access = AccessLog(
+                Clients(edge),
+                lines,
+                (member.cluster.cluster_id, member.id),
+                time.monotonic,
+                time.time,
+                one_in=config.access_log_one_in,
+                prefix=config.access_log_prefix.encode(errors="surrogateescape"),
+            )
+            server.log_access(access)
+        if config.log_level == "debug":
+            server.calls.stats = RequestStats(Clients(edge), logger, time.monotonic)
         counts = server.calls.counts
         if config.extensive_metrics:
             counts.seconds = CallSeconds(len(METHODS))

@@ -3,7 +3,7 @@
 `logging.Logger` fits as it is. The library also logs a line before it stops for good.
 """
 
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 from kvorum.raft.errors import FatalError
 
@@ -25,6 +25,25 @@ class Logger(Protocol):
 
     def critical(self, msg: str, /) -> None:
         """Take the last line before the node stops."""
+
+
+AnyLogger = TypeVar("AnyLogger")
+
+
+def placed(logger: AnyLogger, caller: str) -> AnyLogger:
+    """Return the logger for a line of this caller: the same, unless it wants to know (`at`).
+
+    Compiled code has no frames that tell a logger who calls it; there, each line is logged by way
+    of this. The sources do not need it.
+    """
+    at = getattr(logger, "at", None)
+    return logger if at is None else at(caller)
+
+
+def named(logger: AnyLogger, name: str) -> AnyLogger:
+    """Return the logger for a part that has a name: the same, unless it knows names (`named`)."""
+    make = getattr(logger, "named", None)
+    return logger if make is None else make(name)
 
 
 def stop(logger: Logger, text: str) -> NoReturn:

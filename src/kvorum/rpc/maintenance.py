@@ -22,6 +22,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.api.wire import parse_message
 from kvorum.backend.defragment import CatchUp, CopyDatabase
+from kvorum.member import lines
 from kvorum.member.callers import Caller
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
@@ -211,6 +212,7 @@ def _defragment(member: Member) -> Steps:
     while member.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
+    before = lines.defragmenting(member)
     job: CopyDatabase | CatchUp | None = backend.defragment()
     # If a snapshot is installed meanwhile, this ends: its database has no free pages.
     while job is not None:
@@ -229,6 +231,7 @@ def _defragment(member: Member) -> Steps:
     while member.backend is backend and backend.is_defragmenting:
         # The next flush, which is due at once, ends the defragmentation.
         yield Signalled(Signal.DEFRAGMENTED)
+    lines.finished_defragmentation(member, before)
     return b""
 
 

@@ -14,7 +14,7 @@ An unforeseen error in parsing or checking a call ends that call with INTERNAL (
 because the proposal cannot be taken back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -87,6 +87,8 @@ class Services:
         self._is_deciding = False
         self.caller = self._admission.nobody
         """The caller of all calls over gRPC while authentication is disabled."""
+        self.identified: Callable[[int, str], None] | None = None
+        """Is told which user makes a call, once that is known, if somebody wants to know."""
         # The metadata of streams that may say who calls, and their methods.
         self._opened_with: dict[int, tuple[int, Metadata | None]] = {}
         self._open: dict[int, Streams] = {}
@@ -198,6 +200,8 @@ class Services:
                         replies.append((call, admitted))
                         continue
                     caller = admitted
+                    if self.identified is not None:
+                        self.identified(call, caller.user)
                 if method == _PUT:
                     put = parse_put(payload)
                     # A put that keeps the value or the lease has checks of its own.
@@ -288,6 +292,8 @@ class Services:
                     status = admitted
                 else:
                     caller = admitted
+                    if self.identified is not None:
+                        self.identified(call, caller.user)
             try:
                 if status is None:
                     status = handler.received(call, caller, detail)

@@ -16,6 +16,7 @@ from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place, ignore
+from kvorum.member.lines import seconds_text, size_text, tell
 from kvorum.member.member import Member
 from kvorum.member.parts import done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
@@ -75,9 +76,9 @@ def _snapshot(member: Member, path: str) -> Steps:
         work = BuildImage(member.backend.directory, path)
         facts: ImageFacts = yield from done(Place.HELPER, work)
         total = facts.length
-        member.logger.info(
-            f"sending database snapshot to client: {total} bytes at index {facts.index}"
-        )
+        described = {"total_bytes": total, "size": size_text(total), "storage_version": version}
+        began_at, logger = member.now, member.logger
+        tell(logger, "info", "sending database snapshot to client", **described)
         digest = sha256()
         sent = 0
         tell_at = member.now + PROGRESS_SECONDS
@@ -90,12 +91,11 @@ def _snapshot(member: Member, path: str) -> Steps:
                 yield Send(snapshot_response(total - sent, blob, version))
             if member.now >= tell_at:
                 tell_at = member.now + PROGRESS_SECONDS
-                member.logger.info(
-                    f"sending database snapshot to client: {sent} of {total} bytes, "
-                    f"{100 * sent // total}%"
-                )
+                message = "sending database snapshot to client"
+                tell(logger, "info", message, sent_bytes=sent, total_bytes=total)
         yield Send(snapshot_response(0, digest.digest(), version))
-        member.logger.info(f"successfully sent database snapshot to client: {total} bytes")
+        message, took = "successfully sent database snapshot to client", member.now - began_at
+        tell(logger, "info", message, **described, took=seconds_text(took))
         return OK
     except StatusError as error:
         member.logger.error(f"cannot send a database snapshot: {error.status.text}")

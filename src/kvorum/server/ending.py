@@ -128,7 +128,9 @@ class Ending:
         if (server.member.out.jobs or server.jobs_under_way) and now < self._until:
             self.look_at = now + CLOSE_LOOK_SECONDS
         else:
-            self._server.phase = Phase.ENDED
+            if server.calls.access is not None:
+                server.calls.access.flush()
+            server.phase = Phase.ENDED
 
     def _enter(self, phase: Phase, until: float) -> None:
         self._server.phase, self._until = phase, until

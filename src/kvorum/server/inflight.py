@@ -5,23 +5,29 @@ calls are found here; calls are counted for the metrics on their way.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers, Request
 from kvorum.rpc.interface import Output
+from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallCounts
+from kvorum.telemetry.request_stats import RequestStats
 
 
 class CallsInFlight:
     """Every RPC that has begun and not ended, by its number."""
 
-    __slots__ = ("_edge", "_marks", "_slow", "counts", "streams", "unary")
+    __slots__ = ("_edge", "_marks", "_slow", "access", "counts", "stats", "streams", "unary")
 
     def __init__(self, edge: Output, counts: CallCounts) -> None:
         self._edge = edge
         self.counts = counts
+        self.access: AccessLog | None = None
+        """Is told of every call, too, if there is one."""
+        self.stats: RequestStats | None = None
+        """Is told of unary calls, while the log is for developers."""
         self.unary: dict[int, int] = {}
         """The method of every unary call in flight."""
         self.streams: dict[int, int] = {}
@@ -37,7 +43,7 @@ class CallsInFlight:
 
     # What arrives.
 
-    def receive(self, requests: Iterable[Request]) -> None:
+    def receive(self, requests: Sequence[Request]) -> None:
         """Note unary calls."""
         unary, seconds = self.unary, self.counts.seconds
         for call, method, _, metadata in requests:
@@ -46,6 +52,10 @@ class CallsInFlight:
                 self.counts.count_version("unary", metadata)
         if seconds is not None:
             seconds.begin([request[0] for request in requests])
+        if self.access is not None:
+            self.access.receive(requests)
+        if self.stats is not None:
+            self.stats.receive(requests)
 
     def note(self, kind: int, call: int, detail: Any) -> None:
         """Note an event of a stream, or a client that went away."""
@@ -62,6 +72,8 @@ class CallsInFlight:
                 counts.seconds.begin((call,))
         elif kind == EventKind.ENDED:
             self._end(call, Code.CANCELLED)
+        if self.access is not None:
+            self.access.note(kind, call, detail)
 
     def _end(self, call: int, code: Code) -> None:
         method = self.streams.pop(call, None)
@@ -71,6 +83,10 @@ class CallsInFlight:
             self.counts.count_end(method, code)
             if self.counts.seconds is not None:
                 self.counts.seconds.end(call, method)
+            if self.access is not None:
+                self.access.end(call, code)
+            if self.stats is not None:
+                self.stats.forget(call)
 
     # What is answered.
 
@@ -87,6 +103,10 @@ class CallsInFlight:
                     counts.count_failure(method, result)  # type: ignore[arg-type]
                 if seconds is not None:
                     seconds.end(call, method)
+        if self.access is not None:
+            self.access.reply(batch)
+        if self.stats is not None:
+            self.stats.reply(batch)
         self._edge.reply(batch)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:

@@ -31,6 +31,7 @@ from kvorum.server.inflight import CallsInFlight
 from kvorum.server.interface import Logger, Peers, ServerEdge
 from kvorum.server.jobs import Ended
 from kvorum.server.settings import ServerSettings
+from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallCounts
 from kvorum.telemetry.figures import ServerFigures
 
@@ -163,7 +164,15 @@ class Server:
         """Return when a turn has something to do even if nothing arrives before."""
         if self.phase is Phase.CLOSING:
             return self.ending.look_at
-        return min(self._next_tick, self._peers_at, self.gateway.wake_at, self.member.wake_at(now))
+        moment = min(self._next_tick, self._peers_at, self.gateway.wake_at)
+        if self.calls.access is not None:
+            moment = min(moment, self.calls.access.wake_at)
+        return min(moment, self.member.wake_at(now))
+
+    def log_access(self, access: AccessLog) -> None:
+        """Write a line about each call from now on."""
+        self.calls.access = access
+        self.services.identified = access.identify
 
     def drain(self, now: float) -> None:
         """Take no new calls, finish those in flight, then end."""
@@ -257,6 +266,8 @@ class Server:
             self.is_published = True
         if member.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
+        if self.calls.access is not None and now >= self.calls.access.wake_at:
+            self.calls.access.flush()
         is_waiting = bool(self._requests or self._events) or self.services.has_decided
         self.is_busy = is_busy or is_waiting
         if self.phase is not Phase.SERVING:

@@ -453,7 +453,7 @@ class Config(SecurityConfig):
         STRINGS,
         "default",
         LOGGING,
-        "'default' (stderr), 'stderr', 'stdout' or paths.",
+        "'default' (stderr), 'stderr', 'stdout', 'systemd/journal' or paths.",
     )
     log_level: str = flag(
         "log-level", STRING, "info", LOGGING, "debug, info, warn, error, panic or fatal."
@@ -464,6 +464,38 @@ class Config(SecurityConfig):
         "json",
         LOGGING,
         "'json' or 'console'; if not given, a terminal gets readable lines.",
+    )
+    log_rotation: bool = flag(
+        "enable-log-rotation",
+        BOOL,
+        "false",
+        LOGGING,
+        "Rotate the log's file, of which there must be one among the outputs.",
+    )
+    log_rotation_text: str = flag(
+        "log-rotation-config-json",
+        STRING,
+        '{"maxsize":100,"maxage":0,"maxbackups":0,"localtime":false,"compress":false}',
+        LOGGING,
+        "How it is rotated: at so many MiB; old files deleted after so many days, or when there "
+        "are more than so many; named by local time; compressed. 0: 100 MiB, all are kept.",
+    )
+    access_log: str = flag(
+        "access-log",
+        STRING,
+        "",
+        LOGGING,
+        "File, 'stderr' or 'stdout' for a line about each call; a file is rotated. Not in etcd.",
+    )
+    access_log_one_in: int = flag(
+        "access-log-sample", UINT, "1", LOGGING, "Log one in so many calls there.", zero=DEFAULT
+    )
+    access_log_prefix: str = flag(
+        "access-log-prefix",
+        STRING,
+        "",
+        LOGGING,
+        "Log only calls about keys that begin so; empty: all calls.",
     )
     corrupt_check_seconds: float = flag(
         "corrupt-check-time",

@@ -15,7 +15,6 @@ from kvorum.settings.rows import (
     CLUSTERING,
     FEATURE_GATES,
     INT,
-    LOGGING,
     MEMBER,
     SECONDS,
     SECTIONS,
@@ -41,15 +40,6 @@ _DEPRECATIONS = Kind(
 )
 
 MISSING: tuple[Flag, ...] = (
-    Flag("enable-log-rotation", BOOL, "false", LOGGING, "Rotate the log file.", "log rotation"),
-    Flag(
-        "log-rotation-config-json",
-        STRING,
-        '{"maxsize":100,"maxage":0,"maxbackups":0,"localtime":false,"compress":false}',
-        LOGGING,
-        "How it is rotated.",
-        "log rotation",
-    ),
     Flag("enable-distributed-tracing", BOOL, "false", TRACING, "Send spans of requests.", _TRACING),
     Flag("distributed-tracing-address", STRING, "localhost:4317", TRACING, "Where to.", _TRACING),
     Flag("distributed-tracing-service-name", STRING, "etcd", TRACING, "As which.", _TRACING),

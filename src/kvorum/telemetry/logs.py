@@ -16,17 +16,21 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kvorum.settings.config import ConfigError
 from kvorum.settings.flags import FlagError
+from kvorum.telemetry.journal import Journal
+from kvorum.telemetry.rotation import RotatingFile
+from kvorum.telemetry.rotation_rules import RotationRules, rotation_rules
 
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3, "dpanic": 4, "panic": 5, "fatal": 6}
 SAMPLED_FIRST = 100
 SAMPLED_THEN = 100
 STREAMS = {"default": 2, "stderr": 2, "stdout": 1}
+JOURNAL = "systemd/journal"
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_LIBRARY = str(Path(os.__file__).parent) + os.sep
 
 # Controls, line and paragraph separators, marks of text direction, and surrogates.
 _OBEYED = re.compile(
@@ -34,6 +38,7 @@ _OBEYED = re.compile(
 )
 
 Fields = dict[str, Any]
+Opened = TypeVar("Opened")
 
 
 class Line(NamedTuple):
@@ -92,11 +97,53 @@ def _plain(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if {" ", '"', "="} & set(text) else text
 
 
+class Output(Protocol):
+    """Something that lines go to."""
+
+    def write(self, line: Line) -> None:
+        """Write a line; never raises."""
+
+
 class Sink(NamedTuple):
     """A descriptor that lines go to, and the form they take there."""
 
     descriptor: int
     format: Format
+
+    def write(self, line: Line) -> None:
+        """Write a line, if it can be written."""
+        data = _encoded(self.format(line))
+        try:
+            while data:
+                data = data[os.write(self.descriptor, data) :]
+        except OSError:
+            return
+
+
+class RotatedSink(NamedTuple):
+    """A file that is rotated, and the form of its lines."""
+
+    file: RotatingFile
+    format: Format
+
+    def write(self, line: Line) -> None:
+        """Write a line, if it can be written."""
+        self.file.write(_encoded(self.format(line)))
+
+
+class JournalSink(NamedTuple):
+    """The journal, and the form of its lines."""
+
+    journal: Journal
+    format: Format
+
+    def write(self, line: Line) -> None:
+        """Send a line."""
+        self.journal.send(line.level, line.caller, self.format(line))
+
+
+def _encoded(text: str) -> bytes:
+    return (text + "\n").encode(errors="backslashreplace")
 
 
 class Logger:
@@ -104,7 +151,7 @@ class Logger:
 
     __slots__ = ("_counts", "_level", "_name", "_second", "_sinks")
 
-    def __init__(self, sinks: Sequence[Sink], level: str = "info", name: str = "") -> None:
+    def __init__(self, sinks: Sequence[Output], level: str = "info", name: str = "") -> None:
         self._sinks = sinks
         self._level = LEVELS[level]
         self._name = name
@@ -138,25 +185,23 @@ class Logger:
         """Write the last line before the process ends."""
         self.write("fatal", message, fields)
 
-    def write(self, level: str, message: str, fields: Fields, depth: int = 2) -> None:
+    def at(self, caller: str) -> "PlacedLogger":
+        """Return what logs lines of this caller; see `kvorum.raft.logger.placed`."""
+        return PlacedLogger(self, caller)
+
+    def write(
+        self, level: str, message: str, fields: Fields, depth: int = 2, caller: str = ""
+    ) -> None:
         """Write a line; underscores in the names of fields become hyphens."""
         if LEVELS[level] < self._level or not self._is_sampled(level, message):
             return
-        frame = sys._getframe(depth)
-        path = frame.f_code.co_filename
-        caller = f"{path.removeprefix(_PACKAGE)}:{frame.f_lineno}"
-        if path.startswith(_LIBRARY) and not path.startswith(_PACKAGE):
-            # Compiled code has no frame: the one found is the event loop's, not the caller's.
-            caller = self._name or "kvorum"
+        if not caller:
+            frame = sys._getframe(depth)
+            caller = f"{frame.f_code.co_filename.removeprefix(_PACKAGE)}:{frame.f_lineno}"
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         line = Line(level, datetime.now(UTC), self._name, caller, message, named)
         for sink in self._sinks:
-            data = (sink.format(line) + "\n").encode(errors="backslashreplace")
-            try:
-                while data:
-                    data = data[os.write(sink.descriptor, data) :]
-            except OSError:
-                continue
+            sink.write(line)
 
     def _is_sampled(self, level: str, message: str) -> bool:
         second = int(time.monotonic())
@@ -167,40 +212,100 @@ class Logger:
         return count <= SAMPLED_FIRST or (count - SAMPLED_FIRST) % SAMPLED_THEN == 0
 
 
+class PlacedLogger:
+    """A logger for a line whose caller is known: compiled code has no frame that tells it."""
+
+    __slots__ = ("_caller", "_logger")
+
+    def __init__(self, logger: Logger, caller: str) -> None:
+        self._logger = logger
+        self._caller = caller
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        """As `Logger.debug`."""
+        self._logger.write("debug", message, fields, caller=self._caller)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """As `Logger.info`."""
+        self._logger.write("info", message, fields, caller=self._caller)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """As `Logger.warning`."""
+        self._logger.write("warn", message, fields, caller=self._caller)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        """As `Logger.error`."""
+        self._logger.write("error", message, fields, caller=self._caller)
+
+    def critical(self, message: str, /, **fields: object) -> None:
+        """As `Logger.critical`."""
+        self._logger.write("fatal", message, fields, caller=self._caller)
+
+
 def plain_logger() -> Logger:
     """Return the logger that is used before the flags are parsed."""
     return Logger([Sink(2, _format_for("", 2))])
 
 
-def open_logger(logger: str, outputs: Sequence[str], level: str, form: str) -> Logger:
-    """Open the outputs that the flags name; raises ConfigError or FlagError in etcd's words."""
+def rules_for(outputs: Sequence[str], rotation: str) -> RotationRules:
+    """Return the rules by which the file among the outputs is rotated; raises ConfigError."""
+    files = [output for output in outputs if output not in STREAMS]
+    if len(files) > 1 or (len(outputs) == 1 and not files):
+        raise ConfigError(
+            "--log-outputs requires a single file path when --log-rotate-config-json is defined"
+        )
+    return rotation_rules(rotation)
+
+
+def open_logger(
+    logger: str,
+    outputs: Sequence[str],
+    level: str,
+    form: str,
+    rotation: str | None = None,
+    open_journal: Callable[[], Journal] = Journal,
+) -> Logger:
+    """Open the outputs that the flags name; raises ConfigError or FlagError in etcd's words.
+
+    With `rotation`, the JSON of its rules, the file among them is rotated.
+    """
     if logger == "capnslog":
         raise ConfigError("--logger=capnslog is removed in v3.5")
     if logger != "zap":
         raise ConfigError(f'unknown logger option "{logger}"')
+    if "default" in outputs and len(outputs) > 1:
+        raise ConfigError('multi logoutput for "default" is not supported yet')
+    rules = None if rotation is None else rules_for(outputs, rotation)
+    if JOURNAL in outputs and len(outputs) > 1:
+        given = " ".join(json.dumps(output) for output in outputs)
+        raise ConfigError(
+            f"running with systemd/journal but other '--log-outputs' values ([{given}]) are "
+            "configured with 'default'; override 'default' value with something else"
+        )
+    journal = open_journal() if JOURNAL in outputs else None
     if level not in LEVELS:
         raise FlagError(f'unrecognized level: "{level}"; expected one of {", ".join(LEVELS)}')
     if form not in ("", "json", "console"):
         raise ConfigError(f"unknown log format: {form}, supported values json, console")
-    if "default" in outputs and len(outputs) > 1:
-        raise ConfigError('multi logoutput for "default" is not supported yet')
-    if "systemd/journal" in outputs:
-        raise ConfigError(
-            "--log-outputs=systemd/journal is not supported by this version; "
-            "use 'stderr', which systemd writes to the journal"
-        )
-    sinks: list[Sink] = []
+    if journal is not None:
+        return Logger([JournalSink(journal, as_console if form == "console" else as_json)], level)
+    sinks: list[Output] = []
     for output in outputs:
         descriptor = STREAMS.get(output)
+        if descriptor is None and rules is not None:
+            file = opened(output, lambda path: RotatingFile(path, rules))
+            sinks.append(RotatedSink(file, _format_for(form, file.descriptor)))
+            continue
         if descriptor is None:
-            descriptor = _open(output)
+            descriptor = opened(output, lambda path: os.open(path, _APPENDED, 0o666))
         sinks.append(Sink(descriptor, _format_for(form, descriptor)))
     return Logger(sinks, level)
 
 
-def _open(path: str) -> int:
+def opened(path: str, open_file: Callable[[str], Opened]) -> Opened:
+    """Open a file by its path; raises ConfigError in etcd's words."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        return open_file(path)
     except OSError as error:
         text = (error.strerror or str(error)).lower()
         raise ConfigError(f'couldn\'t open sink "{path}": open {path}: {text}') from None

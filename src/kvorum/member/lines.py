@@ -1,0 +1,224 @@
+"""Lines of the log that operators and tools wait for: in etcd's words, with etcd's fields.
+
+Compiled modules call the functions with names of their own, and not `tell`: a logger finds its
+caller by frames, which compiled code has none of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.durations import SECOND, duration_text
+from kvorum.api.errors import NO_SPACE
+from kvorum.raft.changes import ChangeType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvorum.member.alarms import Alarm
+    from kvorum.member.member import Member
+    from kvorum.membership.documents import Member as Peer
+    from kvorum.membership.versions import Version
+    from kvorum.raft.changes import ConfChange
+    from kvorum.raft.logger import Logger
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def tell(logger: Logger, level: str, message: str, **fields: object) -> None:
+    """Log a line with named fields; a logger that takes none gets them in its text."""
+    write = getattr(logger, "write", None)
+    if write is not None:
+        write(level, message, fields)
+        return
+    text = ", ".join(f"{name.replace('_', '-')}: {value!a}" for name, value in fields.items())
+    log = logger.warning if level == "warn" else getattr(logger, level)
+    log(f"{message} ({text})" if fields else message)
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as etcd's logs write it: 82 B, 1.2 MB, 20 kB."""
+    if count < 10:
+        return f"{count} B"
+    unit = 0
+    while unit + 1 < len(_UNITS) and count >= 1000 ** (unit + 1):
+        unit += 1
+    value = int(count / 1000**unit * 10 + 0.5) / 10
+    return f"{value:.1f} {_UNITS[unit]}" if value < 10 else f"{value:.0f} {_UNITS[unit]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration as Go writes it."""
+    return duration_text(int(seconds * SECOND))
+
+
+def _sizes(member: Member) -> dict[str, object]:
+    size, in_use = member.backend.size_bytes, member.backend.size_in_use_bytes
+    return {
+        "current_db_size_bytes": size,
+        "current_db_size": size_text(size),
+        "current_db_size_in_use_bytes": in_use,
+        "current_db_size_in_use": size_text(in_use),
+    }
+
+
+# Compaction and defragmentation.
+
+
+def finished_compaction(member: Member, began_at: float, removed: int) -> None:
+    """Tell that the rows of a compaction are gone."""
+    compaction = member.store.compaction
+    found = compaction.hash_of(compaction.finished_revision)
+    tell(
+        member.logger,
+        "info",
+        "finished scheduled compaction",
+        compact_revision=compaction.finished_revision,
+        took=seconds_text(member.now - began_at),
+        number_of_keys_compacted=removed,
+        **({} if found is None else {"hash": found.hash}),
+        **_sizes(member),
+    )
+
+
+def defragmenting(member: Member) -> tuple[float, int, int]:
+    """Tell that a defragmentation begins; return what `finished_defragmentation` needs."""
+    tell(member.logger, "info", "defragmenting", path=member.backend.directory, **_sizes(member))
+    return member.now, member.backend.size_bytes, member.backend.size_in_use_bytes
+
+
+def finished_defragmentation(member: Member, before: tuple[float, int, int]) -> None:
+    """Tell what a defragmentation has freed."""
+    began_at, size, in_use = before
+    tell(
+        member.logger,
+        "info",
+        "finished defragmenting directory",
+        path=member.backend.directory,
+        current_db_size_bytes_diff=member.backend.size_bytes - size,
+        current_db_size_in_use_bytes_diff=member.backend.size_in_use_bytes - in_use,
+        **_sizes(member),
+        took=seconds_text(member.now - began_at),
+    )
+
+
+# Raft's snapshots.
+
+
+def triggering_snapshot(member: Member, index: int, newest: int) -> None:
+    """Tell that a snapshot of raft is taken after the newest one."""
+    tell(
+        member.logger,
+        "info",
+        "triggering snapshot",
+        local_member_id=f"{member.id:x}",
+        local_member_applied_index=index,
+        local_member_snapshot_index=newest,
+        local_member_snapshot_count=member.config.snapshot_entries,
+        snapshot_forced=member.snapshots.is_wanted,
+    )
+
+
+def saved_snapshot(member: Member, index: int) -> None:
+    """Tell that it is on the disk."""
+    tell(member.logger, "info", "saved snapshot to disk", snapshot_index=index)
+
+
+def compacted_log(member: Member, index: int) -> None:
+    """Tell which entries are not in memory any more."""
+    tell(member.logger, "debug", "compacted Raft logs", compact_index=index)
+
+
+# What the cluster agreed on.
+
+
+def quota_exceeded(member: Member, quota_bytes: int) -> None:
+    """Tell that the database has no room for a request."""
+    tell(
+        member.logger,
+        "warn",
+        "message exceeded backend quota; raising alarm",
+        quota_size_bytes=quota_bytes,
+        quota_size=size_text(quota_bytes),
+        error=NO_SPACE.text,
+    )
+
+
+def alarms_changed(member: Member, message: str, alarms: Sequence[Alarm]) -> None:
+    """Tell that alarms were raised or disarmed."""
+    for alarm in alarms:
+        tell(
+            member.logger,
+            "warn",
+            message,
+            alarm=alarm.type_name,
+            **{"from": f"{alarm.member_id:x}"},
+        )
+
+
+def version_set(member: Member, before: Version | None, version: Version) -> None:
+    """Tell which version the cluster has."""
+    if before is None:
+        tell(
+            member.logger,
+            "info",
+            "set initial cluster version",
+            cluster_id=f"{member.cluster.cluster_id:x}",
+            local_member_id=f"{member.id:x}",
+            cluster_version=_minor(version),
+        )
+    else:
+        tell(
+            member.logger,
+            "info",
+            "updated cluster version",
+            cluster_id=f"{member.cluster.cluster_id:x}",
+            local_member_id=f"{member.id:x}",
+            **{"from": _minor(before)},
+            to=_minor(version),
+        )
+
+
+def _minor(version: Version) -> str:
+    return f"{version.major}.{version.minor}"
+
+
+def change_applied(member: Member, change: ConfChange, before: Peer | None) -> None:
+    """Tell who came, went or changed; `before` is who it was."""
+    found = member.cluster.member(change.node_id) or before
+    if found is None:
+        return
+    urls, number = list(found.peer_urls), f"{change.node_id:x}"
+    common = {"cluster_id": f"{member.cluster.cluster_id:x}", "local_member_id": f"{member.id:x}"}
+    if change.type == ChangeType.REMOVE_NODE:
+        tell(
+            member.logger,
+            "info",
+            "removed member",
+            **common,
+            removed_remote_peer_id=number,
+            removed_remote_peer_urls=urls,
+            removed_remote_peer_is_learner=found.is_learner,
+        )
+    elif change.type == ChangeType.UPDATE_NODE:
+        tell(
+            member.logger,
+            "info",
+            "updated member",
+            **common,
+            updated_remote_peer_id=number,
+            updated_remote_peer_urls=urls,
+            updated_remote_peer_is_learner=found.is_learner,
+        )
+    elif before is not None:
+        tell(member.logger, "info", "promote member", **common, promoted_member_id=number)
+    else:
+        tell(
+            member.logger,
+            "info",
+            "added member",
+            **common,
+            added_peer_id=number,
+            added_peer_peer_urls=urls,
+            added_peer_is_learner=found.is_learner,
+        )
