@@ -36,6 +36,7 @@ from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
+from kvorum.member.figures import READ_TXN, MemberFigures
 from kvorum.member.identities import current
 from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, Failed, Job, Place, Work
@@ -44,10 +45,12 @@ from kvorum.member.longreads import LongReads
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures, Waiter
 from kvorum.member.proposals import Proposals
+from kvorum.member.ranges import range_response
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
 from kvorum.member.snapshots import Snapshots
 from kvorum.member.terms import is_believed
+from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Answer, Signal, Steps
 from kvorum.membership.versions import Version, parse_version
 from kvorum.raft.errors import ProposalDroppedError, RaftError
@@ -112,6 +115,10 @@ class Member:
         self.storage = storage
         self.out = Outbox()
         self.boundary = Boundary(seams.logger, seams.clock)
+        self.figures = MemberFigures(seams.stopwatch)
+        self.figures.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
+        # When the turn began, by the stopwatch: a float, made once for all that came in the turn.
+        self.started: object = seams.stopwatch()
         self.header: HeaderEncoder = state.header
         self.hub: WatchHub = state.hub
         self.snap_directory = f"{config.directory}/snap"
@@ -325,12 +332,13 @@ class Member:
                 return
         payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
+            self.figures.requested(kind, True, 0.0)  # so etcd counts it
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
             decoded = DECODERS[kind](body)
         proposals = self.proposals
-        proposals.pending[encoded_id] = (waiter, caller, kind, decoded, payload)
+        proposals.pending[encoded_id] = (waiter, caller, kind, decoded, payload, self.started)
         proposals.payloads.append(payload)
         proposals.ids.append(encoded_id)
 
@@ -365,9 +373,9 @@ class Member:
         `execute(member, caller, request)` returns the encoded response, a Status, or slices.
         """
         if linearizable:
-            self.reads.waiting.append((waiter, caller, execute, request))
+            self.reads.waiting.append((waiter, caller, execute, request, self.started))
         else:
-            self._ready.append((waiter, caller, execute, request))
+            self._ready.append((waiter, caller, execute, request, self.started))
 
     @property
     def reads_waiting(self) -> int:
@@ -446,6 +454,8 @@ class Member:
         Called before anything is asked: a lease renewed by the time of the last turn would end too
         soon, by the time since then.
         """
+        if now != self.now:
+            self.started = self.figures.stopwatch()
         self.now = self.hub.now = now
 
     def turn(self, now: float, deadline: float) -> bool:
@@ -557,8 +567,9 @@ class Member:
     def _submit(self, now: float) -> None:
         """Give raft what was proposed, unless the backend is behind."""
         if self._may_propose and self.proposals.is_waiting:
-            for waiter in self.proposals.submit(self.node, now):
-                self.answer(waiter, PROPOSAL_DROPPED)
+            for pending in self.proposals.submit(self.node, now):
+                self.figures.failed(pending[2], pending[5])
+                self.answer(pending[0], PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
             change = self._changes_waiting.popleft()
             if change.id not in self.changes:
@@ -625,19 +636,34 @@ class Member:
 
     def _begin_reads(self, deadline: float) -> None:
         """Run the reads that may, until the deadline."""
-        ready, clock = self._ready, self.clock
+        ready, clock, figures = self._ready, self.clock, self.figures
         reply = self.out.replies.append
         bytes_per_look = _BYTES_PER_LOOK
         spent = 0
+        stopwatch = figures.stopwatch
+        began = stopwatch()
+        # The ranges answered since then, by their start, and all other reads.
+        usual, started, count = range_response, self.started, 0
+        groups: list[tuple[object, int]] = []
+        others: list[tuple[Read, object]] = []
         while ready:
             read = ready.popleft()
-            waiter, caller, execute, request = read
+            waiter, caller, execute, request, asked = read
             result = None if execute is None else execute(self, caller, request)
             # Most are the bytes of a call's answer.
             if result.__class__ is bytes and waiter.__class__ is int:
                 reply((waiter, result))
                 spent += _READ_BYTES + len(result)
+                if execute is not usual:
+                    others.append((read, result))
+                elif asked is started:
+                    count += 1
+                else:
+                    if count:
+                        groups.append((started, count))
+                    started, count = asked, 1
             elif result is None or isinstance(result, (bytes, tuple)):
+                others.append((read, result))
                 self.answer(waiter, result)
                 spent += _READ_BYTES
             else:
@@ -645,8 +671,13 @@ class Member:
                 spent += bytes_per_look
             if spent >= bytes_per_look:
                 spent = 0
+                groups.append((started, count))
+                began = figures.reads_served(groups, others, began)
+                groups, others, count = [], [], 0
                 if clock() >= deadline:
                     return
+        groups.append((started, count))
+        figures.reads_served(groups, others, began)
 
     def begin_reads_anew(self) -> None:
         """Stop the long reads; they begin again when reads are served next."""

@@ -65,6 +65,7 @@ class Services:
         """Serve a member; with `certificates_count`, a client's certificate says who it is."""
         self._member = member
         self._clock = member.clock
+        self._stopwatch = member.figures.stopwatch
         self._edge = edge
         handlers = Handlers(member, edge, operations_max)
         self._key_values, self._keep_alives = handlers.kv, handlers.keep_alives
@@ -335,7 +336,9 @@ class Services:
         out, edge = self._member.out, self._edge
         sends = out.take_sends()
         if sends:
+            began = self._stopwatch()
             edge.send(sends)
+            self._member.hub.figures.sent(self._stopwatch() - began, len(sends))
             streams = self._open
             for call in {call: None for call, _ in sends}:
                 if call in streams and edge.pending_bytes(call) >= STREAM_PENDING_BYTES_MAX:
