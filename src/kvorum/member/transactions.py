@@ -94,12 +94,13 @@ def put(member: Member, request: Put, wanted: bool) -> Result:
 def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
     """Put a key in a transaction of its own; return the revision and, if wanted, what was there."""
     store = member.store
+    needs_previous = _needs_previous(request)
+    store.ranges += needs_previous
     check_put(store, member.lessor, request)
     key = request.key
     previous = None
-    if _needs_previous(request):
+    if needs_previous:
         previous = store.get(key)
-        store.ranges += 1
         store.transactions_of_many += 1
     if previous is None:
         return store.put(key, request.value, request.lease), None

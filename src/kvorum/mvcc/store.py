@@ -84,6 +84,11 @@ class Store:
         return plain + self.changes_in_transactions - self.deletes
 
     @property
+    def index_bytes(self) -> int:
+        """Roughly how much memory the index takes."""
+        return self._index.size_bytes
+
+    @property
     def key_count(self) -> int:
         """How many keys exist."""
         return len(self._index.live)

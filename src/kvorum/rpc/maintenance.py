@@ -212,6 +212,7 @@ def _defragment(member: Member) -> Steps:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
     job: CopyDatabase | CatchUp | None = backend.defragment()
+    member.procedures.signal(Signal.DEFRAGMENTED)
     # If a snapshot is installed meanwhile, this ends: its database has no free pages.
     while job is not None:
         try:

@@ -61,13 +61,22 @@ class Services:
         operations_max: int,
         origin: Origin,
         certificates_count: bool,
+        stops_for_defragmentation: bool,
     ) -> None:
-        """Serve a member; with `certificates_count`, a client's certificate says who it is."""
+        """Serve a member; with `certificates_count`, a client's certificate says who it is.
+
+        With `stops_for_defragmentation` the health service says so meanwhile.
+        """
         self._member = member
         self._clock = member.clock
         self._stopwatch = member.figures.stopwatch
         self._edge = edge
-        handlers = Handlers(member, edge, operations_max)
+        handlers = Handlers(
+            member,
+            edge,
+            operations_max,
+            stops_for_defragmentation=stops_for_defragmentation,
+        )
         self._key_values, self._keep_alives = handlers.kv, handlers.keep_alives
         # Both by the number of the method.
         self._unary: dict[int, Unary] = {}

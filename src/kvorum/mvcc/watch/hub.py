@@ -128,6 +128,11 @@ class WatchHub:
         return outgoing
 
     @property
+    def unsent_bytes(self) -> int:
+        """How much was made and not taken by `take_outgoing`."""
+        return self._unsent_bytes
+
+    @property
     def streams_open(self) -> int:
         """Number of streams."""
         return len(self._streams)
