@@ -28,7 +28,7 @@ class Caller:
             answer: bytes = call(request, timeout=WAIT_SECONDS)
             return answer
         except grpc.RpcError as error:
-            code: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
+            code: grpc.StatusCode = error.code()
             return code
 
     def stream(self, path: str, requests: Iterator[Any], answer: Any) -> Any:

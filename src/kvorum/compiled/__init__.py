@@ -61,6 +61,7 @@ MODULES = (
     "kvorum.member.ranges",
     "kvorum.member.reads",
     "kvorum.member.requests",
+    "kvorum.member.serving",
     "kvorum.member.stepping",
     "kvorum.member.transactions",
     "kvorum.mvcc.history",

@@ -48,6 +48,7 @@ from kvorum.member.proposals import Proposals
 from kvorum.member.ranges import range_response
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
+from kvorum.member.serving import begin_reads
 from kvorum.member.snapshots import Snapshots
 from kvorum.member.terms import is_believed
 from kvorum.member.transactions import read_txn
@@ -76,10 +77,6 @@ if TYPE_CHECKING:
     from kvorum.wal import Log
 
 _PAUSED_TICKS: Final = 3
-_BYTES_PER_LOOK = 64 * 1024
-_READ_BYTES: Final = 1024
-"""How many bytes are read between two looks at the clock, and how many a read counts at least."""
-
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With more room than this under the quota, requests need not be measured."""
 
@@ -137,7 +134,7 @@ class Member:
         self.writer = LogWriter(log, storage, node, self.out)
         self.installation: Installation | None = None
         # Reads that may run; long ones go on in `long_reads`.
-        self._ready: deque[Read] = deque()
+        self.ready_reads: deque[Read] = deque()
         self.long_reads = LongReads()
         # Those that wait for a change of the membership, by its id; changes not yet given to raft.
         self.changes: dict[int, Procedure] = {}
@@ -375,12 +372,12 @@ class Member:
         if linearizable:
             self.reads.waiting.append((waiter, caller, execute, request, self.started))
         else:
-            self._ready.append((waiter, caller, execute, request, self.started))
+            self.ready_reads.append((waiter, caller, execute, request, self.started))
 
     @property
     def reads_waiting(self) -> int:
         """How many reads could run and have not begun."""
-        return len(self._ready)
+        return len(self.ready_reads)
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
         """Begin a procedure for a caller; its end goes to the replies under the call's number."""
@@ -490,7 +487,7 @@ class Member:
                 if self.is_installing:
                     return has_more or self.node.has_ready()
             # Long entries leave half of the time to reads.
-            has_reads = bool(self._ready or self.long_reads.is_busy or self.reads.confirmed)
+            has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)
@@ -524,7 +521,7 @@ class Member:
             self.node.has_ready()
             or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
             or self.procedures.runnable
-            or self._ready
+            or self.ready_reads
             or self.long_reads.is_busy
             or self.reads.is_waiting
             or (
@@ -629,59 +626,14 @@ class Member:
     def _serve_reads(self, deadline: float) -> None:
         self.procedures.applied(self.applied)
         if self.reads.confirmed:
-            self._ready.extend(self.reads.take_ready(self.applied))
-        if self._ready:
-            self._begin_reads(deadline)
+            self.ready_reads.extend(self.reads.take_ready(self.applied))
+        if self.ready_reads:
+            begin_reads(self, deadline)
         self.long_reads.run(self, deadline)
-
-    def _begin_reads(self, deadline: float) -> None:
-        """Run the reads that may, until the deadline."""
-        ready, clock, figures = self._ready, self.clock, self.figures
-        reply = self.out.replies.append
-        bytes_per_look = _BYTES_PER_LOOK
-        spent = 0
-        stopwatch = figures.stopwatch
-        began = stopwatch()
-        # The ranges answered since then, by their start, and all other reads.
-        usual, started, count = range_response, self.started, 0
-        groups: list[tuple[object, int]] = []
-        others: list[tuple[Read, object]] = []
-        while ready:
-            read = ready.popleft()
-            waiter, caller, execute, request, asked = read
-            result = None if execute is None else execute(self, caller, request)
-            # Most are the bytes of a call's answer.
-            if result.__class__ is bytes and waiter.__class__ is int:
-                reply((waiter, result))
-                spent += _READ_BYTES + len(result)
-                if execute is not usual:
-                    others.append((read, result))
-                elif asked is started:
-                    count += 1
-                else:
-                    if count:
-                        groups.append((started, count))
-                    started, count = asked, 1
-            elif result is None or isinstance(result, (bytes, tuple)):
-                others.append((read, result))
-                self.answer(waiter, result)
-                spent += _READ_BYTES
-            else:
-                self.long_reads.add(read, result)
-                spent += bytes_per_look
-            if spent >= bytes_per_look:
-                spent = 0
-                groups.append((started, count))
-                began = figures.reads_served(groups, others, began)
-                groups, others, count = [], [], 0
-                if clock() >= deadline:
-                    return
-        groups.append((started, count))
-        figures.reads_served(groups, others, began)
 
     def begin_reads_anew(self) -> None:
         """Stop the long reads; they begin again when reads are served next."""
-        self._ready.extend(self.long_reads.stop())
+        self.ready_reads.extend(self.long_reads.stop())
 
     def _watch(self, deadline: float) -> None:
         """Let watchers catch up while there is time, and take what is to be sent to them."""
