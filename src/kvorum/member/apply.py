@@ -55,6 +55,7 @@ class ApplyQueue:
         "began",
         "callers",
         "entry",
+        "has_succeeded",
         "kind",
         "messages",
         "position",
@@ -72,8 +73,10 @@ class ApplyQueue:
         self.entry: Entry | None = None
         self.slices: Slices | None = None
         self.waiter: Waiter = None
-        # For metrics: what kind of request it is, when it was begun, and when it came.
+        # For metrics: what kind of request it is, when it was begun, and when it came; and whether
+        # the last one that was not long had no refusal.
         self.kind = 0
+        self.has_succeeded = False
         self.began = 0.0
         self.started: object = None
 
@@ -146,9 +149,9 @@ def _apply_run(
     position = start
     figures = member.figures
     figures.looked = figures.stopwatch()
-    # Plain puts since the last look at the stopwatch, and those of them that are answered: in
-    # groups of one start, the newest of which is being counted.
-    puts, started, answered = 0, member.started, 0
+    # A row of entries of one kind since the last look at the stopwatch, and those of them that are
+    # answered: in groups of one start, the newest of which is being counted.
+    row, row_kind, started, answered = 0, _PUT, member.started, 0
     groups: list[tuple[object, int]] = []
     while position < stop:
         entry = entries[position]
@@ -162,7 +165,11 @@ def _apply_run(
             if users is not None:
                 if users[0] == _PUT and _apply_users_put(member, data, users):
                     applied += 1
-                    puts += 1
+                    if row_kind != _PUT:
+                        groups.append((started, answered))
+                        figures.row_applied(row_kind, groups, row)
+                        row, row_kind, answered, groups = 0, _PUT, 0, []
+                    row += 1
                     if users[4] is not None:
                         groups.append((users[4][5], 1))
                     if hub.is_watched and hub.is_publishing:
@@ -183,7 +190,11 @@ def _apply_run(
                 ):
                     put(request.key, request.value, 0)
                     applied += 1
-                    puts += 1
+                    if row_kind != _PUT:
+                        groups.append((started, answered))
+                        figures.row_applied(row_kind, groups, row)
+                        row, row_kind, answered, groups = 0, _PUT, 0, []
+                    row += 1
                     if hub.is_watched and hub.is_publishing:
                         break
                     continue
@@ -203,20 +214,24 @@ def _apply_run(
                     reply((waiter, field))
                 else:
                     member.answer(waiter, field)
+                if row_kind != _PUT:
+                    groups.append((started, answered))
+                    figures.row_applied(row_kind, groups, row)
+                    row, row_kind, answered, groups = 0, _PUT, 0, []
                 if waiting[5] is started:
                     answered += 1
                 else:
                     groups.append((started, answered))
                     started, answered = waiting[5], 1
                 applied += 1
-                puts += 1
+                row += 1
                 if hub.is_watched and hub.is_publishing:
                     break
                 continue
-        if puts:
+        if row and (waiting is None or waiting[2] != row_kind):
             groups.append((started, answered))
-            figures.puts_applied(groups, puts)
-            puts, answered, groups = 0, 0, []
+            figures.row_applied(row_kind, groups, row)
+            row, answered, groups = 0, 0, []
         member.note_applied(applied, term)
         if kind != normal:
             if not member.writer.is_commit_durable(entry.index):
@@ -236,15 +251,27 @@ def _apply_run(
             result = _execute(member, queue, entry, waiting, caller)
             if result is not None:
                 queue.entry, queue.slices, queue.waiter = entry, result[0], result[1]
+                if row:
+                    groups.append((started, answered))
+                    figures.row_applied(row_kind, groups, row)
+                    queue.began = figures.looked
                 return position
+            if queue.has_succeeded:
+                row += 1
+                row_kind = queue.kind
+                if queue.started is started:
+                    answered += 1
+                elif queue.started is not None:
+                    groups.append((started, answered))
+                    started, answered = queue.started, 1
             is_plain = member.accepts_plain_puts()
             is_guarded = member.auth.is_enabled and member.accepts_puts()
         applied += 1
         if hub.is_publishing:
             break
-    if puts:
+    if row:
         groups.append((started, answered))
-        figures.puts_applied(groups, puts)
+        figures.row_applied(row_kind, groups, row)
     member.note_applied(applied, term)
     return position
 
@@ -334,7 +361,10 @@ def _execute(
     if isinstance(result, (bytes, tuple)):
         if waiter is not None:
             member.answer(waiter, result)
-        figures.entry_applied(kind, result, began, started)
+        queue.has_succeeded = result.__class__ is bytes
+        queue.kind, queue.started = kind, started
+        if not queue.has_succeeded:
+            figures.entry_applied(kind, result, began, started)
         return None
     queue.kind, queue.began, queue.started = kind, began, started
     return result, waiter

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, Status
 from kvorum.api.histograms import Histogram, exponential
-from kvorum.member.requests import PUT, RANGE
+from kvorum.member.requests import RANGE
 
 if TYPE_CHECKING:
     from kvorum.member.reads import Read
@@ -75,7 +75,7 @@ class MemberFigures:
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self.stopwatch = stopwatch
         self.looked = 0.0
-        """What the stopwatch showed when the last entry but plain puts had been applied."""
+        """What the stopwatch showed when it was last read while entries were applied."""
         self.kinds: dict[Any, int] = {}
         """What the functions of reads stand for; those of others are not counted."""
         self.applied_by_kind: dict[int, Outcomes] = {}
@@ -144,12 +144,18 @@ class MemberFigures:
 
     # Entries.
 
-    def puts_applied(self, groups: list[tuple[object, int]], count: int) -> None:
-        """Note the plain puts applied since the last look; groups are those answered, by start."""
+    def row_applied(self, kind: int, groups: list[tuple[object, int]], count: int) -> None:
+        """Note the entries of a kind applied since the last look, none of which was refused.
+
+        Groups are those that were answered, by their start.
+        """
+        if not count:
+            return
         now = self.stopwatch()
-        self.applied(PUT, True, (now - self.looked) / count, count)
+        self.applied(kind, True, (now - self.looked) / count, count)
         for started, number in groups:
-            self.requested(PUT, True, now - cast("float", started), number)
+            if number:
+                self.requested(kind, True, now - cast("float", started), number)
         self.looked = now
 
     def entry_applied(self, kind: int, result: object, began: float, started: object) -> None:

@@ -40,7 +40,6 @@ def range_response(member: Member, caller: Caller, request: Range) -> Sliced:
 def _found(member: Member, request: Range) -> Sliced:
     if is_plain(request):
         store = member.store
-        store.ranges += 1
         kv = store.get(request.key)
         header = member.header.field(store.revision)
         return header if kv is None else header + range_body_of_one(kv)
@@ -85,7 +84,6 @@ def range_options(request: Range) -> RangeOptions:
 def range_answer(member: Member, options: RangeOptions) -> Slices:
     """Return the encoded RangeResponse or a Status, in slices; its caller has been checked."""
     try:
-        member.store.ranges += 1
         result = yield from member.store.range_slices(options)
         parts = yield from reply_parts(result)
     except StatusError as error:

@@ -71,7 +71,7 @@ class Store:
         self.first_revision = 1
         self.transactions = 0
         self.transactions_of_many = 0  # those with more than one operation, reads included
-        self.ranges = 0
+        self.ranges = 0  # those of writes and transactions; others are counted where they are timed
         self.put_bytes = 0
         self.changes_in_transactions = 0
         self.deletes = 0

@@ -238,7 +238,6 @@ def _read(options: RangeOptions) -> Part[RangeResult]:
 
 
 def _ranged(member: Member, _caller: Caller, options: RangeOptions) -> Slices[RangeResult]:
-    member.store.ranges += 1
     return member.store.range_slices(options)
 
 

@@ -245,7 +245,8 @@ def _mvcc(sources: Sources) -> Iterator[Shown]:
     yield _one("etcd_mvcc_db_open_read_transactions", backend.views_open())
     yield _one("etcd_mvcc_put_total", store.puts)
     yield _one("etcd_mvcc_delete_total", store.delete_operations)
-    yield _one("etcd_mvcc_range_total", store.ranges)
+    ranges = figures.ranges.succeeded.count + figures.ranges.failed.count
+    yield _one("etcd_mvcc_range_total", ranges + store.ranges)
     yield _one("etcd_mvcc_txn_total", store.transactions_of_many)
     yield _histogram("etcd_mvcc_hash_duration_seconds", jobs.hashes)
     yield _histogram("etcd_mvcc_hash_rev_duration_seconds", jobs.hashes_of_keys)
