@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -186,6 +186,9 @@ sim-planted: setup ## Plant bugs in the member; the simulator must find every on
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py
+
+metrics-page: setup ## Write docs/metrics.md from the table of metrics
+	$(BIN)/python -m tools.metrics_page
 
 openapi: setup ## Write docs/openapi.json anew
 	$(BIN)/python -m kvorum.gateway.openapi > docs/openapi.json

@@ -72,6 +72,7 @@ class Machine:
             unix_seconds=1.7e9,
             wall_clock=time.time,
             tokens=SimpleTokens(300.0),
+            stopwatch=time.monotonic,
         )
         self.member: Member = open_member(config, seams)
         self.server = Server(

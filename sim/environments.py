@@ -161,6 +161,10 @@ class SimulatedEnvironment:
         """Return how large the file is."""
         return self.inner.sizes()
 
+    def views_open(self) -> int:
+        """Return how many views are open."""
+        return self.inner.views_open()
+
     def check_readers(self) -> int:
         """Forget views of processes that died."""
         return self.inner.check_readers()

@@ -22,8 +22,8 @@ def check_gateway(
     procedures = server.member.procedures._calls
     gone = [
         call
-        for call, method in calls.unary.items()
-        if call in edge.http_ever and call in procedures and RPCS[method].waits_for_others
+        for call, together in calls.unary.items()
+        if call in edge.http_ever and call in procedures and RPCS[together.method].waits_for_others
     ]
     gone = [call for call in (*calls.streams, *gone) if not edge.is_open(call)]
     if server.phase not in (Phase.SERVING, Phase.DRAINING):

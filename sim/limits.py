@@ -46,7 +46,7 @@ _NONE_OR_FEW = (0, 1, 3, 10)
 LIMITS = (
     # The member.
     Limit("member.apply", "ENTRIES_PER_LOOK", _FEW),
-    Limit("member.member", "_BYTES_PER_LOOK", _BYTES),
+    Limit("member.serving", "BYTES_PER_LOOK", _BYTES),
     Limit("member.longreads", "RUNNING_MAX", (1, 2)),
     Limit("member.logwriter", "BATCHES_ON_THEIR_WAY_MAX", (1, 3)),
     Limit("member.logwriter", "BATCH_BYTES_MAX", _BYTES),

@@ -7,7 +7,7 @@ use crate::headers::{self, Wanted};
 use crate::inbox::Freed;
 use crate::incidents::Incidents;
 use crate::listener::{BoundSocket, ListenerFacts, Serves};
-use crate::log_writer::LogWriter;
+use crate::log_writer::{LogWriter, Written};
 use crate::network;
 use crate::room::Room;
 use crate::shared::{
@@ -338,6 +338,10 @@ impl NativeEdge {
         for (name, counter) in named.into_iter().chain(self.shared.incidents.totals()) {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
+        let (queued, partial) = (&self.shared.queued, &self.shared.partial);
+        let queued = queued.load(Ordering::Relaxed) + partial.load(Ordering::Relaxed);
+        dict.set_item("queued_bytes", queued)?;
+        dict.set_item("unread_bytes", self.shared.room.unread())?;
         Ok(dict)
     }
 
@@ -346,7 +350,7 @@ impl NativeEdge {
         Ok(self.log_writer.submit(&self.shared, descriptor, offset, data.to_vec(), sync))
     }
 
-    fn written(&self) -> PyResult<Vec<(u64, i32)>> {
+    fn written(&self) -> PyResult<Vec<Written>> {
         self.check_open()?;
         Ok(self.log_writer.take_finished())
     }

@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// Number, errno, and the seconds that writing and syncing took.
+pub type Written = (u64, i32, f64, f64);
 
 struct Write {
     number: u64,
@@ -20,7 +24,7 @@ struct Write {
 #[derive(Default)]
 struct State {
     submitted: VecDeque<Write>,
-    finished: Vec<(u64, i32)>,
+    finished: Vec<Written>,
     numbers: u64,
     stopping: bool,
 }
@@ -63,7 +67,7 @@ impl LogWriter {
         number
     }
 
-    pub fn take_finished(&self) -> Vec<(u64, i32)> {
+    pub fn take_finished(&self) -> Vec<Written> {
         std::mem::take(&mut self.queue.state.lock().finished)
     }
 
@@ -94,29 +98,33 @@ fn run(queue: &Queue, wakeup: &Wakeup) {
         }
         let Some(write) = state.submitted.pop_front() else { continue };
         drop(state);
-        let error = if failed { libc::ECANCELED } else { perform(&write) };
+        let (began, mut written) = (Instant::now(), Instant::now());
+        let error = if failed { libc::ECANCELED } else { perform(&write, &mut written) };
         failed |= error != 0;
-        queue.state.lock().finished.push((write.number, error));
+        let seconds = (written - began).as_secs_f64();
+        let finished = (write.number, error, seconds, written.elapsed().as_secs_f64());
+        queue.state.lock().finished.push(finished);
         wakeup.note();
         wakeup.ring();
     }
 }
 
-/// Returns 0, or the errno.
-fn perform(write: &Write) -> i32 {
-    let mut written = 0;
-    while written < write.data.len() {
-        let rest = &write.data[written..];
-        let offset = write.offset + written as i64;
+/// Returns 0, or the errno; `written` becomes the time at which the sync began.
+fn perform(write: &Write, written: &mut Instant) -> i32 {
+    let mut length = 0;
+    while length < write.data.len() {
+        let rest = &write.data[length..];
+        let offset = write.offset + length as i64;
         let result =
             unsafe { libc::pwrite(write.descriptor, rest.as_ptr().cast(), rest.len(), offset) };
         match result {
             -1 if last_error() == libc::EINTR => {}
             -1 => return last_error(),
             0 => return libc::EIO,
-            length => written += length as usize,
+            more => length += more as usize,
         }
     }
+    *written = Instant::now();
     if write.sync && unsafe { libc::fdatasync(write.descriptor) } != 0 {
         return last_error();
     }

@@ -50,6 +50,11 @@ pub struct Room {
 }
 
 impl Room {
+    /// What all clients have not taken.
+    pub fn unread(&self) -> usize {
+        self.total.load(Ordering::Relaxed)
+    }
+
     /// Whether any connection may be without room.
     fn is_scarce(&self, limits: &Limits) -> bool {
         self.total.load(Ordering::SeqCst) > limits.connection_unread_bytes_max

@@ -29,13 +29,14 @@ def log(tmp_path: Path) -> Iterator[int]:
 
 
 def finished(edge: Edge, count: int) -> list[tuple[int, int]]:
-    """Wait for so many writes, woken through the edge's descriptor."""
+    """Wait for so many writes, woken through the edge's descriptor; return what became of them."""
     done = edge.written()
     while len(done) < count:
         wait(edge)
         assert edge.poll(10, 1000) == ([], [])
         done += edge.written()
-    return done
+    assert all(written >= 0 and synced >= 0 for _, _, written, synced in done)
+    return [(number, error) for number, error, _, _ in done]
 
 
 @pytest.mark.parametrize("sync", [True, False])

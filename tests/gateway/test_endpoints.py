@@ -1,7 +1,6 @@
 """The plain HTTP endpoints, compared answer by answer with a real etcd where it has them."""
 
 import gzip
-import http.client
 import json
 import socket
 import subprocess
@@ -10,37 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import is_target, running_etcd
+from tests.gateway.endpoints import ask, raise_alarm
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
-
-# Header names whose values differ by nature, or that a server may choose.
-FREE = {"date", "content-length", "transfer-encoding", "connection"}
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-def ask(address: str, method: str, target: str, **headers: str) -> Answer:
-    connection = http.client.HTTPConnection(address, timeout=30)
-    try:
-        connection.request(method, target, headers=headers)
-        response = connection.getresponse()
-        found = {name.lower(): value for name, value in response.getheaders()}
-        body = response.read()
-        return Answer(
-            response.status,
-            {name: value for name, value in found.items() if name not in FREE},
-            body,
-        )
-    finally:
-        connection.close()
 
 
 class Pair(NamedTuple):
@@ -138,21 +115,6 @@ def test_livez_and_readyz(pair: Pair, on_metrics: bool) -> None:
         assert (refused.status, refused.headers["allow"]) == (405, "GET")
 
 
-def raise_alarm(address: str, kind: int) -> None:
-    """Raise an alarm as a client may."""
-    import grpc
-
-    from kvorum.api.pb.etcdserverpb import AlarmRequest, AlarmResponse
-
-    with grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary(
-            "/etcdserverpb.Maintenance/Alarm",
-            AlarmRequest.SerializeToString,
-            AlarmResponse.FromString,
-        )
-        call(AlarmRequest(action=1, memberID=7, alarm=kind), timeout=30)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(("kind", "name"), [(1, "NOSPACE"), (2, "CORRUPT")])
 def test_alarms_show_in_health_as_in_etcds(tmp_path: Path, kind: int, name: str) -> None:
     with (
@@ -173,6 +135,7 @@ def test_alarms_show_in_health_as_in_etcds(tmp_path: Path, kind: int, name: str)
             assert ready.body.decode().splitlines() == [
                 "[-]data_corruption failed: alarm activated: CORRUPT",
                 *(f"[+]{check} ok" for check in CHECKS[1:]),
+                "",
             ]
         disarmed = etcdctl(kvorum.address, "alarm", "disarm")
         assert disarmed.code == 0, disarmed
@@ -209,7 +172,8 @@ def test_metrics_can_be_read_plain_and_compressed(pair: Pair) -> None:
     for address in (pair.ours, pair.our_metrics):
         plain = ask(address, "GET", "/metrics")
         assert plain.status == 200
-        assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        kind = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+        assert plain.headers["content-type"] == kind
         packed = ask(address, "GET", "/metrics", **{"Accept-Encoding": "gzip"})
         assert packed.headers["content-encoding"] == "gzip"
         for body in (plain.body, gzip.decompress(packed.body)):
@@ -253,3 +217,57 @@ def test_unix_sockets(tmp_path: Path) -> None:
         )
         assert done.stdout == '{"health":"true","reason":""}'
     assert not path.exists()
+
+
+# What a client accepts.
+
+qualities = st.sampled_from(["", ";q=1", ";q=0.9", ";q=0.5", ";q=0.1", ";q=0"])
+escapings = st.sampled_from(
+    ["", "", ";escaping=allow-utf-8", ";escaping=dots", ";escaping=values", ";escaping=none"]
+)
+# Not `*/*` among others: where it comes depends on the order in which Go's library sorts them.
+formats = st.sampled_from(
+    [
+        "text/plain",
+        "text/plain;version=0.0.4",
+        "text/plain; version=1.0.0",
+        "text/html",
+        "application/openmetrics-text",
+        "application/openmetrics-text;version=1.0.0",
+        "application/json",
+    ]
+)
+accepts = st.just(["*/*"]) | st.lists(
+    st.builds("".join, st.tuples(formats, escapings, qualities)), max_size=4
+)
+codings = st.sampled_from(["gzip", "identity", "*", "deflate", "br", "zstd", "GZIP"])
+encodings = st.lists(st.builds("".join, st.tuples(codings, qualities)), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(accepts, encodings)
+def test_the_format_of_metrics_is_chosen_as_by_etcd(
+    pair: Pair, accept: list[str], accept_encoding: list[str]
+) -> None:
+    if not is_target():
+        pytest.skip("an older library knows no escaping")
+    headers = {"Accept-Encoding": ", ".join(accept_encoding)}
+    if accept:
+        headers["Accept"] = ", ".join(accept)
+    ours, theirs = (
+        ask(address, "GET", "/metrics", **headers) for address in (pair.ours, pair.theirs)
+    )
+    assert (ours.status, ours.headers) == (theirs.status, theirs.headers), headers
+
+
+def test_scrapes_are_counted_as_by_etcd(tmp_path: Path) -> None:
+    with (
+        running_kvorum(tmp_path / "ours") as kvorum,
+        running_etcd(tmp_path / "theirs") as etcd,
+    ):
+        found = []
+        for address in (kvorum.address, etcd.address):
+            for _ in range(3):
+                page = ask(address, "GET", "/metrics").body.decode()
+            found.append([line for line in page.splitlines() if line.startswith("promhttp_")])
+    assert found[0] == found[1]

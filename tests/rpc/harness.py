@@ -38,7 +38,12 @@ METHODS: dict[str, Method] = {method.path: method for method in methods()}
 TURNS_MAX = 10_000
 STEP_SECONDS = 0.01
 TURN_SECONDS = 1.0
-SETTINGS_NAMES = ("operations_max", "certificates_count", "message_bytes_max")
+SETTINGS_NAMES = (
+    "operations_max",
+    "certificates_count",
+    "message_bytes_max",
+    "stops_for_defragmentation",
+)
 """Options of the server; all others are the member's."""
 
 

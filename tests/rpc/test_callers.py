@@ -166,7 +166,7 @@ def test_what_a_call_reads_is_read_for_its_caller(path: str, request_: Message) 
     harness = Harness()
     harness.services.caller = caller = Caller(Front.GRPC, "alice", 7)
     harness.services.serve([(1, NUMBERS[path], request_.SerializeToString(), None)], inf)
-    assert [(waiter, who) for waiter, who, _, _ in harness.member.reads.waiting] == [(1, caller)]
+    assert [(waiter, who) for waiter, who, *_ in harness.member.reads.waiting] == [(1, caller)]
 
 
 def test_what_a_member_does_by_itself_is_nobodys() -> None:

@@ -6,10 +6,13 @@ import pytest
 
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.backend.defragment import CopyDatabase
 from kvorum.backend.errors import CorruptionError
 from kvorum.backend.memory import MemoryEnvironments
+from kvorum.edge.interface import EventKind
 from kvorum.files.memory import Call, MemoryFiles
 from kvorum.member.errors import MemberStopped
+from kvorum.rpc.table import NUMBERS
 from tests.rpc.harness import Harness
 
 
@@ -65,3 +68,41 @@ def test_damage_that_a_snapshot_finds_stops_the_member() -> None:
     stream = harness.open("Maintenance/Snapshot")
     with pytest.raises(MemberStopped, match="checksum does not fit"):
         stream.send(pb.SnapshotRequest())
+
+
+# gRPC's health service meanwhile.
+
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
+WATCH = 900
+"""The number of a call that watches the server's health."""
+
+
+def health_around(harness: Harness) -> list[bytes]:
+    """Return what a watch of the server's health is told of a defragmentation."""
+    method = NUMBERS["/grpc.health.v1.Health/Watch"]
+    harness.happen((EventKind.OPENED, WATCH, (method, None)))
+    harness.happen((EventKind.MESSAGE, WATCH, b""))
+    harness.happen((EventKind.HALF_CLOSED, WATCH, None))
+    done = harness.ask("Maintenance/Defragment", pb.DefragmentRequest())
+    assert done == pb.DefragmentResponse()
+    assert harness.ask_bytes("/grpc.health.v1.Health/Check", b"") == SERVING
+    return harness.edge.sent[WATCH]
+
+
+def test_health_says_that_nothing_is_served_if_the_gate_is_open() -> None:
+    harness = Harness(stops_for_defragmentation=True)
+    assert health_around(harness) == [SERVING, NOT_SERVING, SERVING]
+
+
+def test_health_says_nothing_of_it_otherwise() -> None:
+    assert health_around(Harness()) == [SERVING]
+
+
+def test_health_is_well_again_after_a_defragmentation_that_failed() -> None:
+    harness = Harness(stops_for_defragmentation=True)
+    harness.failing = (CopyDatabase,)
+    method = NUMBERS["/grpc.health.v1.Health/Watch"]
+    harness.happen((EventKind.OPENED, WATCH, (method, None)))
+    harness.happen((EventKind.MESSAGE, WATCH, b""))
+    assert isinstance(harness.ask("Maintenance/Defragment", pb.DefragmentRequest()), Status)
+    assert harness.edge.sent[WATCH] == [SERVING, NOT_SERVING, SERVING]

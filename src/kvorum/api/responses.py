@@ -180,6 +180,7 @@ def snapshot_response(remaining_bytes: int, blob: bytes, version: str) -> bytes:
 
 
 HEALTH_SERVING: Final = b"\x08\x01"
+HEALTH_NOT_SERVING: Final = b"\x08\x02"
 HEALTH_SERVICE_UNKNOWN: Final = b"\x08\x03"
 """A HealthCheckResponse of gRPC's health service."""
 

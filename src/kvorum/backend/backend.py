@@ -454,6 +454,15 @@ class Backend:
         """Roughly the bytes that wait for the disk."""
         return self._active.size + (0 if self._sealed is None else self._sealed.size)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Roughly the bytes of rows that are kept although they are on the disk."""
+        return self._cache.size_bytes
+
+    def views_open(self) -> int:
+        """Return how many views of the database are open, those of helpers included."""
+        return self._environment.views_open()
+
     def check_readers(self) -> int:
         """Forget views of processes that died; a duty, every minute or so."""
         return self._environment.check_readers()

@@ -27,6 +27,11 @@ class RowCache:
         # Forgotten rows that are not freed yet.
         self.forgotten: list[dict[int, bytes]] = []
 
+    @property
+    def size_bytes(self) -> int:
+        """Roughly how much memory it takes: the old half was full when it was the young one."""
+        return self._young_bytes + (self._half_bytes if self.old else 0)
+
     def get(self, revision: int) -> bytes | None:
         """Return a row if it is here."""
         value = self.young.get(revision)

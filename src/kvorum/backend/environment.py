@@ -92,6 +92,9 @@ class Environment(Protocol):
     def sizes(self) -> Sizes:
         """Return how large the file is."""
 
+    def views_open(self) -> int:
+        """Return how many views are open, those of other processes included."""
+
     def check_readers(self) -> int:
         """Forget views of processes that died, and return how many: they keep pages from reuse."""
 

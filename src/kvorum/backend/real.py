@@ -241,6 +241,12 @@ class LmdbEnvironment:
         counted = max(pages, self.lmdb.info()["last_pgno"] + 1 - _UNCOUNTED_PAGES)
         return Sizes(counted * page_bytes, pages * page_bytes)
 
+    def views_open(self) -> int:
+        """Return how many views are open, those of other processes included."""
+        # A line of names, and one for each process or thread that ever read; `-` is no view.
+        lines = self.lmdb.readers().splitlines()[1:]
+        return sum(1 for line in lines if not line.endswith("-"))
+
     def check_readers(self) -> int:
         """Forget views of processes that died, and return how many."""
         return self.lmdb.reader_check()

@@ -20,6 +20,7 @@ from types import ModuleType
 
 MODULES = (
     "kvorum.api.codec",
+    "kvorum.api.histograms",
     "kvorum.api.requests",
     "kvorum.api.responses",
     "kvorum.auth.ranges",
@@ -47,6 +48,7 @@ MODULES = (
     "kvorum.member.callers",
     "kvorum.member.duties",
     "kvorum.member.execution",
+    "kvorum.member.figures",
     "kvorum.member.flushing",
     "kvorum.member.identities",
     "kvorum.member.logwriter",
@@ -59,6 +61,7 @@ MODULES = (
     "kvorum.member.ranges",
     "kvorum.member.reads",
     "kvorum.member.requests",
+    "kvorum.member.serving",
     "kvorum.member.stepping",
     "kvorum.member.transactions",
     "kvorum.mvcc.history",
@@ -69,6 +72,7 @@ MODULES = (
     "kvorum.mvcc.sortedkeys",
     "kvorum.mvcc.store",
     "kvorum.mvcc.transaction",
+    "kvorum.mvcc.watch.figures",
     "kvorum.mvcc.watch.hub",
     "kvorum.peer.cluster.peering",
     "kvorum.peer.transport.addresses",

@@ -333,7 +333,7 @@ class Edge(Protocol):
         """
 
     def counters(self) -> dict[str, int]:
-        """Return the edge's counters; see `COUNTERS` and `INCIDENTS`."""
+        """Return the edge's counters; see `COUNTERS`, `LEVELS` and `INCIDENTS`."""
 
     def incidents(self) -> list[tuple[str, int, str, str, int]]:
         """Take the incidents since the last time: at most one `Incident` of each name."""
@@ -344,9 +344,10 @@ class Edge(Protocol):
         `sync` asks for fdatasync before the write counts as done.
         """
 
-    def written(self) -> list[tuple[int, int]]:
-        """Return finished writes as (number, errno), in order; errno 0 is success.
+    def written(self) -> list[tuple[int, int, float, float]]:
+        """Return finished writes as (number, errno, seconds, seconds), in order.
 
+        Errno 0 is success; the seconds are those that writing took, and then syncing.
         After a failure nothing more is written: later writes report ECANCELED.
         """
 
@@ -389,6 +390,10 @@ COUNTERS = (
 """Names in `Edge.counters`: totals, and for `_open` the number now.
 
 Messages are those of gRPC. A refused request was answered or reset by the edge itself."""
+
+LEVELS = ("queued_bytes", "unread_bytes")
+"""Further names in `Edge.counters`: bytes that were received and not polled, and bytes that were
+sent and not taken, now."""
 
 INCIDENTS = (
     "tls_handshakes_failed",

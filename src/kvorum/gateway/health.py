@@ -7,22 +7,24 @@ deletes, which is how an operator gets out of it.
 
 import json
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple
 
 from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import RangeRequest
+from kvorum.api.requests import range_of
 from kvorum.gateway.http import NO_SNIFFING, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.alarms import AlarmType
 from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
-from kvorum.member.waits import ReadIndex, Steps, Wait
-from kvorum.mvcc.ranges import RangeOptions
+from kvorum.member.ranges import range_response
+from kvorum.member.waits import Read, Steps, Wait
 
 REASONS = {AlarmType.NO_SPACE: "ALARM NOSPACE", AlarmType.CORRUPT: "ALARM CORRUPT"}
 NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
 
-FIRST_KEY = b"\0"
-ALL_KEYS = b"\0"
-"""As the end of a range: every key from the start on."""
+_ONE_KEY = range_of(RangeRequest(key=b"\0", range_end=b"\0", limit=1, keys_only=True))
+"""What checks read from the local state; if it cannot be read, that stops the member."""
 
 _PROBE = Caller(Front.HTTP)
 
@@ -92,20 +94,22 @@ class Health:
     # /livez and /readyz
 
     def _add(self, kind: str, checks: dict[str, Callable[[], Check]]) -> None:
-        def endpoint(chosen: dict[str, Callable[[], Check]]) -> Endpoint:
-            return Endpoint(lambda request: self._probe(request, kind, chosen), on_metrics=True)
+        def root(request: HttpRequest) -> None:
+            # Names of no check are ignored, so that a probe fits servers of several versions.
+            excluded = request.query.get("exclude", ())
+            chosen = {name: check for name, check in checks.items() if name not in excluded}
+            self._probe(request, kind, chosen)
 
-        self._front.add(f"/{kind}", endpoint(checks))
+        self._front.add(f"/{kind}", Endpoint(root, on_metrics=True))
         for name, check in checks.items():
-            self._front.add(f"/{kind}/{name}", endpoint({name: check}))
+            only = partial(self._probe, kind=kind, checks={name: check})
+            self._front.add(f"/{kind}/{name}", Endpoint(only, on_metrics=True))
 
     def _probe(
         self, request: HttpRequest, kind: str, checks: dict[str, Callable[[], Check]]
     ) -> None:
-        excluded = request.query.get("exclude", ())
-        chosen = {name: check for name, check in checks.items() if name not in excluded}
         is_verbose = "verbose" in request.query
-        self._run(request.call, self._answer_probe(request.call, kind, chosen, is_verbose))
+        self._run(request.call, self._answer_probe(request.call, kind, checks, is_verbose))
 
     def _answer_probe(
         self, call: int, kind: str, checks: dict[str, Callable[[], Check]], is_verbose: bool
@@ -116,12 +120,12 @@ class Health:
             problem = yield from check()
             self._count(kind, name, not problem)
             is_well = is_well and not problem
-            lines.append(f"[-]{name} failed: {problem}" if problem else f"[+]{name} ok")
+            lines.append(f"[-]{name} failed: {problem}\n" if problem else f"[+]{name} ok\n")
         if not is_well:
-            self._front.refuse(call, 503, "\n".join(lines))
+            self._front.refuse(call, 503, "".join(lines))
         else:
-            text = "\n".join([*lines, "ok"]) if is_verbose else "ok"
-            self._front.respond(call, 200, [TEXT, NO_SNIFFING], f"{text}\n".encode())
+            text = "".join([*lines, "ok\n"]) if is_verbose else "ok\n"
+            self._front.respond(call, 200, [TEXT, NO_SNIFFING], text.encode())
         return None
 
     def _count(self, kind: str, name: str, is_well: bool) -> None:
@@ -131,16 +135,10 @@ class Health:
     # Checks.
 
     def _serializable_read(self) -> Check:
-        self._read_one()
-        return ""
-        yield  # a generator like the other checks
+        return _problem((yield Read(range_response, _ONE_KEY)))
 
     def _linearizable_read(self) -> Check:
-        answer = yield ReadIndex()
-        if isinstance(answer, Status):
-            return answer.text
-        self._read_one()
-        return ""
+        return _problem((yield Read(range_response, _ONE_KEY, linearizable=True)))
 
     def _data_corruption(self) -> Check:
         if any(alarm.type == AlarmType.CORRUPT for alarm in self._member.alarms.raised()):
@@ -149,13 +147,14 @@ class Health:
         yield
 
     def _non_learner(self) -> Check:
-        return "local member is learner" if self._member.is_learner else ""
+        return "not supported for learner" if self._member.is_learner else ""
         yield
-
-    def _read_one(self) -> None:
-        """Read a key from the local state; if the state cannot be read, that stops the member."""
-        self._member.store.range(RangeOptions(FIRST_KEY, ALL_KEYS, limit=1, keys_only=True))
 
     def _run(self, call: int, steps: Steps) -> None:
         self._front.keep_open(call, lambda: self._member.cancel(call))
         self._member.start(call, _PROBE, self._front.bounded(call, steps))
+
+
+def _problem(answer: object) -> str:
+    """Return why a read failed, or nothing."""
+    return answer.text if isinstance(answer, Status) else ""

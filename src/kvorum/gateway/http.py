@@ -22,7 +22,7 @@ HEADERS = "accept, content-type, authorization"
 TREE = "/v3/"
 OLD_TREE = "/v3beta/"
 """Where the JSON gateway is, by its name of today and by an older one."""
-READ_HEADERS = ("host", "origin", "accept-encoding")
+READ_HEADERS = ("host", "origin", "accept", "accept-encoding")
 """Headers that endpoints use; the edge passes no others on."""
 ANY = ("*", "")
 """What stands for every origin, and every host, in the flags."""

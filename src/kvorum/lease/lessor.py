@@ -23,6 +23,7 @@ from kvorum.api.errors import (
     LEASE_TTL_TOO_LARGE,
     StatusError,
 )
+from kvorum.api.histograms import Histogram, exponential
 from kvorum.backend.backend import Backend
 from kvorum.backend.buckets import LEASE
 from kvorum.lease.deadlines import Deadlines
@@ -96,6 +97,7 @@ class Lessor:
         self.granted_total = 0
         self.revoked_total = 0
         self.renewed_total = 0
+        self.granted_ttl_seconds = Histogram(exponential(1, 24))
 
     def restore(self) -> None:
         """Read the leases from the storage, without keys: the store attaches those.
@@ -140,6 +142,7 @@ class Lessor:
         self._leases[lease_id] = lease
         self._backend.put(LEASE, row_key(lease_id), row_value(lease))
         self.granted_total += 1
+        self.granted_ttl_seconds.observe(lease.ttl)
         if self._is_primary:
             lease.expiry = now + lease.ttl
             self._expiries.arm(lease_id, lease.expiry)

@@ -51,7 +51,18 @@ CALLERS_MAX: Final = 1000
 class ApplyQueue:
     """Committed entries that are not applied yet, and the one that is being applied."""
 
-    __slots__ = ("callers", "entry", "messages", "position", "slices", "waiter")
+    __slots__ = (
+        "began",
+        "callers",
+        "entry",
+        "has_succeeded",
+        "kind",
+        "messages",
+        "position",
+        "slices",
+        "started",
+        "waiter",
+    )
 
     def __init__(self) -> None:
         # Callers by their identity in the headers of entries.
@@ -62,6 +73,12 @@ class ApplyQueue:
         self.entry: Entry | None = None
         self.slices: Slices | None = None
         self.waiter: Waiter = None
+        # For metrics: what kind of request it is, when it was begun, and when it came; and whether
+        # the last one that was not long had no refusal.
+        self.kind = 0
+        self.has_succeeded = False
+        self.began = 0.0
+        self.started: object = None
 
 
 def apply_entries(member: Member, deadline: float) -> None:
@@ -130,6 +147,12 @@ def _apply_run(
     is_guarded = member.auth.is_enabled and member.accepts_puts()
     normal = EntryType.NORMAL
     position = start
+    figures = member.figures
+    figures.looked = figures.stopwatch()
+    # A row of entries of one kind since the last look at the stopwatch, and those of them that are
+    # answered: in groups of one start, the newest of which is being counted.
+    row, row_kind, started, answered = 0, _PUT, member.started, 0
+    groups: list[tuple[object, int]] = []
     while position < stop:
         entry = entries[position]
         position += 1
@@ -142,6 +165,13 @@ def _apply_run(
             if users is not None:
                 if users[0] == _PUT and _apply_users_put(member, data, users):
                     applied += 1
+                    if row_kind != _PUT:
+                        groups.append((started, answered))
+                        figures.row_applied(row_kind, groups, row)
+                        row, row_kind, answered, groups = 0, _PUT, 0, []
+                    row += 1
+                    if users[4] is not None:
+                        groups.append((users[4][5], 1))
                     if hub.is_watched and hub.is_publishing:
                         break
                     continue
@@ -160,6 +190,11 @@ def _apply_run(
                 ):
                     put(request.key, request.value, 0)
                     applied += 1
+                    if row_kind != _PUT:
+                        groups.append((started, answered))
+                        figures.row_applied(row_kind, groups, row)
+                        row, row_kind, answered, groups = 0, _PUT, 0, []
+                    row += 1
                     if hub.is_watched and hub.is_publishing:
                         break
                     continue
@@ -179,10 +214,24 @@ def _apply_run(
                     reply((waiter, field))
                 else:
                     member.answer(waiter, field)
+                if row_kind != _PUT:
+                    groups.append((started, answered))
+                    figures.row_applied(row_kind, groups, row)
+                    row, row_kind, answered, groups = 0, _PUT, 0, []
+                if waiting[5] is started:
+                    answered += 1
+                else:
+                    groups.append((started, answered))
+                    started, answered = waiting[5], 1
                 applied += 1
+                row += 1
                 if hub.is_watched and hub.is_publishing:
                     break
                 continue
+        if row and (waiting is None or waiting[2] != row_kind):
+            groups.append((started, answered))
+            figures.row_applied(row_kind, groups, row)
+            row, answered, groups = 0, 0, []
         member.note_applied(applied, term)
         if kind != normal:
             if not member.writer.is_commit_durable(entry.index):
@@ -190,21 +239,39 @@ def _apply_run(
                 position -= 1
                 break
             changes.apply_change(member, entry)
+            figures.looked = figures.stopwatch()
         elif not data:
             slices = _begin_term(member, entry)
             if slices is not None:
                 queue.entry, queue.slices, queue.waiter = entry, slices, None
+                queue.kind = 0
                 return position
+            figures.looked = figures.stopwatch()
         else:
-            result = _execute(member, entry, waiting, caller)
+            result = _execute(member, queue, entry, waiting, caller)
             if result is not None:
                 queue.entry, queue.slices, queue.waiter = entry, result[0], result[1]
+                if row:
+                    groups.append((started, answered))
+                    figures.row_applied(row_kind, groups, row)
+                    queue.began = figures.looked
                 return position
+            if queue.has_succeeded:
+                row += 1
+                row_kind = queue.kind
+                if queue.started is started:
+                    answered += 1
+                elif queue.started is not None:
+                    groups.append((started, answered))
+                    started, answered = queue.started, 1
             is_plain = member.accepts_plain_puts()
             is_guarded = member.auth.is_enabled and member.accepts_puts()
         applied += 1
         if hub.is_publishing:
             break
+    if row:
+        groups.append((started, answered))
+        figures.row_applied(row_kind, groups, row)
     member.note_applied(applied, term)
     return position
 
@@ -261,18 +328,21 @@ def _apply_users_put(member: Member, data: bytes, users: UsersEntry) -> bool:
 
 
 def _execute(
-    member: Member, entry: Entry, waiting: Pending | None, caller: Caller
+    member: Member, queue: ApplyQueue, entry: Entry, waiting: Pending | None, caller: Caller
 ) -> tuple[Slices, Waiter] | None:
     """Apply a request; return its slices and their waiter if it is long.
 
     Without `waiting`, waiter and caller are looked up in the entry.
     """
+    figures = member.figures
+    began = figures.looked
     if waiting is None:
         try:
             kind, number, body, caller = requests.decode(entry.data)
             waiting = member.proposals.take(requests.encoded_id(number), entry.data)
             if waiting is None:
                 if kind == requests.TXN and len(body) > LONG_BYTES:
+                    queue.kind, queue.began, queue.started = kind, began, None
                     return long_txn(member, caller, body), None
                 request = DECODERS[kind](body)
         except (ValueError, KeyError) as error:
@@ -280,9 +350,10 @@ def _execute(
                 f"entry {entry.index} of term {entry.term} holds no request that this version "
                 f"understands ({error!r}); is a newer member in the cluster?"
             ) from error
-    waiter = None
+    waiter: Waiter = None
+    started: object = None
     if waiting is not None:
-        waiter, _, kind, request, _ = waiting
+        waiter, _, kind, request, _, started = waiting
     try:
         result: Sliced = APPLIERS[kind](member, caller, request, waiter is not None)
     except StatusError as error:
@@ -290,7 +361,12 @@ def _execute(
     if isinstance(result, (bytes, tuple)):
         if waiter is not None:
             member.answer(waiter, result)
+        queue.has_succeeded = result.__class__ is bytes
+        queue.kind, queue.started = kind, started
+        if not queue.has_succeeded:
+            figures.entry_applied(kind, result, began, started)
         return None
+    queue.kind, queue.began, queue.started = kind, began, started
     return result, waiter
 
 
@@ -313,6 +389,8 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
         member.answer(waiter, result)
+    if queue.kind:
+        member.figures.entry_applied(queue.kind, result, queue.began, queue.started)
     member.note_applied(entry.index, entry.term)
     return True
 

@@ -53,20 +53,33 @@ def _compaction_due(member: Member) -> float:
 
 def _compact(member: Member, now: float) -> None:
     """Continue the pending compaction for a while, then pause."""
-    compaction = member.store.compaction
+    figures = member.figures
+    began = figures.stopwatch()
     member.compaction_resumes = now + member.config.compaction_pause_seconds
+    if _compact_some(member):
+        figures.compaction_paused(began)
+
+
+def _compact_some(member: Member) -> bool:
+    """Take steps of a compaction; return whether there was one to take."""
+    compaction, figures = member.store.compaction, member.figures
+    has_worked = False
     for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
         if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
-            return
+            break
         if compaction.waits_for_flush:
             # Rows that wait for the disk would have to go through the helper's pipe.
             member.flush_soon()
-            return
+            break
+        has_worked = True
         if not compaction.has_begun:
-            compaction.began_at, compaction.removed_before = now, compaction.removed
-        finished = compaction.finished_revision
+            compaction.began_at, compaction.removed_before = member.now, compaction.removed
+        finished, is_index = compaction.finished_revision, compaction.is_at_index
+        began = figures.stopwatch()
         work = compaction.step()
+        figures.compaction_stepped(began, is_index=is_index)
         if compaction.finished_revision != finished:
+            figures.compaction_ended(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
             lines.finished_compaction(member, compaction.began_at, removed)
         if work is not None:
@@ -74,6 +87,7 @@ def _compact(member: Member, now: float) -> None:
             member.out.jobs.append(_hash_job(compaction, work, is_short=is_short))
         elif not compaction.is_pending:
             member.procedures.signal(Signal.COMPACTED)
+    return has_worked
 
 
 def _hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> Job:

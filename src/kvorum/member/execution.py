@@ -156,6 +156,7 @@ def _compaction(
         return refusal
     store = member.store
     store.compact(request.revision)
+    store.ranges += 1  # etcd reads a key to learn the revision
     return member.header.field(store.revision)
 
 

@@ -103,6 +103,7 @@ def _revoke_expired(member: Member) -> Steps:
             (requests.LEASE_REVOKE, lease_revoke_request(lease_id))
             for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
         ]
+        expired = len(asked)
         due = member.lessor.checkpoints_due(member.now)
         if due:
             request = LeaseCheckpointRequest(
@@ -110,6 +111,7 @@ def _revoke_expired(member: Member) -> Steps:
             )
             asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
         if member.propose_as_leader(term, asked):
+            member.figures.leases_expired += expired
             member.lessor.checkpoints_proposed(due)
         return None
     finally:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvorum.mvcc.slices import Slices as StoreSlices
 
     Work = Slices | StoreSlices[RangeResult]
-    LongRead = tuple[Read, Work]
+    LongRead = tuple[Read, Work, float]
 
 RUNNING_MAX = 4
 """How many take turns with each other."""
@@ -44,7 +44,7 @@ class LongReads:
 
     def add(self, read: Read, work: Work) -> None:
         """Take a read that is long; it runs when it is its turn."""
-        self._waiting.append((read, work))
+        self._waiting.append((read, work, 0.0))
         self._is_blocked = False
 
     @property
@@ -54,25 +54,29 @@ class LongReads:
 
     def run(self, member: Member, deadline: float) -> None:
         """Continue each in turn, until about the deadline."""
-        running, clock = self._running, member.clock
+        running, clock, figures = self._running, member.clock, member.figures
+        stopwatch = figures.stopwatch
         while True:
             if self._waiting and len(running) < RUNNING_MAX:
                 self._begin()
             if not running:
                 return
-            read, work = running.popleft()
+            read, work, seconds = running.popleft()
             waiter = read[0]
             if isinstance(waiter, Procedure) and waiter.steps is None:
                 work.close()  # its client is gone
                 continue
+            began = stopwatch()
             try:
                 next(work)
             except StopIteration as end:
+                figures.read(read, end.value, seconds + stopwatch() - began)
                 member.answer(waiter, end.value)
             except StatusError as error:
+                figures.read(read, error.status, seconds + stopwatch() - began)
                 member.answer(waiter, error.status)
             else:
-                running.append((read, work))
+                running.append((read, work, seconds + stopwatch() - began))
             if clock() >= deadline:
                 if running:
                     mark("read served over several turns")
@@ -99,6 +103,6 @@ class LongReads:
         stopped = [*self._running, *self._waiting]
         self._running.clear()
         self._waiting.clear()
-        for _, work in stopped:
+        for _, work, _ in stopped:
             work.close()
-        return [read for read, _ in stopped]
+        return [read for read, _, _ in stopped]

@@ -36,6 +36,7 @@ from kvorum.member.corruption import Checks
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
+from kvorum.member.figures import READ_TXN, MemberFigures
 from kvorum.member.identities import current
 from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, Failed, Job, Place, Work
@@ -44,10 +45,13 @@ from kvorum.member.longreads import LongReads
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures, Waiter
 from kvorum.member.proposals import Proposals
+from kvorum.member.ranges import range_response
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
+from kvorum.member.serving import begin_reads
 from kvorum.member.snapshots import Snapshots
 from kvorum.member.terms import is_believed
+from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Answer, Signal, Steps
 from kvorum.membership.versions import Version, parse_version
 from kvorum.raft.errors import ProposalDroppedError, RaftError
@@ -73,10 +77,6 @@ if TYPE_CHECKING:
     from kvorum.wal import Log
 
 _PAUSED_TICKS: Final = 3
-_BYTES_PER_LOOK = 64 * 1024
-_READ_BYTES: Final = 1024
-"""How many bytes are read between two looks at the clock, and how many a read counts at least."""
-
 _PLAIN_PUT_ROOM: Final = 64 << 20
 """With more room than this under the quota, requests need not be measured."""
 
@@ -112,6 +112,10 @@ class Member:
         self.storage = storage
         self.out = Outbox()
         self.boundary = Boundary(seams.logger, seams.clock)
+        self.figures = MemberFigures(seams.stopwatch)
+        self.figures.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
+        # When the turn began, by the stopwatch: a float, made once for all that came in the turn.
+        self.started: object = seams.stopwatch()
         self.header: HeaderEncoder = state.header
         self.hub: WatchHub = state.hub
         self.snap_directory = f"{config.directory}/snap"
@@ -130,7 +134,7 @@ class Member:
         self.writer = LogWriter(log, storage, node, self.out)
         self.installation: Installation | None = None
         # Reads that may run; long ones go on in `long_reads`.
-        self._ready: deque[Read] = deque()
+        self.ready_reads: deque[Read] = deque()
         self.long_reads = LongReads()
         # Those that wait for a change of the membership, by its id; changes not yet given to raft.
         self.changes: dict[int, Procedure] = {}
@@ -325,12 +329,13 @@ class Member:
                 return
         payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
+            self.figures.requested(kind, True, 0.0)  # so etcd counts it
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
             decoded = DECODERS[kind](body)
         proposals = self.proposals
-        proposals.pending[encoded_id] = (waiter, caller, kind, decoded, payload)
+        proposals.pending[encoded_id] = (waiter, caller, kind, decoded, payload, self.started)
         proposals.payloads.append(payload)
         proposals.ids.append(encoded_id)
 
@@ -365,14 +370,14 @@ class Member:
         `execute(member, caller, request)` returns the encoded response, a Status, or slices.
         """
         if linearizable:
-            self.reads.waiting.append((waiter, caller, execute, request))
+            self.reads.waiting.append((waiter, caller, execute, request, self.started))
         else:
-            self._ready.append((waiter, caller, execute, request))
+            self.ready_reads.append((waiter, caller, execute, request, self.started))
 
     @property
     def reads_waiting(self) -> int:
         """How many reads could run and have not begun."""
-        return len(self._ready)
+        return len(self.ready_reads)
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
         """Begin a procedure for a caller; its end goes to the replies under the call's number."""
@@ -447,6 +452,8 @@ class Member:
         Called before anything is asked: a lease renewed by the time of the last turn would end too
         soon, by the time since then.
         """
+        if now != self.now:
+            self.started = self.figures.stopwatch()
         self.now = self.hub.now = now
 
     def turn(self, now: float, deadline: float) -> bool:
@@ -481,7 +488,7 @@ class Member:
                 if self.is_installing:
                     return has_more or self.node.has_ready()
             # Long entries leave half of the time to reads.
-            has_reads = bool(self._ready or self.long_reads.is_busy or self.reads.confirmed)
+            has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)
@@ -515,7 +522,7 @@ class Member:
             self.node.has_ready()
             or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
             or self.procedures.runnable
-            or self._ready
+            or self.ready_reads
             or self.long_reads.is_busy
             or self.reads.is_waiting
             or (
@@ -558,8 +565,9 @@ class Member:
     def _submit(self, now: float) -> None:
         """Give raft what was proposed, unless the backend is behind."""
         if self._may_propose and self.proposals.is_waiting:
-            for waiter in self.proposals.submit(self.node, now):
-                self.answer(waiter, PROPOSAL_DROPPED)
+            for pending in self.proposals.submit(self.node, now):
+                self.figures.failed(pending[2], pending[5])
+                self.answer(pending[0], PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
             change = self._changes_waiting.popleft()
             if change.id not in self.changes:
@@ -619,39 +627,14 @@ class Member:
     def _serve_reads(self, deadline: float) -> None:
         self.procedures.applied(self.applied)
         if self.reads.confirmed:
-            self._ready.extend(self.reads.take_ready(self.applied))
-        if self._ready:
-            self._begin_reads(deadline)
+            self.ready_reads.extend(self.reads.take_ready(self.applied))
+        if self.ready_reads:
+            begin_reads(self, deadline)
         self.long_reads.run(self, deadline)
-
-    def _begin_reads(self, deadline: float) -> None:
-        """Run the reads that may, until the deadline."""
-        ready, clock = self._ready, self.clock
-        reply = self.out.replies.append
-        bytes_per_look = _BYTES_PER_LOOK
-        spent = 0
-        while ready:
-            read = ready.popleft()
-            waiter, caller, execute, request = read
-            result = None if execute is None else execute(self, caller, request)
-            # Most are the bytes of a call's answer.
-            if result.__class__ is bytes and waiter.__class__ is int:
-                reply((waiter, result))
-                spent += _READ_BYTES + len(result)
-            elif result is None or isinstance(result, (bytes, tuple)):
-                self.answer(waiter, result)
-                spent += _READ_BYTES
-            else:
-                self.long_reads.add(read, result)
-                spent += bytes_per_look
-            if spent >= bytes_per_look:
-                spent = 0
-                if clock() >= deadline:
-                    return
 
     def begin_reads_anew(self) -> None:
         """Stop the long reads; they begin again when reads are served next."""
-        self._ready.extend(self.long_reads.stop())
+        self.ready_reads.extend(self.long_reads.stop())
 
     def _watch(self, deadline: float) -> None:
         """Let watchers catch up while there is time, and take what is to be sent to them."""

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 def promote_here(member: Member, learner: int) -> Part[Status | None]:
     """Promote as the leader; None when it is done, NOT_LEADER if another has to judge."""
+    status = yield from _promote(member, learner)
+    if status != NOT_LEADER:
+        member.figures.count_promotion(status)
+    return status
+
+
+def _promote(member: Member, learner: int) -> Part[Status | None]:
     if not member.is_leader:
         return NOT_LEADER
     if not (yield from applied_in_time(member)):

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from kvorum.raft.rawnode import RawNode
 
 
-Pending = tuple["Waiter", "Caller", int, Any, bytes]
-"""The waiter, the caller, the kind of the request, the decoded request, the data of the entry."""
+Pending = tuple["Waiter", "Caller", int, Any, bytes, object]
+"""The waiter, the caller, the kind of the request, the decoded request, the data of the entry, and
+the turn's start by the stopwatch: one float for all requests of a turn, so that no other is made
+for each."""
 
 
 class Batch:
@@ -65,8 +67,8 @@ class Proposals:
         del self.pending[encoded_id]
         return pending
 
-    def submit(self, node: "RawNode", now: float) -> "list[Waiter]":
-        """Give raft what was gathered; return the waiters for what it refused for good.
+    def submit(self, node: "RawNode", now: float) -> list[Pending]:
+        """Give raft what was gathered; return what it refused for good.
 
         Without a leader nothing is refused: proposals wait for one, or until their time is over.
         """
@@ -75,7 +77,7 @@ class Proposals:
             self.payloads, self.ids = [], []
             self._batches.append(batch)
             self._untaken.append(batch)
-        refused: list[Waiter] = []
+        refused: list[Pending] = []
         raft = node.raft
         untaken = self._untaken
         while untaken and raft.lead != NONE:
@@ -88,8 +90,8 @@ class Proposals:
             batch.payloads = []
         return refused
 
-    def expire(self, started_before: float) -> "list[tuple[Batch, list[Waiter]]]":
-        """Give up the batches that began before a moment; return those that had waiters left."""
+    def expire(self, started_before: float) -> list[tuple[Batch, list[Pending]]]:
+        """Give up the batches that began before a moment; return what was left of them."""
         expired = []
         batches = self._batches
         while batches and (batches[0].started <= started_before or self._is_done(batches[0])):
@@ -109,6 +111,6 @@ class Proposals:
     def _is_done(self, batch: Batch) -> bool:
         return self.pending.keys().isdisjoint(batch.ids)
 
-    def _forget(self, batch: Batch) -> "list[Waiter]":
+    def _forget(self, batch: Batch) -> list[Pending]:
         pending = self.pending
-        return [pending.pop(encoded)[0] for encoded in batch.ids if encoded in pending]
+        return [pending.pop(encoded) for encoded in batch.ids if encoded in pending]

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 RETRY_SECONDS: Final = 0.5
 
 Execute = Callable[["Member", "Caller", Any], "Sliced | Slices[RangeResult]"]
-Read = tuple["Waiter", "Caller", "Execute | None", Any]
-"""The waiter, the caller, what is run once it may read, and its request."""
+Read = tuple["Waiter", "Caller", "Execute | None", Any, object]
+"""The waiter, the caller, what is run once it may read, its request, and the turn's start by the
+stopwatch: a float."""
 
 
 class _Round:
@@ -56,6 +57,7 @@ class Reads:
         "confirmed_at",
         "confirming",
         "failed_rounds",
+        "slow_rounds",
         "waiting",
     )
 
@@ -69,6 +71,8 @@ class Reads:
         # as this member leads, no other was elected before that moment.
         self.confirmed_at = -inf
         self.failed_rounds = 0
+        # Answers that came too late, and rounds that were given up; for metrics.
+        self.slow_rounds = 0
         self._round: _Round | None = None
         # (index to be applied, reads, when their round began), in order of the rounds.
         self.confirmed: deque[tuple[int, list[Read], float]] = deque()
@@ -127,27 +131,32 @@ class Reads:
                 self._round = None
             else:
                 mark("late read index answer")
+                self.slow_rounds += 1
         return confirmed
 
-    def expire(self, started_before: float) -> "list[Waiter]":
-        """Give up the round if it began before a moment; return those that waited for it."""
+    def expire(self, started_before: float) -> "tuple[list[Read], list[Procedure | None]]":
+        """Give up the round if it began before a moment; return what waited for it.
+
+        First the reads, then those that only wanted a confirmation.
+        """
         current = self._round
         if current is None or current.started > started_before:
-            return []
+            return [], []
         mark("read round given up")
         self._round = None
         self.failed_rounds += 1
-        return [*(read[0] for read in current.reads), *current.confirming]
+        self.slow_rounds += 1
+        return current.reads, current.confirming
 
-    def expire_confirmed(self, started_before: float) -> "list[Waiter]":
+    def expire_confirmed(self, started_before: float) -> list[Read]:
         """Give up the reads of rounds that began before a moment, and whose index is not applied.
 
         A member that was removed, or is cut off, may never get the entries up to there.
         """
-        waiters: list[Waiter] = []
+        reads: list[Read] = []
         while self.confirmed and self.confirmed[0][2] <= started_before:
-            waiters += [read[0] for read in self.confirmed.popleft()[1]]
-        return waiters
+            reads += self.confirmed.popleft()[1]
+        return reads
 
     def take_ready(self, applied: int) -> list[Read]:
         """Return the reads that may run now."""

@@ -52,6 +52,7 @@ class Snapshots:
         "building",
         "due_index",
         "held_until",
+        "image_began",
         "index",
         "is_expected",
         "is_wanted",
@@ -78,6 +79,8 @@ class Snapshots:
         self.is_expected = False
         # How many transfers still read each image.
         self.transfers: dict[str, int] = {}
+        # When each of them was ready, by the stopwatch; for metrics.
+        self.image_began: dict[str, float] = {}
         self.held_until = 0.0
         self._images = 0
 
@@ -257,6 +260,7 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
     snapshots = member.snapshots
     snapshots.building = False
     snapshots.transfers[path] = len(messages)
+    snapshots.image_began[path] = member.figures.stopwatch()
     conf_state = decode_conf_state(facts.conf_state)
     # The members may have changed by now.
     data = stored_snapshot_data(facts.membership)
@@ -294,6 +298,8 @@ def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
     snapshots.transfers[path] -= 1
     if not snapshots.transfers[path]:
         del snapshots.transfers[path]
+        began = snapshots.image_began.pop(path)
+        member.figures.image_seconds.observe(member.figures.stopwatch() - began)
         # A file that is left is removed by the next start.
         member.out.jobs.append(Job(Place.POOL, RemoveImage(path), on_failure=ignore))
     if failed:

@@ -90,7 +90,7 @@ def _propose_change(member: Member, procedure: Procedure, wait: ProposeChange) -
 
 
 def _read_index(member: Member, procedure: Procedure, _wait: ReadIndex) -> None:
-    member.reads.waiting.append((procedure, procedure.caller, None, None))
+    member.reads.waiting.append((procedure, procedure.caller, None, None, member.started))
 
 
 def _lead_confirmed(member: Member, procedure: Procedure, _wait: LeadConfirmed) -> None:

@@ -25,12 +25,18 @@ def expire(member: Member, now: float) -> None:
         status = (
             _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
         )
-        for waiter in waiting:
-            member.answer(waiter, status)
-    for waiter in member.reads.expire(oldest):
-        member.answer(waiter, TIMEOUT)
-    for waiter in member.reads.expire_confirmed(oldest):
-        member.answer(waiter, TIMEOUT_WAIT_APPLIED_INDEX)
+        for pending in waiting:
+            member.figures.failed(pending[2], pending[5])
+            member.answer(pending[0], status)
+    reads, confirming = member.reads.expire(oldest)
+    for read in reads:
+        member.figures.read_failed(read)
+        member.answer(read[0], TIMEOUT)
+    for procedure in confirming:
+        member.answer(procedure, TIMEOUT)
+    for read in member.reads.expire_confirmed(oldest):
+        member.figures.read_failed(read)
+        member.answer(read[0], TIMEOUT_WAIT_APPLIED_INDEX)
     if member.changes:
         member.forget_changes()
 

@@ -94,9 +94,14 @@ def put(member: Member, request: Put, wanted: bool) -> Result:
 def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
     """Put a key in a transaction of its own; return the revision and, if wanted, what was there."""
     store = member.store
+    needs_previous = _needs_previous(request)
+    store.ranges += needs_previous
     check_put(store, member.lessor, request)
     key = request.key
-    previous = store.get(key) if _needs_previous(request) else None
+    previous = None
+    if needs_previous:
+        previous = store.get(key)
+        store.transactions_of_many += 1
     if previous is None:
         return store.put(key, request.value, request.lease), None
     value, lease = _kept(previous, request)
@@ -141,7 +146,9 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
         return begun(_txn(member, request, wanted))
     store = member.store
     succeeded = True
+    reads = 0
     for compare in request.compares:
+        reads += 1
         if not _key_holds(store, compare):
             succeeded = False
             break
@@ -149,9 +156,12 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
     if len(operations) == 1:
         only = operations[0]
         if isinstance(only, Put):
+            store.count_reads(reads + _needs_previous(only))
             return _single_put(member, only, succeeded)
     for each in operations:
         _check(store, member.lessor, each)
+        reads += isinstance(each, Put) and _needs_previous(each)
+    store.count_reads(reads)
     path = Path(succeeded, operations, [None] * len(operations))
     return begun(_run(member, path, wanted, Meter()))
 
@@ -166,6 +176,7 @@ def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
     meter = Meter()
     path = yield from choose(member.store, request, meter)
     yield from check_path(member.store, member.lessor, path, meter)
+    member.store.count_reads(meter.reads)
     return (yield from _run(member, path, wanted, meter))
 
 
@@ -210,6 +221,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
             if options.revision <= 0:
                 # All of it is one state, though others may write between two slices.
                 options = options._replace(revision=revision)
+            meter.reads += 1
             result = yield from store.range_slices(options)
             body = yield from reply_parts(result)
             parts += operation_field(RANGE_RESPONSE, header, body)
@@ -219,6 +231,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
                 yield
     except StatusError as error:
         return error.status
+    store.count_reads(meter.reads)
     return b"".join([member.header.field(revision), *parts])
 
 
@@ -270,6 +283,7 @@ def _holds(
     store: Store, compare: Compare, meter: Meter, revision: int
 ) -> Generator[None, None, bool]:
     result, target, operand = compare.result, compare.target, compare.operand
+    meter.reads += 1
     if not compare.range_end:
         if target not in (api.VALUE, api.LEASE) and not revision:
             return _key_holds(store, compare)
@@ -349,6 +363,7 @@ def check_path(
             yield
         if nested is None:
             _check(store, lessor, each)
+            meter.reads += isinstance(each, Put) and _needs_previous(each)
         else:
             yield from check_path(store, lessor, nested, meter)
 
@@ -429,6 +444,8 @@ def _put(transaction: WriteTransaction, request: Put) -> bytes:
 def _delete_one(
     backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> list[bytes]:
+    if request.prev_kv:
+        transaction.count_read()
     previous = transaction.delete_one(request.key)
     if not previous or not wanted:
         return []
@@ -438,6 +455,8 @@ def _delete_one(
 def _delete(
     backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> Work:
+    if request.prev_kv:
+        transaction.count_read()
     deleted = yield from transaction.delete_range_slices(request.key, request.range_end)
     parts = [deleted_field(len(deleted))] if deleted and wanted else []
     if request.prev_kv and wanted:

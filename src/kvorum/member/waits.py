@@ -83,7 +83,7 @@ class Signal(Enum):
 
     LEADER = "another leads, or nobody"
     COMPACTED = "no compaction is left to be done"
-    DEFRAGMENTED = "a defragmentation has ended"
+    DEFRAGMENTED = "a defragmentation has begun or ended"
     HASHED = "a hash of all keys was computed"
     SENT = "a client's snapshot was sent, or given up"
     LOGIN = "a job for a password has ended"

@@ -102,6 +102,11 @@ class Compactor:
         return self._walked is not None or not self._pins.is_held_below(self._queue[0].revision)
 
     @property
+    def is_at_index(self) -> bool:
+        """Whether the next step looks for what to forget; if not, it deletes rows."""
+        return not self._walked and self._dropped_offset >= len(self._dropped)
+
+    @property
     def waits_for_flush(self) -> bool:
         """Whether `step` would hash rows that are not on the disk, and pass them to the job."""
         if not self._queue or self._walked is not None or not self._queue[0].is_hashed:

@@ -12,10 +12,19 @@ The rules of this module:
 Ranges are [first, end); an end of None means all keys from first on.
 """
 
+from itertools import islice
+from sys import getsizeof
+from typing import Final
+
 from kvorum.mvcc import history
 from kvorum.mvcc.history import Entry, Facts
 from kvorum.mvcc.slices import FREED_PER_SLICE, KEYS_PER_SLICE, Slices
 from kvorum.mvcc.sortedkeys import SortedKeys
+
+KEYS_SAMPLED: Final = 256
+"""How many keys stand for all when memory is estimated."""
+PLACE_BYTES: Final = 8
+"""What a key takes in the sorted set that refers to it."""
 
 
 def range_end(key: bytes, end: bytes) -> bytes | None:
@@ -35,6 +44,16 @@ class Index:
         self.live = SortedKeys()
         self.ended = SortedKeys()
         self.newest_revision = 0  # of all keys, seen by readers or not
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly how much memory it takes, judged by some of the keys."""
+        some = list(islice(self.entries.items(), KEYS_SAMPLED))
+        if not some:
+            return 0
+        sampled = sum(getsizeof(key) + getsizeof(entry) for key, entry in some)
+        each = sampled // len(some) + PLACE_BYTES
+        return getsizeof(self.entries) + each * len(self.entries)
 
     def put(self, key: bytes, revision: int) -> tuple[int, int, int]:
         """Note a put; return create revision, version and the revision before it, or 0.

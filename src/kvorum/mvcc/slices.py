@@ -25,10 +25,12 @@ class Meter:
     the slice is over, and then yields and sets it to 0.
     """
 
-    __slots__ = ("spent",)
+    __slots__ = ("reads", "spent")
 
     def __init__(self) -> None:
         self.spent = 0
+        self.reads = 0
+        """How many reads there were of what the transaction found; for metrics."""
 
 
 def begun(slices: Slices[Result]) -> Result | Slices[Result]:

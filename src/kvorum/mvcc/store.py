@@ -47,6 +47,8 @@ class Store:
         "deletes",
         "first_revision",
         "is_writing",
+        "put_bytes",
+        "ranges",
         "revision",
         "transactions",
         "transactions_of_many",
@@ -68,7 +70,9 @@ class Store:
         # For metrics: what was done since the start. Plain puts cost nothing to count.
         self.first_revision = 1
         self.transactions = 0
-        self.transactions_of_many = 0
+        self.transactions_of_many = 0  # those with more than one operation, reads included
+        self.ranges = 0  # those of writes and transactions; others are counted where they are timed
+        self.put_bytes = 0
         self.changes_in_transactions = 0
         self.deletes = 0
         self.delete_operations = 0
@@ -80,9 +84,19 @@ class Store:
         return plain + self.changes_in_transactions - self.deletes
 
     @property
+    def index_bytes(self) -> int:
+        """Roughly how much memory the index takes."""
+        return self._index.size_bytes
+
+    @property
     def key_count(self) -> int:
         """How many keys exist."""
         return len(self._index.live)
+
+    def count_reads(self, number: int) -> None:
+        """Count the reads of one request, each of which is a range to etcd."""
+        self.ranges += number
+        self.transactions_of_many += number > 1
 
     # Writing.
 
@@ -101,6 +115,7 @@ class Store:
             if lease:
                 self._lessor.attach(lease, key)
         self.revision = main
+        self.put_bytes += len(key) + len(value)
         if self._hub.is_watched:
             self._hub.publish_change(key, revision, kv, 0 if previous & 1 else previous)
         return main

@@ -26,7 +26,17 @@ Deleted = list[tuple[bytes, int]]
 class WriteTransaction:
     """Changes that become visible together."""
 
-    __slots__ = ("_backend", "_changes", "_hub", "_index", "_lessor", "_main", "_next", "_store")
+    __slots__ = (
+        "_backend",
+        "_changes",
+        "_hub",
+        "_index",
+        "_lessor",
+        "_main",
+        "_next",
+        "_operations",
+        "_store",
+    )
 
     def __init__(
         self, store: "Store", index: Index, backend: Backend, lessor: Lessor, hub: Hub
@@ -39,6 +49,7 @@ class WriteTransaction:
         self._main = store.revision + 1
         self._next = self._main << 32  # the revision of the next change
         self._changes: list[Change] = []
+        self._operations = 0  # puts, deletions and reads; for metrics
         store.is_writing = True
 
     @property
@@ -60,6 +71,8 @@ class WriteTransaction:
                 self._lessor.attach(lease, key)
         self._note(key, revision, kv, previous)
         self._next = revision + 2
+        self._operations += 1
+        self._store.put_bytes += len(key) + len(value)
 
     def delete_range(self, key: bytes, end: bytes) -> Deleted:
         """Delete a range at once, however long it is."""
@@ -68,12 +81,14 @@ class WriteTransaction:
     def delete_one(self, key: bytes) -> int:
         """Delete a key; return the revision integer it had, 0 if it does not exist."""
         self._store.delete_operations += 1
+        self._operations += 1
         return self._delete([key])[0] if self._index.newest(key) else 0
 
     def delete_range_slices(self, key: bytes, end: bytes) -> Slices[Deleted]:
         """Delete every key of a range, in order; return them with the revisions they had."""
         stop = range_end(key, end)
         self._store.delete_operations += 1
+        self._operations += 1
         deleted: Deleted = []
         while keys := self._index.live.run(key, stop, KEYS_PER_SLICE):
             deleted += zip(keys, self._delete(keys), strict=True)
@@ -85,6 +100,7 @@ class WriteTransaction:
     def delete_keys_slices(self, keys: list[bytes]) -> Slices[None]:
         """Delete these keys, which are in order; those that do not exist are skipped."""
         self._store.delete_operations += len(keys)
+        self._operations += len(keys)
         for start in range(0, len(keys), KEYS_PER_SLICE):
             if start:
                 yield
@@ -93,6 +109,7 @@ class WriteTransaction:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the encoded KeyValue of a key, None if it does not exist."""
+        self.count_read()
         revision = self._index.newest(key)
         return self._backend.row(revision) if revision else None
 
@@ -102,19 +119,25 @@ class WriteTransaction:
 
     def range_slices(self, options: RangeOptions) -> Slices[RangeResult]:
         """Read a range in slices; nothing is written meanwhile."""
+        self.count_read()
         main = self._readable(options)
         kvs, count, more = yield from read_range(self._index, self._backend, options, main)
         return RangeResult(kvs, count, more, self.revision)
+
+    def count_read(self) -> None:
+        """Count a read of this transaction's own."""
+        self._operations += 1
+        self._store.ranges += 1
 
     def commit(self) -> int:
         """Make the changes visible to everybody; return the current main revision."""
         store = self._store
         assert store.is_writing and store.revision == self._main - 1, "committed twice"
         store.is_writing = False
+        store.transactions_of_many += self._operations > 1
         if self._changes:
             store.revision = self._main
             store.transactions += 1
-            store.transactions_of_many += len(self._changes) > 1
             store.changes_in_transactions += len(self._changes)
             if self._hub.is_watched:
                 self._hub.publish(self._main, self._changes)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from kvorum.gateway.http import JSON, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.member import Member
 from kvorum.peer.cluster.answers import version_document
-from kvorum.telemetry.exposition import CONTENT_TYPE
+from kvorum.telemetry.exposition import content_type, takes_gzip
+from kvorum.telemetry.metrics import Scrapes
 
 if TYPE_CHECKING:
     from cProfile import Profile
@@ -73,6 +74,7 @@ class Endpoints:
         front: HttpFront,
         member: Member,
         metrics: Callable[[], bytes],
+        scrapes: Scrapes,
         arguments: Sequence[str],
         *,
         profiling: bool,
@@ -80,6 +82,7 @@ class Endpoints:
         self._front = front
         self._member = member
         self._metrics = Page(metrics, member.clock)
+        self._scrapes = scrapes
         self._arguments = arguments
         self._profile: Profile | None = None
         front.add("/version", Endpoint(self._version))
@@ -93,13 +96,20 @@ class Endpoints:
         self._front.respond(request.call, 200, [JSON], version_document(self._member))
 
     def _show_metrics(self, request: HttpRequest) -> None:
-        headers = [("content-type", CONTENT_TYPE)]
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers.append(("content-encoding", "gzip"))
-            body = self._metrics.compressed()
-        else:
-            body = self._metrics.text()
-        self._front.respond(request.call, 200, headers, body)
+        headers = [("content-type", content_type(request.headers.get("accept", "")))]
+        scrapes, status = self._scrapes, 500
+        scrapes.in_flight += 1
+        try:
+            if takes_gzip(request.headers.get("accept-encoding", "")):
+                headers.insert(0, ("content-encoding", "gzip"))
+                body = self._metrics.compressed()
+            else:
+                body = self._metrics.text()
+            status = 200
+        finally:
+            scrapes.in_flight -= 1
+            scrapes.by_status[status] += 1
+        self._front.respond(request.call, status, headers, body)
 
     def _variables(self, request: HttpRequest) -> None:
         status = self._member.node.status()

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import cast
 
 from kvorum.backend import Environments
 from kvorum.edge import Edge
@@ -18,10 +19,10 @@ from kvorum.files import Files
 from kvorum.member.jobs import Job, Place
 from kvorum.peer.transport.arrivals import BeginDatabase
 from kvorum.process.helper import Helper
+from kvorum.process.timing import TimedFiles
 from kvorum.server.jobs import Outcome
-from kvorum.telemetry.figures import JobFigures
+from kvorum.telemetry.figures import TIMED, JobFigures
 from kvorum.telemetry.logs import Logger
-from kvorum.wal import AppendLog
 
 INLINE_SYNC_SECONDS_MAX = 0.002
 """Well within a turn. The native writer's measurements include the two wake-ups of threads that
@@ -50,6 +51,7 @@ class ProcessHands:
         self._loop = loop
         self._edge = edge
         self._files = files
+        self._timed = TimedFiles(files)
         self._environments = environments
         self._logger = logger
         self._wake = wake
@@ -70,6 +72,8 @@ class ProcessHands:
         self._recent_sync_seconds = 0.0
         self._last_written = 0.0
         self._started: dict[Job, float] = {}
+        # How long the syncs of jobs at threads took.
+        self._sync_seconds: dict[Job, float] = {}
         self.figures = JobFigures()
 
     def stop(self) -> None:
@@ -92,14 +96,18 @@ class ProcessHands:
         work = job.work
         self.figures.appended_bytes += len(work.data)
         error: Exception | None = None
+        written = started
         try:
             if os.pwrite(work.descriptor, work.data, work.offset) < len(work.data):
                 self._files.pwrite(work.descriptor, work.offset, work.data)
+            written = time.monotonic()
             if self._sync:
                 os.fdatasync(work.descriptor)
         except OSError as failure:
             error = failure
-        self._observe_sync(time.monotonic() - started)
+        ended = time.monotonic()
+        self._observe_sync(ended - started)
+        self.figures.appended(written - started, ended - written)
         return error
 
     def append(self, job: Job) -> None:
@@ -111,20 +119,20 @@ class ProcessHands:
 
     def collect(self) -> None:
         """Report appends that the native writer has ended."""
-        for number, error in self._edge.written():
+        for number, error, write_seconds, sync_seconds in self._edge.written():
             expected, job, started = self._appending.popleft()
             assert number == expected, f"write {number} ended before write {expected}"
             now = time.monotonic()
             # A write begins when it was submitted, or when the one before ended.
             self._observe_sync(now - max(started, self._last_written))
             self._last_written = now
+            self.figures.appended(write_seconds, sync_seconds)
             failure = OSError(error, os.strerror(error), "write-ahead log") if error else None
             self.ended(job, None, failure)
 
     def _observe_sync(self, seconds: float) -> None:
         # The mean of the newest and the past: one slow sync is remembered for a few more.
         self._recent_sync_seconds = (self._recent_sync_seconds + seconds) / 2
-        self.figures.durations[AppendLog].observe(seconds)
         if seconds > SLOW_SYNC_SECONDS:
             self._logger.warning(
                 "slow fdatasync", took=f"{seconds:.3f}s", expected_duration=f"{SLOW_SYNC_SECONDS}s"
@@ -134,7 +142,7 @@ class ProcessHands:
 
     def begin(self, job: Job) -> None:
         """Begin a job in the thread or the process of its place."""
-        if type(job.work) in self.figures.durations:
+        if isinstance(job.work, TIMED):
             self._started[job] = time.monotonic()
         place = job.place
         helper = self._helpers.get(place)
@@ -147,9 +155,18 @@ class ProcessHands:
         if isinstance(job.work, BeginDatabase):
             # A database that arrives is work for the helper, which starts meanwhile.
             self._helpers[Place.HELPER].prepare()
-        future = self._threads[place].submit(job.run, self._files, self._environments)
+        future = self._threads[place].submit(self._run, job)
         self._begun[job] = future
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))
+
+    def _run(self, job: Job) -> object:
+        """Run a job, in a thread."""
+        timed = self._timed
+        synced = timed.sync_seconds()
+        try:
+            return job.run(cast("Files", timed), self._environments)
+        finally:
+            self._sync_seconds[job] = timed.sync_seconds() - synced
 
     def wait_for(self, job: Job) -> Outcome:
         """Wait for a job of the flusher, and for all before it; it is not reported."""
@@ -174,5 +191,6 @@ class ProcessHands:
 
     def _observe(self, job: Job) -> None:
         started = self._started.pop(job, None)
+        sync_seconds = self._sync_seconds.pop(job, 0.0)
         if started is not None:
-            self.figures.durations[type(job.work)].observe(time.monotonic() - started)
+            self.figures.observe(job.work, time.monotonic() - started, sync_seconds)

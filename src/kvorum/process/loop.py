@@ -105,6 +105,7 @@ class ServerLoop:
                 if not ended:
                     break
                 server.resume_turn(now, ended)
+            server.figures.turns.observe(clock() - now)
             self._end_turn(server)
         except Exception as error:
             # Nothing goes on after an unforeseen error.

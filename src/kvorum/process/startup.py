@@ -74,7 +74,7 @@ from kvorum.telemetry.figures import JobFigures
 from kvorum.telemetry.incidents import IncidentLog
 from kvorum.telemetry.line_writer import LineWriter, open_access_log
 from kvorum.telemetry.logs import Logger
-from kvorum.telemetry.metrics import Sources, metrics_text
+from kvorum.telemetry.metrics import Scrapes, Sources, metrics_text
 from kvorum.telemetry.peer_metrics import PeerMetrics
 from kvorum.telemetry.request_stats import RequestStats
 from kvorum.wal import exists as log_exists
@@ -223,6 +223,7 @@ class Process:
             unix_seconds=time.time(),
             wall_clock=time.time,
             tokens=tokens,
+            stopwatch=time.monotonic,
         )
         member = open_member(settings, seams, Progress(self._logger))
         self._logger.info(
@@ -316,23 +317,27 @@ class Process:
             server.calls.stats = RequestStats(Clients(edge), logger, time.monotonic)
         counts = server.calls.counts
         if config.extensive_metrics:
-            counts.seconds = CallSeconds(len(METHODS))
+            counts.seconds = CallSeconds(len(METHODS), time.monotonic)
         health = Health(server.front, member)
         sources = Sources(
             member,
             edge,
             counts,
             server.calls.methods,
+            lambda: server.waiting,
+            lambda: server.jobs_under_way,
             job_figures,
             health,
             config,
             server.figures,
             peer_metrics,
+            Scrapes(),
         )
         Endpoints(
             server.front,
             member,
             lambda: metrics_text(sources),
+            sources.scrapes,
             arguments,
             profiling=config.profiling,
         )

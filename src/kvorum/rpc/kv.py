@@ -34,6 +34,7 @@ from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
 from kvorum.api.wire import parse_message
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.callers import Caller
+from kvorum.member.figures import PIECE
 from kvorum.member.identities import current
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
@@ -175,6 +176,7 @@ class RangeStreams:
 
     def __init__(self, member: Member) -> None:
         self._member = member
+        member.figures.kinds[_ranged] = PIECE
 
     def begin(self, caller: Caller, payload: bytes) -> Steps | Status:
         """Check a request and return the procedure that answers it."""

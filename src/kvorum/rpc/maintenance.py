@@ -214,6 +214,7 @@ def _defragment(member: Member) -> Steps:
     backend = member.backend
     before = lines.defragmenting(member)
     job: CopyDatabase | CatchUp | None = backend.defragment()
+    member.procedures.signal(Signal.DEFRAGMENTED)
     # If a snapshot is installed meanwhile, this ends: its database has no free pages.
     while job is not None:
         try:

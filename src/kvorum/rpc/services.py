@@ -61,12 +61,22 @@ class Services:
         operations_max: int,
         origin: Origin,
         certificates_count: bool,
+        stops_for_defragmentation: bool,
     ) -> None:
-        """Serve a member; with `certificates_count`, a client's certificate says who it is."""
+        """Serve a member; with `certificates_count`, a client's certificate says who it is.
+
+        With `stops_for_defragmentation` the health service says so meanwhile.
+        """
         self._member = member
         self._clock = member.clock
+        self._stopwatch = member.figures.stopwatch
         self._edge = edge
-        handlers = Handlers(member, edge, operations_max)
+        handlers = Handlers(
+            member,
+            edge,
+            operations_max,
+            stops_for_defragmentation=stops_for_defragmentation,
+        )
         self._key_values, self._keep_alives = handlers.kv, handlers.keep_alives
         # Both by the number of the method.
         self._unary: dict[int, Unary] = {}
@@ -341,7 +351,9 @@ class Services:
         out, edge = self._member.out, self._edge
         sends = out.take_sends()
         if sends:
+            began = self._stopwatch()
             edge.send(sends)
+            self._member.hub.figures.sent(self._stopwatch() - began, len(sends))
             streams = self._open
             for call in {call: None for call, _ in sends}:
                 if call in streams and edge.pending_bytes(call) >= STREAM_PENDING_BYTES_MAX:

@@ -69,6 +69,7 @@ class Snapshots:
 
 
 def _snapshot(member: Member, path: str) -> Steps:
+    began = member.figures.stopwatch()
     yield FlushedTo(member.applied)
     storage = member.cluster.storage_version
     version = "" if storage is None else str(storage)
@@ -101,6 +102,7 @@ def _snapshot(member: Member, path: str) -> Steps:
         member.logger.error(f"cannot send a database snapshot: {error.status.text}")
         return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error.status.text}")
     finally:
+        member.figures.image_seconds.observe(member.figures.stopwatch() - began)
         # Removed by the helper, which may still be writing it for a client that is gone. If that
         # fails, the next start removes it.
         member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), on_failure=ignore))

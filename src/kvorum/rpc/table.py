@@ -87,7 +87,14 @@ class Checked(Enum):
 class Handlers:
     """What serves the calls of one member: an object for each service, made once."""
 
-    def __init__(self, member: Member, edge: Output, operations_max: int) -> None:
+    def __init__(
+        self,
+        member: Member,
+        edge: Output,
+        operations_max: int,
+        *,
+        stops_for_defragmentation: bool,
+    ) -> None:
         self.kv = kv.KeyValues(member, operations_max)
         self.range_streams = kv.RangeStreams(member)
         self.watches = watch.Watches(member)
@@ -100,7 +107,7 @@ class Handlers:
         self.locks = lock.Locks(member, edge)
         self.elections = election.Elections(member, edge)
         self.observers = election.Observers(member)
-        self.health = health.Health()
+        self.health = health.Health(member, stops_for_defragmentation=stops_for_defragmentation)
 
 
 class Rpc(NamedTuple):

@@ -12,7 +12,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers, Request
 from kvorum.rpc.interface import Output
 from kvorum.telemetry.access import AccessLog
-from kvorum.telemetry.counting import CallCounts
+from kvorum.telemetry.counting import Arrivals, CallCounts
 from kvorum.telemetry.request_stats import RequestStats
 
 
@@ -28,61 +28,65 @@ class CallsInFlight:
         """Is told of every call, too, if there is one."""
         self.stats: RequestStats | None = None
         """Is told of unary calls, while the log is for developers."""
-        self.unary: dict[int, int] = {}
-        """The method of every unary call in flight."""
-        self.streams: dict[int, int] = {}
-        """The method of every open stream."""
+        self.unary: dict[int, Arrivals] = {}
+        """Every unary call in flight, with others of its method that came in the same turn."""
+        self.streams: dict[int, Arrivals] = {}
+        """Every open stream."""
         # The calls in flight at each of the last ticks, and those that were slow at the last one.
         self._marks: deque[list[int]] = deque()
         self._slow: set[int] = set()
 
     def methods(self) -> Iterator[int]:
         """Return the method of every call in flight."""
-        yield from self.unary.values()
-        yield from self.streams.values()
+        for arrivals in (*self.unary.values(), *self.streams.values()):
+            yield arrivals.method
 
     # What arrives.
 
-    def receive(self, requests: Sequence[Request]) -> None:
-        """Note unary calls."""
-        unary, seconds = self.unary, self.counts.seconds
+    def receive(self, requests: Sequence[Request], started: object) -> None:
+        """Note unary calls, which came in the turn that began then by the stopwatch."""
+        unary = self.unary
+        together: dict[int, Arrivals] = {}
+        last = Arrivals(-1, started)
         for call, method, _, metadata in requests:
-            unary[call] = method
+            if method != last.method:
+                found = together.get(method)
+                if found is None:
+                    found = together[method] = Arrivals(method, started)
+                last = found
+            unary[call] = last
             if metadata is not None:
                 self.counts.count_version("unary", metadata)
-        if seconds is not None:
-            seconds.begin([request[0] for request in requests])
         if self.access is not None:
             self.access.receive(requests)
         if self.stats is not None:
             self.stats.receive(requests)
 
-    def note(self, kind: int, call: int, detail: Any) -> None:
-        """Note an event of a stream, or a client that went away."""
+    def note(self, kind: int, call: int, detail: Any, started: object) -> None:
+        """Note an event of a stream, or a client that went away; `started` is as in `receive`."""
         streams, counts = self.streams, self.counts
         if kind == EventKind.MESSAGE:
             if call in streams:
-                counts.messages_received[streams[call]] += 1
+                counts.messages_received[streams[call].method] += 1
         elif kind == EventKind.OPENED:
             method, metadata = detail
-            streams[call] = method
+            streams[call] = Arrivals(method, started)
             if metadata is not None:
                 counts.count_version("stream", metadata)
-            if counts.seconds is not None:
-                counts.seconds.begin((call,))
         elif kind == EventKind.ENDED:
             self._end(call, Code.CANCELLED)
         if self.access is not None:
             self.access.note(kind, call, detail)
 
     def _end(self, call: int, code: Code) -> None:
-        method = self.streams.pop(call, None)
-        if method is None:
-            method = self.unary.pop(call, None)
-        if method is not None:
-            self.counts.count_end(method, code)
+        arrivals = self.streams.pop(call, None)
+        if arrivals is None:
+            arrivals = self.unary.pop(call, None)
+        if arrivals is not None:
+            self.counts.count_end(arrivals.method, code)
             if self.counts.seconds is not None:
-                self.counts.seconds.end(call, method)
+                arrivals.ended += 1
+                self.counts.seconds.end((arrivals,))
             if self.access is not None:
                 self.access.end(call, code)
             if self.stats is not None:
@@ -94,15 +98,20 @@ class CallsInFlight:
         """End unary calls."""
         pop, counts = self.unary.pop, self.counts
         ok, seconds = counts.ok, counts.seconds
+        ending: list[Arrivals] = []
         for call, result in batch:
-            method = pop(call, None)
-            if method is not None:
+            arrivals = pop(call, None)
+            if arrivals is not None:
                 if result.__class__ is bytes:
-                    ok[method] += 1
+                    ok[arrivals.method] += 1
                 else:
-                    counts.count_failure(method, result)  # type: ignore[arg-type]
+                    counts.count_failure(arrivals.method, result)  # type: ignore[arg-type]
                 if seconds is not None:
-                    seconds.end(call, method)
+                    if not arrivals.ended:
+                        ending.append(arrivals)
+                    arrivals.ended += 1
+        if seconds is not None and ending:
+            seconds.end(ending)
         if self.access is not None:
             self.access.reply(batch)
         if self.stats is not None:
@@ -114,7 +123,7 @@ class CallsInFlight:
         streams, sent = self.streams, self.counts.messages_sent
         for call, _ in batch:
             if call in streams:
-                sent[streams[call]] += 1
+                sent[streams[call].method] += 1
         self._edge.send(batch)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
@@ -140,4 +149,4 @@ class CallsInFlight:
             return []
         known = self._slow
         self._slow = {call for call in self._marks.popleft() if call in self.unary}
-        return [(call, self.unary[call]) for call in sorted(self._slow - known)]
+        return [(call, self.unary[call].method) for call in sorted(self._slow - known)]

@@ -88,6 +88,7 @@ class Server:
             operations_max=settings.operations_max,
             origin=clients,
             certificates_count=settings.certificates_count,
+            stops_for_defragmentation=settings.stops_for_defragmentation,
         )
         self.figures = ServerFigures()
         self.phase = Phase.SERVING
@@ -202,7 +203,7 @@ class Server:
         if dialed:
             peers.take_dialed(dialed, now)
         if requests:
-            self.calls.receive(requests)
+            self.calls.receive(requests, member.started)
             self._requests = requests
         deadline = now + self.turn_seconds
         self._events += events
@@ -326,7 +327,7 @@ class Server:
             elif call in gateway.open:
                 gateway.handle(kind, call, detail)
             else:
-                note(kind, call, detail)
+                note(kind, call, detail, self.member.started)
                 services.take_event(kind, call, detail)
             if gateway.requests or gateway.events:
                 self._serve_gateway(deadline)
@@ -341,11 +342,11 @@ class Server:
         requests, gateway.requests = gateway.requests, []
         events, gateway.events = gateway.events, []
         if requests:
-            self.calls.receive(requests)
+            self.calls.receive(requests, self.member.started)
             # One event makes one request at most, so that none is left over.
             services.serve(requests, deadline)
         for kind, call, detail in events:
-            self.calls.note(kind, call, detail)
+            self.calls.note(kind, call, detail, self.member.started)
             services.take_event(kind, call, detail)
 
     # Ticks.

@@ -23,6 +23,9 @@ class ServerSettings:
     """The largest message of a call, as it is set for gRPC."""
     certificates_count: bool
     """Whether a client's certificate says who it is, while authentication is enabled."""
+    stops_for_defragmentation: bool
+    """Whether gRPC's health service says that nothing is served while the database is
+    defragmented."""
 
 
 def server_settings(config: Config) -> ServerSettings:
@@ -37,4 +40,5 @@ def server_settings(config: Config) -> ServerSettings:
         serves_json=config.serves_json,
         message_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
         certificates_count=config.client_cert_auth,
+        stops_for_defragmentation=config.gates["StopGRPCServiceOnDefrag"],
     )

@@ -3,9 +3,9 @@
 `kvorum.server.inflight` reports calls here; totals are added up only when metrics are asked for.
 """
 
-import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from kvorum.api.errors import (
     CONTEXT_DEADLINE_EXCEEDED,
@@ -17,8 +17,8 @@ from kvorum.api.errors import (
     Code,
     Status,
 )
+from kvorum.api.histograms import Histogram
 from kvorum.edge.interface import Metadata
-from kvorum.telemetry.exposition import Histogram
 
 PROPOSAL_FAILURES = frozenset(
     {
@@ -107,21 +107,30 @@ class CallCounts:
 
 
 class CallSeconds:
-    """How long each call took; for `--metrics=extensive`."""
+    """How long calls took, by method; for `--metrics=extensive`."""
 
-    __slots__ = ("_arrived", "histograms")
+    __slots__ = ("histograms", "stopwatch")
 
-    def __init__(self, methods: int) -> None:
-        self._arrived: dict[int, float] = {}
+    def __init__(self, methods: int, stopwatch: Callable[[], float]) -> None:
+        self.stopwatch = stopwatch
         self.histograms = [Histogram(HANDLING_BOUNDS) for _ in range(methods)]
 
-    def begin(self, calls: Iterable[int]) -> None:
-        """Note when calls arrived."""
-        now = time.monotonic()
-        self._arrived.update((call, now) for call in calls)
+    def end(self, arrivals: "Iterable[Arrivals]") -> None:
+        """Note that calls have ended, all now."""
+        now = self.stopwatch()
+        for each in arrivals:
+            self.histograms[each.method].observe(now - cast("float", each.started), each.ended)
+            each.ended = 0
 
-    def end(self, call: int, method: int) -> None:
-        """Note how long a call took."""
-        arrived = self._arrived.pop(call, None)
-        if arrived is not None:
-            self.histograms[method].observe(time.monotonic() - arrived)
+
+class Arrivals:
+    """The calls of one method that came in one turn, however many: they have one start."""
+
+    __slots__ = ("ended", "method", "started")
+
+    def __init__(self, method: int, started: object) -> None:
+        self.method = method
+        self.started = started
+        """When that turn began, by the stopwatch: a float."""
+        self.ended = 0
+        """How many of them have ended and were not counted by `CallSeconds` yet."""

@@ -1,16 +1,21 @@
-"""Metrics as Prometheus reads them: histograms kept as plain numbers, and the text format.
+"""Metrics as Prometheus reads them: the text format, and what a client asks for in it.
 
 The text is written here rather than by `prometheus_client`, which renames counters that do not
 end in `_total`; etcd has several of those, and dashboards know them by name.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from kvorum.api.histograms import Histogram
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping="
+ESCAPINGS: Final = ("allow-utf-8", "dots", "underscores", "values")
+"""How a client may want names written that have unusual characters; none here has any."""
+ESCAPING: Final = "underscores"
+VERSIONS: Final = ("", "0.0.4")
 
 LABELS_KEPT = 4096
 """How many sets of labels are cached: four times as many as a server has."""
@@ -33,35 +38,17 @@ class Family(NamedTuple):
     samples: Sequence[Sample]
 
 
-class Histogram:
-    """Counts observations by upper bounds."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def samples(self, labels: Mapping[str, str] | None = None) -> list[Sample]:
-        """Return the cumulative buckets, the sum and the count."""
-        labels = labels or {}
-        count = 0
-        found: list[Sample] = []
-        for bound, number in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            count += number
-            found.append(Sample(count, {**labels, "le": number_text(bound)}, "_bucket"))
-        return [*found, Sample(self.total, labels, "_sum"), Sample(count, labels, "_count")]
-
-
-def exponential(start: float, count: int) -> tuple[float, ...]:
-    """Return bounds that double, beginning with `start`."""
-    return tuple(start * 2**power for power in range(count))
+def histogram_samples(
+    histogram: Histogram, labels: Mapping[str, str] | None = None
+) -> list[Sample]:
+    """Return the cumulative buckets, the sum and the count."""
+    labels = labels or {}
+    count = 0
+    found: list[Sample] = []
+    for bound, number in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        count += number
+        found.append(Sample(count, {**labels, "le": number_text(bound)}, "_bucket"))
+    return [*found, Sample(histogram.total, labels, "_sum"), Sample(count, labels, "_count")]
 
 
 def number_text(value: float) -> str:
@@ -102,3 +89,49 @@ def _braces(labels: tuple[tuple[str, str], ...]) -> str:
 
 def _escape(label: str) -> str:
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+# What a client asks for.
+
+
+def content_type(accept: str) -> str:
+    """Return the type of the answer to an Accept header, as Go's library chooses it.
+
+    There is one format; but a client may say how names are to be escaped.
+    """
+    escaping = ESCAPING
+    for kind, parameters in _preferred(accept):
+        wanted = parameters.get("escaping", "")
+        if wanted in ESCAPINGS:
+            escaping = wanted
+        if kind == "text/plain" and parameters.get("version", "") in VERSIONS:
+            break
+    return CONTENT_TYPE + escaping
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Return whether gzip is wanted by an Accept-Encoding header, as Go's library decides."""
+    best, chosen = -1.0, ""
+    for offer in ("identity", "gzip"):
+        for name, parameters in _preferred(accept_encoding):
+            quality = _quality(parameters)
+            if quality > best and name in ("*", offer):
+                best, chosen = quality, offer
+    return chosen == "gzip" and best > 0
+
+
+def _preferred(header: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the items of an Accept header with their parameters, the most wanted first."""
+    items: list[tuple[str, dict[str, str]]] = []
+    for item in filter(None, map(str.strip, header.split(","))):
+        name, *rest = item.split(";")
+        pairs = (part.partition("=") for part in rest)
+        items.append((name.strip(), {key.strip(): value.strip() for key, _, value in pairs}))
+    return sorted(items, key=lambda item: -_quality(item[1]))
+
+
+def _quality(parameters: Mapping[str, str]) -> float:
+    try:
+        return float(parameters.get("q", "1"))
+    except ValueError:
+        return 0.0

@@ -1,35 +1,105 @@
-"""What the server and its jobs count for the metrics: plain numbers."""
+"""What the server, its loop and its jobs count for the metrics: plain numbers."""
 
-from kvorum.backend import CommitFlush
+from typing import Any, Final
+
+from kvorum.api.histograms import Histogram
+from kvorum.backend import CommitFlush, StageFlush
 from kvorum.backend.defragment import CopyDatabase
-from kvorum.mvcc.hashes import HashRows
+from kvorum.mvcc.hashes import HashDatabase, HashRows
+from kvorum.peer.transport.arrivals import FinishDatabase
 from kvorum.snap import WriteSnap
-from kvorum.telemetry.exposition import Histogram, exponential
-from kvorum.wal import AppendLog
+from kvorum.telemetry.families import DEFRAGMENTATIONS, HASHES, LONG, QUICK
+
+TIMED: Final = (
+    StageFlush,
+    CommitFlush,
+    CopyDatabase,
+    HashDatabase,
+    HashRows,
+    FinishDatabase,
+    WriteSnap,
+)
+"""The kinds of work that `JobFigures.observe` counts."""
 
 
 class ServerFigures:
     """What a server counted about its own pace and its cluster."""
 
-    __slots__ = ("heartbeats_late", "leader_changes", "slow_applies")
+    __slots__ = ("heartbeats_late", "leader_changes", "slow_applies", "turns")
 
     def __init__(self) -> None:
         self.heartbeats_late = 0
         self.leader_changes = 0
         self.slow_applies = 0
+        self.turns = Histogram(QUICK)
+        """How long turns took."""
 
 
 class JobFigures:
     """How long jobs took, by the kind of their work, and how much was written."""
 
-    __slots__ = ("appended_bytes", "durations")
+    __slots__ = (
+        "_staged_seconds",
+        "appended_bytes",
+        "appends",
+        "commits",
+        "database_syncs",
+        "defragmentations",
+        "flushes",
+        "flushes_finely",
+        "hashes",
+        "hashes_of_keys",
+        "snap_encodings",
+        "snap_saves",
+        "snap_writes",
+        "stagings",
+        "syncs",
+        "syncs_finely",
+    )
 
     def __init__(self) -> None:
         self.appended_bytes = 0
-        self.durations: dict[type, Histogram] = {
-            AppendLog: Histogram(exponential(0.001, 14)),
-            CommitFlush: Histogram(exponential(0.001, 14)),
-            WriteSnap: Histogram(exponential(0.001, 14)),
-            CopyDatabase: Histogram(exponential(0.1, 13)),
-            HashRows: Histogram(exponential(0.01, 15)),
-        }
+        self.appends = Histogram(LONG)
+        self.syncs = Histogram(LONG)
+        self.syncs_finely = Histogram(QUICK)
+        self.stagings = Histogram(LONG)
+        self.commits = Histogram(LONG)
+        self.flushes = Histogram(LONG)
+        self.flushes_finely = Histogram(QUICK)
+        self.defragmentations = Histogram(DEFRAGMENTATIONS)
+        self.hashes = Histogram(HASHES)
+        self.hashes_of_keys = Histogram(HASHES)
+        self.database_syncs = Histogram(LONG)
+        self.snap_saves = Histogram(LONG)
+        self.snap_writes = Histogram(LONG)
+        self.snap_encodings = Histogram(LONG)
+        self._staged_seconds = 0.0
+
+    def appended(self, write_seconds: float, sync_seconds: float) -> None:
+        """Note an append to the log."""
+        self.appends.observe(write_seconds)
+        self.syncs.observe(sync_seconds)
+        self.syncs_finely.observe(sync_seconds)
+
+    def observe(self, work: Any, seconds: float, sync_seconds: float) -> None:
+        """Note that work of a kind in `TIMED` was done, and how long the syncs in it took."""
+        if isinstance(work, StageFlush):
+            self._staged_seconds = seconds
+            self.stagings.observe(seconds)
+        elif isinstance(work, CommitFlush):
+            self.commits.observe(seconds)
+            self.flushes.observe(self._staged_seconds + seconds)
+            self.flushes_finely.observe(self._staged_seconds + seconds)
+        elif isinstance(work, CopyDatabase):
+            self.defragmentations.observe(seconds)
+        elif isinstance(work, HashDatabase):
+            self.hashes.observe(seconds)
+        elif isinstance(work, HashRows):
+            if not work.is_compaction:
+                self.hashes_of_keys.observe(seconds)
+        elif isinstance(work, FinishDatabase):
+            self.database_syncs.observe(sync_seconds)
+        elif isinstance(work, WriteSnap):
+            self.snap_saves.observe(seconds)
+            self.snap_writes.observe(sync_seconds)
+            self.snap_encodings.observe(seconds - sync_seconds)

@@ -1,36 +1,48 @@
-"""What `/metrics` shows: etcd's names for numbers that the rooms keep anyway.
+"""What `/metrics` shows: the metrics of `families`, with numbers that the rooms keep anyway.
 
-Nothing here runs while requests are served. When metrics are asked for, every family is made from
-plain counters of the member, the edge and the jobs. A number that is not kept is not shown,
-rather than shown as 0; the exceptions are legacy names that are 0 in every etcd.
+Nothing here runs while requests are served. When metrics are asked for, every sample is made from
+plain counters and histograms of the member, the edge and the jobs. A number that is not kept is not
+shown, rather than shown as 0; the exceptions are names that are 0 in every etcd.
 """
 
-import os
 import platform
-import resource
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from kvorum.api.errors import Code
-from kvorum.backend import CommitFlush
-from kvorum.backend.defragment import CopyDatabase
+from kvorum.api.histograms import Histogram
+from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.edge import INCIDENTS, Edge
 from kvorum.gateway.health import NAMES, Health
 from kvorum.member.boundary import KINDS
+from kvorum.member.figures import READ_TXN, Outcomes
 from kvorum.member.member import Member
-from kvorum.mvcc.hashes import HashRows
-from kvorum.rpc.table import NUMBERS, RPCS
+from kvorum.member.requests import AUTH_STATUS
+from kvorum.rpc.table import NUMBERS, RPCS, Kind
 from kvorum.settings.config import Config
 from kvorum.settings.gates import GATES
-from kvorum.snap import WriteSnap
-from kvorum.telemetry import exposition
+from kvorum.telemetry import exposition, system
 from kvorum.telemetry.counting import UNKNOWN_VERSION, CallCounts
-from kvorum.telemetry.exposition import Family, Histogram, Sample
+from kvorum.telemetry.exposition import Family, Sample, histogram_samples
+from kvorum.telemetry.families import LONG, METRICS, UNUSED
 from kvorum.telemetry.figures import JobFigures, ServerFigures
-from kvorum.telemetry.peer_metrics import PeerMetrics
-from kvorum.wal import AppendLog
+from kvorum.telemetry.peer_metrics import PeerMetrics, Shown
+
+STREAMS = {
+    "watch": NUMBERS["/etcdserverpb.Watch/Watch"],
+    "lease-keepalive": NUMBERS["/etcdserverpb.Lease/LeaseKeepAlive"],
+}
+"""The streams whose failures etcd counts, by the name it gives them."""
+
+
+class Scrapes:
+    """How often metrics were asked for, by the status of the answer."""
+
+    __slots__ = ("by_status", "in_flight")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.by_status = {200: 0, 500: 0, 503: 0}
 
 
 class Sources(NamedTuple):
@@ -41,246 +53,302 @@ class Sources(NamedTuple):
     counts: CallCounts
     in_flight: Callable[[], Iterable[int]]
     """The methods of the calls in flight."""
+    waiting: Callable[[], int]
+    """How many requests and events arrived and are not served yet."""
+    jobs_under_way: Callable[[], int]
     jobs: JobFigures
     health: Health
     config: Config
     server: ServerFigures
     peers: PeerMetrics
+    scrapes: Scrapes
 
 
 def metrics_text(sources: Sources) -> bytes:
     """Return everything in Prometheus' text format."""
-    return exposition.text(
-        [
-            *_server(sources),
-            *_disk(sources),
-            *_mvcc(sources),
-            *_leases(sources),
-            *_network(sources),
-            *sources.peers.families(),
-            *_grpc(sources),
-            *_system(),
-        ]
-    )
+    return exposition.text(families(sources))
 
 
-def gauge(name: str, value: float, text: str, labels: Mapping[str, str] | None = None) -> Family:
-    """Return a gauge with one sample."""
-    return Family(name, "gauge", text, [Sample(value, labels or {})])
+def families(sources: Sources) -> Iterator[Family]:
+    """Return everything that there is to show, in any order."""
+    for part in (_server, _health, _durations, _disk, _mvcc, _watches, _leases, _network, _calls):
+        for name, samples in part(sources):
+            yield _family(name, samples)
+    for name, samples in (*sources.peers.shown(), *_load(sources), *system.shown()):
+        yield _family(name, samples)
+    for name, samples in _scrapes(sources.scrapes):
+        yield _family(name, samples)
+    for metric in UNUSED:
+        yield _family(metric.name, [Sample(0)])
 
 
-def counter(name: str, value: float, text: str) -> Family:
-    """Return a counter with one sample."""
-    return Family(name, "counter", text, [Sample(value)])
+def _family(name: str, samples: list[Sample]) -> Family:
+    metric = METRICS[name]
+    return Family(name, metric.type, metric.help, samples)
 
 
-def histogram(name: str, values: Histogram, text: str) -> Family:
-    """Return a histogram without labels."""
-    return Family(name, "histogram", text, values.samples())
+def _one(name: str, value: float, labels: Mapping[str, str] | None = None) -> Shown:
+    return name, [Sample(value, labels or {})]
 
 
-def _server(sources: Sources) -> Iterator[Family]:
-    member, health, config = sources.member, sources.health, sources.config
-    server_id = f"{member.id:x}"
-    yield gauge("etcd_server_has_leader", bool(member.leader), "Whether a leader is known.")
-    yield gauge("etcd_server_is_leader", member.is_leader, "Whether this member leads.")
-    yield gauge("etcd_server_is_learner", member.is_learner, "Whether this member is a learner.")
-    yield gauge("etcd_server_id", 1, "The id of this member.", {"server_id": server_id})
-    version = member.config.server_version
-    yield gauge("etcd_server_version", 1, "The version served.", {"server_version": version})
+def _histogram(name: str, values: Histogram) -> Shown:
+    return name, histogram_samples(values)
+
+
+def _server(sources: Sources) -> Iterator[Shown]:
+    member, figures = sources.member, sources.server
+    yield _one("etcd_server_has_leader", bool(member.leader))
+    yield _one("etcd_server_is_leader", member.is_leader)
+    yield _one("etcd_server_is_learner", member.is_learner)
+    yield _one("etcd_server_id", 1, {"server_id": f"{member.id:x}"})
+    yield _one("etcd_server_version", 1, {"server_version": member.config.server_version})
     runtime = f"python{platform.python_version()}"
-    yield gauge("etcd_server_go_version", 1, "The runtime.", {"server_go_version": runtime})
+    yield _one("etcd_server_go_version", 1, {"server_go_version": runtime})
     if member.cluster.version is not None:
         level = member.cluster.version
-        yield gauge(
-            "etcd_cluster_version",
-            1,
-            "The version that all members agreed on.",
-            {"cluster_version": f"{level.major}.{level.minor}"},
-        )
-    yield gauge("etcd_server_proposals_committed_total", member.committed, "The commit index.")
-    yield gauge("etcd_server_proposals_applied_total", member.applied, "The applied index.")
-    pending = len(member.proposals.pending)
-    yield gauge("etcd_server_proposals_pending", pending, "Proposals that wait.")
-    quota = max(0, config.quota_bytes)
-    yield gauge("etcd_server_quota_backend_bytes", quota, "The quota of the database.")
-    yield counter(
-        "etcd_server_leader_changes_seen_total", sources.server.leader_changes, "New leaders."
-    )
-    yield counter(
-        "etcd_server_proposals_failed_total",
-        sources.counts.proposals_failed,
-        "Proposals that failed.",
-    )
-    yield counter(
-        "etcd_server_read_indexes_failed_total",
-        member.reads.failed_rounds,
-        "Rounds of linearizable reads that failed.",
-    )
-    yield counter(
-        "etcd_server_slow_apply_total", sources.server.slow_applies, "Entries applied slowly."
-    )
-    yield counter(
-        "etcd_server_heartbeat_send_failures_total",
-        sources.server.heartbeats_late,
-        "Ticks that came too late to send heartbeats in time.",
-    )
-    yield counter("etcd_server_health_success", health.successes, "Health checks that succeeded.")
-    yield counter("etcd_server_health_failures", health.failures, "Health checks that failed.")
-    yield Family(
-        "etcd_server_healthcheck",
-        "gauge",
-        "The last outcome of each check.",
+        yield _one("etcd_cluster_version", 1, {"cluster_version": f"{level.major}.{level.minor}"})
+    yield _one("etcd_server_proposals_committed_total", member.committed)
+    yield _one("etcd_server_proposals_applied_total", member.applied)
+    yield _one("etcd_server_proposals_pending", len(member.proposals.pending))
+    yield _one("etcd_server_quota_backend_bytes", max(0, sources.config.quota_bytes))
+    yield _one("etcd_server_snapshot_apply_in_progress_total", member.is_installing)
+    yield _one("etcd_server_leader_changes_seen_total", figures.leader_changes)
+    yield _one("etcd_server_proposals_failed_total", sources.counts.proposals_failed)
+    yield _one("etcd_server_read_indexes_failed_total", member.reads.failed_rounds)
+    yield _one("etcd_server_slow_read_indexes_total", member.reads.slow_rounds)
+    yield _one("etcd_server_slow_apply_total", figures.slow_applies)
+    yield _one("etcd_server_heartbeat_send_failures_total", figures.heartbeats_late)
+    yield _one("etcd_server_learner_promote_successes", member.figures.promotions)
+    yield (
+        "etcd_server_learner_promote_failures",
         [
-            Sample(count.is_well, {"type": kind, "name": name})
-            for (kind, name), count in health.checks.items()
+            Sample(number, {"Reason": reason})
+            for reason, number in member.figures.promotions_refused.items()
         ],
     )
-    yield Family(
-        "etcd_server_healthchecks_total",
-        "counter",
-        "Checks by outcome.",
-        [
-            Sample(number, {"type": kind, "name": name, "status": status})
-            for (kind, name), count in health.checks.items()
-            for status, number in (("success", count.success), ("error", count.error))
-            if number
-        ],
-    )
-    yield Family(
+    yield _one("etcd_debugging_server_lease_expired_total", member.figures.leases_expired)
+    yield (
         "etcd_server_feature_enabled",
-        "gauge",
-        "Feature gates.",
         [
-            Sample(config.gates[name], {"name": name, "stage": gate.stage})
+            Sample(sources.config.gates[name], {"name": name, "stage": gate.stage})
             for name, gate in GATES.items()
         ],
     )
-    yield Family(
+    yield (
         "etcd_debugging_server_alarms",
-        "gauge",
-        "Alarms that are raised.",
         [
             Sample(
                 1,
                 {
-                    "server_id": f"{alarm.member_id:x}",
                     "alarm_type": NAMES.get(alarm.type, str(alarm.type)),
+                    "server_id": f"{alarm.member_id:x}",
                 },
             )
             for alarm in member.alarms.raised()
         ],
     )
-    yield gauge(
-        "etcd_debugging_auth_revision", member.auth.revision, "The revision of users and roles."
+    yield _one("etcd_debugging_auth_revision", member.auth.revision)
+
+
+def _health(sources: Sources) -> Iterator[Shown]:
+    health = sources.health
+    yield _one("etcd_server_health_success", health.successes)
+    yield _one("etcd_server_health_failures", health.failures)
+    yield (
+        "etcd_server_healthcheck",
+        [
+            Sample(count.is_well, {"name": name, "type": kind})
+            for (kind, name), count in health.checks.items()
+        ],
+    )
+    yield (
+        "etcd_server_healthchecks_total",
+        [
+            Sample(number, {"name": name, "status": status, "type": kind})
+            for (kind, name), count in health.checks.items()
+            for status, number in (("success", count.success), ("error", count.error))
+            if number
+        ],
     )
 
 
-def _disk(sources: Sources) -> Iterator[Family]:
-    jobs, backend = sources.jobs, sources.member.backend
-    durations = jobs.durations
-    yield histogram(
-        "etcd_disk_wal_fsync_duration_seconds",
-        durations[AppendLog],
-        "Writes to the log with their sync.",
+def _kind_name(kind: int) -> str:
+    """Return what etcd calls a kind of request: its field, in the words' initials."""
+    if kind == READ_TXN:
+        return "ReadonlyTxn"
+    name = InternalRaftRequest.DESCRIPTOR.fields_by_number[kind].name
+    return "".join(word[0].upper() + word[1:] for word in name.split("_"))
+
+
+def _durations(sources: Sources) -> Iterator[Shown]:
+    figures = sources.member.figures
+    applied = {
+        "unknown" if kind == AUTH_STATUS else _kind_name(kind): found
+        for kind, found in figures.applied_by_kind.items()
+    }
+    requested = {_kind_name(kind): found for kind, found in figures.requested_by_kind.items()}
+    yield (
+        "etcd_server_apply_duration_seconds",
+        [
+            sample
+            for name, found in applied.items()
+            for sample in _outcomes(found, {"op": name}, {"version": "v3"})
+        ],
     )
-    yield gauge("etcd_disk_wal_write_bytes_total", jobs.appended_bytes, "Bytes of the log.")
-    yield histogram(
-        "etcd_disk_backend_commit_duration_seconds",
-        durations[CommitFlush],
-        "Commits of the database.",
+    yield (
+        "etcd_server_request_duration_seconds",
+        [
+            sample
+            for name, found in requested.items()
+            for sample in _outcomes(found, {}, {"type": name})
+        ],
     )
-    yield histogram(
-        "etcd_disk_backend_defrag_duration_seconds",
-        durations[CopyDatabase],
-        "Defragmentations of the database.",
+    yield "etcd_server_range_duration_seconds", list(_outcomes(figures.ranges, {}, {}))
+
+
+def _outcomes(
+    found: Outcomes, before: Mapping[str, str], behind: Mapping[str, str]
+) -> Iterator[Sample]:
+    """Return the samples of both outcomes, as far as there were any."""
+    for success, histogram in (("true", found.succeeded), ("false", found.failed)):
+        if histogram.count:
+            yield from histogram_samples(histogram, {**before, "success": success, **behind})
+
+
+def _disk(sources: Sources) -> Iterator[Shown]:
+    jobs, member = sources.jobs, sources.member
+    debugging = "etcd_debugging_disk_backend_commit"
+    yield _histogram("etcd_disk_wal_fsync_duration_seconds", jobs.syncs)
+    yield _histogram("etcd_disk_wal_write_duration_seconds", jobs.appends)
+    yield _one("etcd_disk_wal_write_bytes_total", jobs.appended_bytes)
+    yield _histogram("etcd_disk_backend_commit_duration_seconds", jobs.flushes)
+    yield _histogram(f"{debugging}_rebalance_duration_seconds", Histogram(LONG))
+    yield _histogram(f"{debugging}_spill_duration_seconds", jobs.stagings)
+    yield _histogram(f"{debugging}_write_duration_seconds", jobs.commits)
+    yield _histogram("etcd_disk_backend_defrag_duration_seconds", jobs.defragmentations)
+    yield _histogram("etcd_disk_backend_snapshot_duration_seconds", member.figures.image_seconds)
+    yield _one("etcd_disk_defrag_inflight", member.backend.is_defragmenting)
+    yield _histogram("etcd_snap_fsync_duration_seconds", jobs.snap_writes)
+    yield _histogram("etcd_debugging_snap_save_marshalling_duration_seconds", jobs.snap_encodings)
+    yield _histogram("etcd_debugging_snap_save_total_duration_seconds", jobs.snap_saves)
+    yield _histogram("etcd_snap_db_fsync_duration_seconds", jobs.database_syncs)
+    yield _histogram("kvorum_log_sync_duration_seconds", jobs.syncs_finely)
+    yield _histogram("kvorum_flush_duration_seconds", jobs.flushes_finely)
+
+
+def _mvcc(sources: Sources) -> Iterator[Shown]:
+    member, figures, jobs = sources.member, sources.member.figures, sources.jobs
+    backend, store = member.backend, member.store
+    debugging = "etcd_debugging_mvcc"
+    yield _one("etcd_mvcc_db_total_size_in_bytes", backend.size_bytes)
+    yield _one("etcd_mvcc_db_total_size_in_use_in_bytes", backend.size_in_use_bytes)
+    yield _one("etcd_mvcc_db_open_read_transactions", backend.views_open())
+    yield _one("etcd_mvcc_put_total", store.puts)
+    yield _one("etcd_mvcc_delete_total", store.delete_operations)
+    ranges = figures.ranges.succeeded.count + figures.ranges.failed.count
+    yield _one("etcd_mvcc_range_total", ranges + store.ranges)
+    yield _one("etcd_mvcc_txn_total", store.transactions_of_many)
+    yield _histogram("etcd_mvcc_hash_duration_seconds", jobs.hashes)
+    yield _histogram("etcd_mvcc_hash_rev_duration_seconds", jobs.hashes_of_keys)
+    yield _one(f"{debugging}_keys_total", store.key_count)
+    yield _one(f"{debugging}_current_revision", store.revision)
+    yield _one(f"{debugging}_compact_revision", store.compacted_revision)
+    yield _one(f"{debugging}_total_put_size_in_bytes", store.put_bytes)
+    yield _one(f"{debugging}_db_compaction_keys_total", store.compaction.removed)
+    yield _one(f"{debugging}_db_compaction_last", int(figures.compaction_ended_unix_seconds))
+    yield _histogram(
+        f"{debugging}_db_compaction_pause_duration_milliseconds",
+        figures.compaction_batch_milliseconds,
     )
-    yield gauge("etcd_disk_defrag_inflight", backend.is_defragmenting, "Defragmentations now.")
-    yield histogram(
-        "etcd_debugging_snap_save_total_duration_seconds",
-        durations[WriteSnap],
-        "Writes of snapshot files.",
+    yield _histogram(
+        f"{debugging}_db_compaction_total_duration_milliseconds", figures.compaction_milliseconds
+    )
+    yield _histogram(
+        f"{debugging}_index_compaction_pause_duration_milliseconds",
+        figures.index_compaction_milliseconds,
     )
 
 
-def _mvcc(sources: Sources) -> Iterator[Family]:
-    member = sources.member
-    backend, store, hub = member.backend, member.store, member.hub
-    yield gauge("etcd_mvcc_db_total_size_in_bytes", backend.size_bytes, "Size of the database.")
-    yield gauge(
-        "etcd_mvcc_db_total_size_in_use_in_bytes",
-        backend.size_in_use_bytes,
-        "Size of the database without free pages.",
-    )
-    yield counter("etcd_mvcc_put_total", store.puts, "Puts.")
-    yield counter("etcd_mvcc_delete_total", store.delete_operations, "Deletes.")
-    yield counter(
-        "etcd_mvcc_txn_total", store.transactions_of_many, "Transactions of several changes."
-    )
-    ranges = sources.counts.ok[NUMBERS["/etcdserverpb.KV/Range"]]
-    yield counter("etcd_mvcc_range_total", ranges, "Range calls served.")
-    yield gauge("etcd_debugging_mvcc_keys_total", store.key_count, "Keys.")
-    yield counter(
-        "etcd_debugging_mvcc_db_compaction_keys_total",
-        store.compaction.removed,
-        "Revisions that compactions removed.",
-    )
-    yield histogram(
-        "etcd_mvcc_hash_rev_duration_seconds",
-        sources.jobs.durations[HashRows],
-        "Hashes of all keys.",
-    )
-    yield gauge("etcd_debugging_mvcc_current_revision", store.revision, "The current revision.")
-    compacted = max(0, store.compacted_revision)
-    yield gauge("etcd_debugging_mvcc_compact_revision", compacted, "The compacted revision.")
-    yield gauge("etcd_debugging_mvcc_watch_stream_total", hub.streams_open, "Watch streams.")
-    yield gauge("etcd_debugging_mvcc_watcher_total", hub.watchers_open, "Watchers.")
-    yield gauge("etcd_debugging_mvcc_slow_watcher_total", hub.watchers_behind, "Watchers behind.")
+def _watches(sources: Sources) -> Iterator[Shown]:
+    hub = sources.member.hub
+    figures = hub.figures
+    yield _one("etcd_debugging_mvcc_watch_stream_total", hub.streams_open)
+    yield _one("etcd_debugging_mvcc_watcher_total", hub.watchers_open)
+    yield _one("etcd_debugging_mvcc_slow_watcher_total", hub.watchers_behind)
+    yield _one("etcd_debugging_mvcc_events_total", figures.events)
+    yield _one("etcd_debugging_mvcc_pending_events_total", 0)
+    loop = "etcd_debugging_server_watch_send_loop"
+    yield _histogram(f"{loop}_watch_stream_duration_seconds", figures.response_seconds)
+    yield _histogram(f"{loop}_watch_stream_duration_per_event_seconds", figures.event_seconds)
+    yield _histogram(f"{loop}_control_stream_duration_seconds", figures.creation_seconds)
+    yield _histogram(f"{loop}_progress_duration_seconds", figures.progress_seconds)
 
 
-def _leases(sources: Sources) -> Iterator[Family]:
+def _leases(sources: Sources) -> Iterator[Shown]:
     lessor = sources.member.lessor
-    yield counter("etcd_debugging_lease_granted_total", lessor.granted_total, "Leases granted.")
-    yield counter("etcd_debugging_lease_revoked_total", lessor.revoked_total, "Leases revoked.")
-    yield counter("etcd_debugging_lease_renewed_total", lessor.renewed_total, "Renewals.")
+    yield _one("etcd_debugging_lease_granted_total", lessor.granted_total)
+    yield _one("etcd_debugging_lease_revoked_total", lessor.revoked_total)
+    yield _one("etcd_debugging_lease_renewed_total", lessor.renewed_total)
+    yield _histogram("etcd_debugging_lease_ttl_total", lessor.granted_ttl_seconds)
 
 
-def _network(sources: Sources) -> Iterator[Family]:
-    counters = sources.edge.counters()
-    yield counter(
-        "etcd_network_client_grpc_received_bytes_total",
-        counters["bytes_read"],
-        "Bytes from clients, with their framing.",
-    )
-    yield counter(
-        "etcd_network_client_grpc_sent_bytes_total",
-        counters["bytes_written"],
-        "Bytes to clients, with their framing.",
-    )
-    yield counter("kvorum_tls_handshakes_total", counters["tls_handshakes"], "TLS handshakes.")
-    yield Family(
-        "kvorum_edge_incidents_total",
-        "counter",
-        "Times that a client was refused or held back, by the reason.",
-        [Sample(counters[name], {"name": name}) for name in INCIDENTS],
-    )
-    member = sources.member
-    yield Family(
-        "kvorum_unforeseen_errors_total",
-        "counter",
-        "Requests that an error ended which nobody foresaw, by the kind of the request.",
-        [Sample(member.boundary.counts[kind], {"kind": kind}) for kind in KINDS],
+def _network(sources: Sources) -> Iterator[Shown]:
+    counters, counts, member = sources.edge.counters(), sources.counts, sources.member
+    yield _one("etcd_network_client_grpc_received_bytes_total", counters["bytes_read"])
+    yield _one("etcd_network_client_grpc_sent_bytes_total", counters["bytes_written"])
+    yield (
+        "etcd_network_server_stream_failures_total",
+        [
+            Sample(counts.failed[number, Code.INTERNAL], {"API": name, "Type": "receive"})
+            for name, number in STREAMS.items()
+            if counts.failed[number, Code.INTERNAL]
+        ],
     )
     local = f"{member.id:x}"
-    yield Family(
+    yield (
         "etcd_network_known_peers",
-        "gauge",
-        "Members of the cluster.",
         [Sample(1, {"Local": local, "Remote": f"{each.id:x}"}) for each in member.cluster.members],
+    )
+    yield _one("kvorum_edge_connections", counters["connections_open"])
+    yield _one("kvorum_tls_handshakes_total", counters["tls_handshakes"])
+    yield (
+        "kvorum_edge_incidents_total",
+        [Sample(counters[name], {"name": name}) for name in INCIDENTS],
+    )
+    yield (
+        "kvorum_unforeseen_errors_total",
+        [Sample(member.boundary.counts[kind], {"kind": kind}) for kind in KINDS],
     )
 
 
-def _grpc(sources: Sources) -> Iterator[Family]:
+def _load(sources: Sources) -> Iterator[Shown]:
+    """Return what waits, and what memory it takes."""
+    member, counters = sources.member, sources.edge.counters()
+    yield _histogram("kvorum_loop_turn_duration_seconds", sources.server.turns)
+    lengths = {
+        "arrived": sources.waiting(),
+        "proposals": len(member.proposals.pending),
+        "unapplied": member.committed - member.applied,
+        "reads": member.reads_waiting + len(member.reads.waiting),
+        "jobs": sources.jobs_under_way(),
+    }
+    yield (
+        "kvorum_queue_length",
+        [Sample(length, {"queue": queue}) for queue, length in lengths.items()],
+    )
+    rooms = {
+        "log": member.storage.memory_bytes,
+        "index": member.store.index_bytes,
+        "backend": member.backend.pending_bytes,
+        "cache": member.backend.cached_bytes,
+        "watch": member.hub.unsent_bytes,
+        "edge_received": counters["queued_bytes"],
+        "edge_unsent": counters["unread_bytes"],
+    }
+    yield "kvorum_memory_bytes", [Sample(size, {"room": room}) for room, size in rooms.items()]
+
+
+def _calls(sources: Sources) -> Iterator[Shown]:
     counts = sources.counts
     labels = [rpc.labels for rpc in RPCS]
     started, handled = counts.started(sources.in_flight()), counts.handled()
@@ -289,25 +357,19 @@ def _grpc(sources: Sources) -> Iterator[Family]:
     for (number, _), count in handled.items():
         ended[number] += count
     shown = [number for number, rpc in enumerate(RPCS) if started[number] or rpc.is_shown_unused]
-    for name, text, values in (
-        ("grpc_server_started_total", "RPCs that began.", started),
-        (
-            "grpc_server_msg_received_total",
-            "Messages received.",
-            _messages(started, counts.messages_received),
-        ),
-        (
-            "grpc_server_msg_sent_total",
-            "Messages sent.",
-            _messages(ended, counts.messages_sent),
-        ),
+    # So does the end of a stream in both directions.
+    received = [
+        number + ended[method] * (RPCS[method].kind is Kind.BOTH_WAYS)
+        for method, number in enumerate(counts.messages_received)
+    ]
+    for name, values in (
+        ("grpc_server_started_total", started),
+        ("grpc_server_msg_received_total", _messages(started, received)),
+        ("grpc_server_msg_sent_total", _messages(ended, counts.messages_sent)),
     ):
-        samples = [Sample(values[number], labels[number]) for number in shown]
-        yield Family(name, "counter", text, samples)
-    yield Family(
+        yield name, [Sample(values[number], labels[number]) for number in shown]
+    yield (
         "grpc_server_handled_total",
-        "counter",
-        "RPCs that ended, by their code.",
         [
             Sample(handled[number, code], {"grpc_code": _code_name(code), **labels[number]})
             for number in shown
@@ -315,14 +377,12 @@ def _grpc(sources: Sources) -> Iterator[Family]:
         ],
     )
     if counts.seconds is not None:
-        yield Family(
+        yield (
             "grpc_server_handling_seconds",
-            "histogram",
-            "How long RPCs took.",
             [
                 sample
                 for number in shown
-                for sample in counts.seconds.histograms[number].samples(labels[number])
+                for sample in histogram_samples(counts.seconds.histograms[number], labels[number])
             ],
         )
     total = {
@@ -332,14 +392,20 @@ def _grpc(sources: Sources) -> Iterator[Family]:
     for (kind, _), number in counts.versions.items():
         total[kind] -= number
     unknown = {(kind, UNKNOWN_VERSION): number for kind, number in total.items() if number}
-    yield Family(
+    yield (
         "etcd_server_client_requests_total",
-        "counter",
-        "Calls by their client's version.",
         [
             Sample(number, {"client_api_version": version, "type": kind})
             for (kind, version), number in {**unknown, **counts.versions}.items()
         ],
+    )
+
+
+def _scrapes(scrapes: Scrapes) -> Iterator[Shown]:
+    yield _one("promhttp_metric_handler_requests_in_flight", scrapes.in_flight)
+    yield (
+        "promhttp_metric_handler_requests_total",
+        [Sample(number, {"code": str(code)}) for code, number in scrapes.by_status.items()],
     )
 
 
@@ -352,23 +418,3 @@ def _code_name(code: Code) -> str:
     if code is Code.OK:
         return "OK"
     return "Canceled" if code is Code.CANCELLED else code.name.title().replace("_", "")
-
-
-def _system() -> Iterator[Family]:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    yield gauge("os_fd_limit", limit, "Descriptors this process may open.")
-    yield gauge("os_fd_used", used, "Descriptors this process has open.")
-    yield gauge("process_max_fds", limit, "Descriptors this process may open.")
-    yield gauge("process_open_fds", used, "Descriptors this process has open.")
-    # The fields after the name, which is in brackets and may contain anything.
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    ticks, user, system, started = os.sysconf("SC_CLK_TCK"), fields[11], fields[12], fields[19]
-    cpu = (int(user) + int(system)) / ticks
-    yield counter("process_cpu_seconds_total", cpu, "CPU time of this process.")
-    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-    start = time.time() - since_boot + int(started) / ticks
-    yield gauge("process_start_time_seconds", start, "When this process started.")
-    yield gauge("process_virtual_memory_bytes", int(fields[20]), "Virtual memory.")
-    resident = int(fields[21]) * resource.getpagesize()
-    yield gauge("process_resident_memory_bytes", resident, "Resident memory.")

@@ -1,10 +1,35 @@
 """What `/metrics` shows about other members: bytes, failures, round trips, which are reached."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
+from kvorum.api.histograms import Histogram
 from kvorum.member.member import Member
 from kvorum.peer.cluster.peering import Peering
-from kvorum.telemetry.exposition import Family, Histogram, Sample, exponential
+from kvorum.peer.transport.figures import Figures
+from kvorum.telemetry.exposition import Sample, histogram_samples
+from kvorum.telemetry.families import ROUND_TRIPS, TRANSFERS
+
+Shown = tuple[str, list[Sample]]
+"""The name of a metric, and its samples."""
+
+_NUMBERS: Final[dict[str, tuple[str, Callable[[Figures], int]]]] = {
+    "etcd_network_peer_sent_bytes_total": ("To", lambda peer: peer.sent_bytes),
+    "etcd_network_peer_received_bytes_total": ("From", lambda peer: peer.received_bytes),
+    "etcd_network_peer_sent_failures_total": ("To", lambda peer: peer.send_failures),
+    "etcd_network_peer_received_failures_total": ("From", lambda peer: peer.receive_failures),
+    "etcd_network_snapshot_send_inflights_total": ("To", lambda peer: peer.snapshots_sending),
+    "etcd_network_snapshot_send_success": ("To", lambda peer: peer.snapshots_sent),
+    "etcd_network_snapshot_send_failures": ("To", lambda peer: peer.snapshots_not_sent),
+    "etcd_network_snapshot_receive_inflights_total": (
+        "From",
+        lambda peer: peer.snapshots_receiving,
+    ),
+    "etcd_network_snapshot_receive_success": ("From", lambda peer: peer.snapshots_received),
+    "etcd_network_snapshot_receive_failures": ("From", lambda peer: peer.snapshots_not_received),
+    "kvorum_network_peer_dropped_messages_total": ("To", lambda peer: peer.dropped_messages),
+}
+"""The label of each metric that is a number for each member, and the number."""
 
 
 class PeerMetrics:
@@ -19,103 +44,51 @@ class PeerMetrics:
         """Note the round trips since the last time; called more often than there are probes."""
         for peer, known in self._peering.transport.peers.items():
             figures = known.figures
-            seen, histogram = self._round_trips.get(peer) or (
-                0,
-                Histogram(exponential(0.0001, 16)),
-            )
+            seen, histogram = self._round_trips.get(peer) or (0, Histogram(ROUND_TRIPS))
             if figures.round_trips != seen:
                 histogram.observe(figures.round_trip_seconds)
                 self._round_trips[peer] = figures.round_trips, histogram
 
-    def families(self) -> Iterator[Family]:
+    def shown(self) -> Iterator[Shown]:
         """Return the metrics."""
         peers = self._peering.transport.peers
         figures = {f"{peer:x}": known.figures for peer, known in peers.items()}
-        for name, text, label, values in (
-            (
-                "etcd_network_peer_sent_bytes_total",
-                "Bytes sent to members.",
-                "To",
-                {peer: each.sent_bytes for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_peer_received_bytes_total",
-                "Bytes received from members.",
-                "From",
-                {peer: each.received_bytes for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_peer_sent_failures_total",
-                "Messages and snapshots that could not be sent.",
-                "To",
-                {peer: each.send_failures for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_peer_received_failures_total",
-                "Streams of members that broke off.",
-                "From",
-                {peer: each.receive_failures for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_snapshot_send_success",
-                "Snapshots sent to members.",
-                "To",
-                {peer: each.snapshots_sent for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_snapshot_send_failures",
-                "Snapshots that could not be sent.",
-                "To",
-                {peer: each.snapshots_not_sent for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_snapshot_receive_success",
-                "Snapshots received from members.",
-                "From",
-                {peer: each.snapshots_received for peer, each in figures.items()},
-            ),
-            (
-                "etcd_network_snapshot_receive_failures",
-                "Snapshots that were refused, or broke off.",
-                "From",
-                {peer: each.snapshots_not_received for peer, each in figures.items()},
-            ),
-            (
-                "kvorum_network_peer_dropped_messages_total",
-                "Messages dropped because a member takes them too slowly.",
-                "To",
-                {peer: each.dropped_messages for peer, each in figures.items()},
-            ),
-        ):
-            samples = [Sample(value, {label: peer}) for peer, value in values.items()]
-            yield Family(name, "counter", text, samples)
+        for name, (label, number) in _NUMBERS.items():
+            yield name, [Sample(number(each), {label: peer}) for peer, each in figures.items()]
         local = f"{self._member.id:x}"
-        yield Family(
+        yield (
             "etcd_network_active_peers",
-            "gauge",
-            "Members that are reached.",
             [
                 Sample(known.is_connected, {"Local": local, "Remote": f"{peer:x}"})
                 for peer, known in peers.items()
             ],
         )
-        yield Family(
+        yield (
             "etcd_network_disconnected_peers_total",
-            "counter",
-            "Times that a member was not reached any more.",
             [
                 Sample(each.disconnections, {"Local": local, "Remote": peer})
                 for peer, each in figures.items()
             ],
         )
-        yield Family(
-            "etcd_network_peer_round_trip_time_seconds",
-            "histogram",
-            "Round trips of probes.",
-            [
-                sample
-                for peer, (_, histogram) in self._round_trips.items()
-                if peer in peers
-                for sample in histogram.samples({"To": f"{peer:x}"})
-            ],
-        )
+        round_trips = {peer: found for peer, (_, found) in self._round_trips.items()}
+        sent = {peer: known.figures.snapshot_send_seconds for peer, known in peers.items()}
+        received = {peer: known.figures.snapshot_receive_seconds for peer, known in peers.items()}
+        for name, label, by_peer in (
+            ("etcd_network_peer_round_trip_time_seconds", "To", round_trips),
+            ("etcd_network_snapshot_send_total_duration_seconds", "To", sent),
+            ("etcd_network_snapshot_receive_total_duration_seconds", "From", received),
+        ):
+            samples: list[Sample] = []
+            for peer, histogram in by_peer.items():
+                if peer in peers and histogram.count:
+                    samples += histogram_samples(histogram, {label: f"{peer:x}"})
+            yield name, samples
+        yield "etcd_snap_db_save_total_duration_seconds", histogram_samples(_sum(received.values()))
+
+
+def _sum(histograms: Iterable[Histogram]) -> Histogram:
+    total = Histogram(TRANSFERS)
+    for each in histograms:
+        total.counts = [mine + more for mine, more in zip(total.counts, each.counts, strict=True)]
+        total.total += each.total
+    return total

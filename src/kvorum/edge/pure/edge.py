@@ -316,7 +316,8 @@ class PureEdge:
         """Return the counters."""
         shared = self._shared
         counters = {name: getattr(shared.counters, name) for name in COUNTERS}
-        return counters | {name: shared.incident_totals[name] for name in INCIDENTS}
+        counters |= {name: shared.incident_totals[name] for name in INCIDENTS}
+        return counters | {"queued_bytes": shared.queued_bytes, "unread_bytes": shared.room.total}
 
     def incidents(self) -> list[tuple[str, int, str, str, int]]:
         """Take the incidents since the last time."""
@@ -330,7 +331,7 @@ class PureEdge:
         assert self._shared
         return self._log.write(descriptor, offset, data, sync)
 
-    def written(self) -> list[tuple[int, int]]:
+    def written(self) -> list[tuple[int, int, float, float]]:
         """Return finished writes."""
         assert self._shared
         return self._log.take()

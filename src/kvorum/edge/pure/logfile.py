@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 
 
 class LogWriter:
@@ -12,28 +13,31 @@ class LogWriter:
     def __init__(self) -> None:
         self._count = 0
         self._failed = False
-        self._finished: list[tuple[int, int]] = []
+        self._finished: list[tuple[int, int, float, float]] = []
 
     def write(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
         """Write all of it, sync if asked, and remember how that ended."""
         self._count += 1
         outcome = errno.ECANCELED
+        began = written = time.monotonic()
         if not self._failed:
             try:
                 _write_all(descriptor, offset, data)
+                written = time.monotonic()
                 if sync:
                     os.fdatasync(descriptor)
                 outcome = 0
             except OSError as error:
                 outcome = error.errno or errno.EIO
                 self._failed = True
-        self._finished.append((self._count, outcome))
+        seconds = written - began, time.monotonic() - written
+        self._finished.append((self._count, outcome, *seconds))
         return self._count
 
     def __bool__(self) -> bool:
         return bool(self._finished)
 
-    def take(self) -> list[tuple[int, int]]:
+    def take(self) -> list[tuple[int, int, float, float]]:
         """Return what has finished since the last time."""
         finished, self._finished = self._finished, []
         return finished

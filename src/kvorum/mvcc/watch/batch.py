@@ -68,14 +68,14 @@ class Match:
         self._batch = batch
         self.indexes = indexes
         self._bodies: dict[tuple[int, int], list[bytes]] = {}
-        self._responses: dict[tuple[int, int, bytes], bytes] = {}
+        self._responses: dict[tuple[int, int, bytes], tuple[list[bytes], int]] = {}
 
     def responses(
         self, watcher: Watcher, header: bytes, history: History, fragment_bytes_max: int
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], int]:
         """Encode what a watcher gets of this: nothing, one response, or fragments of it.
 
-        Every call for one match gives the same header.
+        Returns how many events that is, too. Every call for one match gives the same header.
         """
         changes, indexes = self._batch.changes, self.indexes
         first = 0
@@ -84,18 +84,17 @@ class Match:
             first = bisect_left(indexes, needed, key=lambda index: changes[index][1])
         if watcher.is_fragmented:
             events = self._body(first, watcher.selection, history)
-            return (
-                watch_fragments(header, watcher.id_field, events, fragment_bytes_max)
-                if events
-                else []
-            )
+            if not events:
+                return [], 0
+            found = watch_fragments(header, watcher.id_field, events, fragment_bytes_max)
+            return found, len(events)
         shared = (first, watcher.selection, watcher.id_field)
-        response = self._responses.get(shared)
-        if response is None:
+        made = self._responses.get(shared)
+        if made is None:
             events = self._body(first, watcher.selection, history)
-            response = b"".join((header, watcher.id_field, *events)) if events else b""
-            self._responses[shared] = response
-        return [response] if response else []
+            response = [b"".join((header, watcher.id_field, *events))] if events else []
+            made = self._responses[shared] = response, len(events)
+        return made
 
     def _body(self, first: int, selection: int, history: History) -> list[bytes]:
         events = self._bodies.get((first, selection))

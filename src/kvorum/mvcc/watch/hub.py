@@ -25,6 +25,7 @@ from kvorum.api.codec import HeaderEncoder
 from kvorum.api.marks import mark
 from kvorum.mvcc.watch.batch import Batch, Match
 from kvorum.mvcc.watch.catchup import CatchUp
+from kvorum.mvcc.watch.figures import WatchFigures
 from kvorum.mvcc.watch.history import MAIN_SHIFT, Change, History
 from kvorum.mvcc.watch.matching import WatchedRanges
 from kvorum.mvcc.watch.publication import Publication
@@ -76,8 +77,7 @@ class WatchHub:
         self.is_watched = False
         """Whether any watcher is synced; if not, there is nothing to publish to."""
         self.watchers_open = 0
-        self.responses_sent = 0
-        """Responses with events; for metrics."""
+        self.figures = WatchFigures()
         self._random = random
         self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
         self._progress_seconds = progress_seconds
@@ -126,6 +126,11 @@ class WatchHub:
         for stream in full:
             self.release(stream)
         return outgoing
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much was made and not taken by `take_outgoing`."""
+        return self._unsent_bytes
 
     @property
     def streams_open(self) -> int:
@@ -324,11 +329,13 @@ class WatchHub:
         )
 
     def _send_events(self, watcher: Watcher, match: Match, header: bytes) -> None:
-        found = match.responses(watcher, header, self.history, self._fragment_bytes_max)
+        found, events = match.responses(watcher, header, self.history, self._fragment_bytes_max)
         for response in found:
             self.send(watcher.stream, response)
             watcher.had_events = True
-            self.responses_sent += 1
+        if events:
+            self.figures.responses += 1
+            self.figures.events += events
 
     # Publishing.
 
@@ -453,3 +460,4 @@ class WatchHub:
                 watcher.had_events = False
             if left:
                 self._progressing.popleft()
+                self.figures.progresses += 1

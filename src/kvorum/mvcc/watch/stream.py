@@ -110,6 +110,7 @@ class WatchStream:
         watcher = Watcher(self, watch_id, where, start_revision, selection, fragment)
         self._watchers[watch_id] = watcher
         hub.send(self, hub.header.field(hub.history.revision) + watcher.id_field + CREATED)
+        hub.figures.creations += 1
         hub.watchers_open += 1
         if start_revision > hub.history.revision:
             self._await(watcher)
@@ -123,6 +124,7 @@ class WatchStream:
     def refuse(self, reason: str) -> None:
         """Answer a create request with a refusal, also for a reason of the caller's."""
         hub = self._hub
+        hub.figures.creations += 1
         hub.send(self, watch_refused(hub.header.field(hub.history.revision), reason))
 
     def cancel(self, watch_id: int) -> None:
@@ -143,6 +145,7 @@ class WatchStream:
         hub = self._hub
         is_synced = self._watchers and self.synced == len(self._watchers)
         if is_synced and not hub.is_publishing and not self._awaits_future():
+            hub.figures.responses += 1
             hub.send(self, hub.header.field(hub.history.revision) + NO_WATCHER)
 
     def _await(self, watcher: Watcher) -> None:

@@ -83,6 +83,7 @@ class SnapshotArrival:
 
     __slots__ = (
         "_answer_headers",
+        "_began",
         "_call",
         "_database",
         "_figures_of",
@@ -124,6 +125,7 @@ class SnapshotArrival:
         self._is_paused = False
         self._is_working = False
         self._started_at = now
+        self._began = shared.settings.unix_seconds()
         self._log_at = now + PROGRESS_SECONDS
         self.is_over = False
         self.wake_at = now + SNAPSHOT_STALL_SECONDS_MAX
@@ -200,6 +202,7 @@ class SnapshotArrival:
             self._refuse(UNACCEPTABLE)
             return False
         self._message = message
+        self._figures_of(message.sender).snapshots_receiving += 1
         self._shared.logger.info(
             f"receives the snapshot at index {message.snapshot.index} from {message.sender:x}"
         )
@@ -255,6 +258,9 @@ class SnapshotArrival:
             return  # the file is complete, but its sender was told otherwise
         figures = self._figures_of(message.sender)
         figures.snapshots_received += 1
+        figures.snapshots_receiving -= 1
+        seconds = self._shared.settings.unix_seconds() - self._began
+        figures.snapshot_receive_seconds.observe(seconds)
         figures.received_bytes += self._received_bytes
         self._end()
         self._shared.node.receive(message)
@@ -284,7 +290,9 @@ class SnapshotArrival:
 
     def _give_up(self) -> None:
         if self._message is not None:
-            self._figures_of(self._message.sender).snapshots_not_received += 1
+            figures = self._figures_of(self._message.sender)
+            figures.snapshots_not_received += 1
+            figures.snapshots_receiving -= 1
         self._end()
         if not self._is_working:
             self._work()

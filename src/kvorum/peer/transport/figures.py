@@ -1,5 +1,9 @@
 """What is counted about a peer, for metrics."""
 
+from kvorum.api.histograms import Histogram, exponential
+
+_TRANSFER_BOUNDS = exponential(0.1, 10)
+
 
 class Figures:
     """Totals since the peer was added, and the last round trip."""
@@ -13,9 +17,13 @@ class Figures:
         "round_trips",
         "send_failures",
         "sent_bytes",
+        "snapshot_receive_seconds",
+        "snapshot_send_seconds",
         "snapshots_not_received",
         "snapshots_not_sent",
         "snapshots_received",
+        "snapshots_receiving",
+        "snapshots_sending",
         "snapshots_sent",
     )
 
@@ -30,5 +38,10 @@ class Figures:
         self.snapshots_not_sent = 0
         self.snapshots_received = 0
         self.snapshots_not_received = 0
+        self.snapshots_sending = 0
+        self.snapshots_receiving = 0
+        self.snapshot_send_seconds = Histogram(_TRANSFER_BOUNDS)
+        self.snapshot_receive_seconds = Histogram(_TRANSFER_BOUNDS)
+        """How long transfers took that succeeded."""
         self.round_trips = 0
         self.round_trip_seconds = 0.0

@@ -63,6 +63,7 @@ class SnapshotSending:
         "_addresses",
         "_ahead",
         "_answer",
+        "_began",
         "_end",
         "_figures",
         "_is_reading",
@@ -109,6 +110,8 @@ class SnapshotSending:
         self._number = shared.request(self, self._url, "POST", SNAPSHOT, headers, None)
         shared.dialer.send(self._number, _pack_word(len(message)) + message)
         figures.sent_bytes += 8 + len(message)
+        figures.snapshots_sending += 1
+        self._began = shared.settings.unix_seconds()
         shared.logger.info(f"sends {self._describe()} to {self._url}")
         self._send_next()
 
@@ -166,6 +169,7 @@ class SnapshotSending:
 
     def _finish(self, problem: str) -> None:
         self.is_over = True
+        self._figures.snapshots_sending -= 1
         peer = self._transfer.message.to
         logger = self._shared.logger
         if problem:
@@ -178,6 +182,8 @@ class SnapshotSending:
             self._shared.node.unreachable(peer)
         else:
             self._figures.snapshots_sent += 1
+            seconds = self._shared.settings.unix_seconds() - self._began
+            self._figures.snapshot_send_seconds.observe(seconds)
             logger.info(f"sent {self._describe()}: {self._offset} bytes")
         self._shared.node.snapshot_sent(self._transfer, failed=bool(problem))
 

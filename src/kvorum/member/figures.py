@@ -1,0 +1,207 @@
+"""What a member counts and times for its metrics: plain numbers, which decide nothing.
+
+Durations are taken with the member's stopwatch, which may always show 0. Requests that came in one
+turn have one start, and those that ended between two looks at the stopwatch are observed together,
+each as their mean: only unusual requests are timed by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kvorum.api.errors import COMPACTED, FUTURE_REV, Status
+from kvorum.api.histograms import Histogram, exponential
+from kvorum.member.requests import RANGE
+
+if TYPE_CHECKING:
+    from kvorum.member.reads import Read
+
+READ_TXN: Final = -1
+"""Stands for a transaction that only reads, where kinds of requests are fields of entries."""
+PIECE: Final = -2
+"""Stands for a piece of a range that is streamed."""
+
+_SHORT: Final = exponential(0.0001, 20)
+_LONG: Final = exponential(0.001, 14)
+_PAUSES: Final = exponential(1.0, 13)
+_INDEX_PAUSES: Final = exponential(0.5, 14)
+_COMPACTIONS: Final = exponential(100.0, 14)
+_IMAGES: Final = exponential(0.01, 17)
+
+_NOT_FOUND: Final = (COMPACTED, FUTURE_REV)
+"""How a range ends that was begun and failed; all other refusals come before it."""
+
+
+class Outcomes:
+    """How long requests took that succeeded, and those that failed."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.succeeded = Histogram(bounds)
+        self.failed = Histogram(bounds)
+
+    def observe(self, is_success: bool, seconds: float, count: int = 1) -> None:
+        """Count requests."""
+        if is_success:
+            self.succeeded.observe(seconds, count)
+        else:
+            self.failed.observe(seconds, count)
+
+
+class MemberFigures:
+    """Totals and durations since the start of the process."""
+
+    __slots__ = (
+        "_compaction_began",
+        "_index_seconds",
+        "applied_by_kind",
+        "compaction_batch_milliseconds",
+        "compaction_ended_unix_seconds",
+        "compaction_milliseconds",
+        "image_seconds",
+        "index_compaction_milliseconds",
+        "kinds",
+        "leases_expired",
+        "looked",
+        "promotions",
+        "promotions_refused",
+        "ranges",
+        "requested_by_kind",
+        "stopwatch",
+    )
+
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        self.stopwatch = stopwatch
+        self.looked = 0.0
+        """What the stopwatch showed when it was last read while entries were applied."""
+        self.kinds: dict[Any, int] = {}
+        """What the functions of reads stand for; those of others are not counted."""
+        self.applied_by_kind: dict[int, Outcomes] = {}
+        self.requested_by_kind: dict[int, Outcomes] = {}
+        self.ranges = Outcomes(_SHORT)
+        self.index_compaction_milliseconds = Histogram(_INDEX_PAUSES)
+        self.compaction_batch_milliseconds = Histogram(_PAUSES)
+        self.compaction_milliseconds = Histogram(_COMPACTIONS)
+        self.compaction_ended_unix_seconds = 0.0
+        self._compaction_began: float | None = None
+        self._index_seconds = 0.0
+        self.image_seconds = Histogram(_IMAGES)
+        """How long databases took to be read and sent."""
+        self.leases_expired = 0
+        self.promotions = 0
+        self.promotions_refused: dict[str, int] = {}
+        """Promotions that this member refused or failed at, as the leader, by the reason."""
+
+    def applied(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
+        """Note that entries were applied, and how long each took."""
+        found = self.applied_by_kind.get(kind)
+        if found is None:
+            found = self.applied_by_kind[kind] = Outcomes(_SHORT)
+        found.observe(is_success, seconds, count)
+
+    def requested(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
+        """Note that requests ended, and how long each took since it came."""
+        found = self.requested_by_kind.get(kind)
+        if found is None:
+            found = self.requested_by_kind[kind] = Outcomes(_LONG)
+        found.observe(is_success, seconds, count)
+
+    def failed(self, kind: int, started: object) -> None:
+        """Note that a proposal was dropped, or given up after its time."""
+        self.requested(kind, False, self.stopwatch() - cast("float", started))
+
+    def count_promotion(self, refusal: Status | None) -> None:
+        """Note that a learner was promoted, or why it was not."""
+        if refusal is None:
+            self.promotions += 1
+        else:
+            # There are as many reasons as errors in the table, and no more.
+            self.promotions_refused[refusal.text] = self.promotions_refused.get(refusal.text, 0) + 1
+
+    # Compactions.
+
+    def compaction_stepped(self, began: float, *, is_index: bool) -> None:
+        """Note a step of a compaction, of its index or of its rows."""
+        if self._compaction_began is None:
+            self._compaction_began = began
+        if is_index:
+            self._index_seconds += self.stopwatch() - began
+
+    def compaction_paused(self, began: float) -> None:
+        """Note that steps in a row have ended."""
+        self.compaction_batch_milliseconds.observe((self.stopwatch() - began) * 1000)
+
+    def compaction_ended(self, unix_seconds: float) -> None:
+        """Note the end of a compaction."""
+        now = self.stopwatch()
+        began = now if self._compaction_began is None else self._compaction_began
+        self.compaction_milliseconds.observe((now - began) * 1000)
+        self.index_compaction_milliseconds.observe(self._index_seconds * 1000)
+        self.compaction_ended_unix_seconds = unix_seconds
+        self._compaction_began, self._index_seconds = None, 0.0
+
+    # Entries.
+
+    def row_applied(self, kind: int, groups: list[tuple[object, int]], count: int) -> None:
+        """Note the entries of a kind applied since the last look, none of which was refused.
+
+        Groups are those that were answered, by their start.
+        """
+        if not count:
+            return
+        now = self.stopwatch()
+        self.applied(kind, True, (now - self.looked) / count, count)
+        for started, number in groups:
+            if number:
+                self.requested(kind, True, now - cast("float", started), number)
+        self.looked = now
+
+    def entry_applied(self, kind: int, result: object, began: float, started: object) -> None:
+        """Note that an entry was applied, and its request answered if that came here."""
+        now = self.stopwatch()
+        is_success = not isinstance(result, Status) or result == COMPACTED
+        self.applied(kind, is_success, now - began)
+        if started is not None:
+            self.requested(kind, True, now - cast("float", started))
+        self.looked = now
+
+    # Reads.
+
+    def reads_served(
+        self, groups: list[tuple[object, int]], others: list[tuple[Read, object]], began: float
+    ) -> float:
+        """Note the reads that were answered since a moment; return what the stopwatch shows.
+
+        Groups are ranges that succeeded, by their start.
+        """
+        now = self.stopwatch()
+        count = len(others)
+        for _, number in groups:
+            count += number
+        if count:
+            mean = (now - began) / count
+            for started, number in groups:
+                self.ranges.observe(True, mean, number)
+                self.requested(RANGE, True, now - cast("float", started), number)
+            for read, result in others:
+                self.read(read, result, mean)
+        return now
+
+    def read(self, read: Read, result: object, seconds: float) -> None:
+        """Note that a read was answered, and how long it took since it could begin."""
+        kind = self.kinds.get(read[2])
+        if kind is None:
+            return
+        is_success = not isinstance(result, Status)
+        if kind != READ_TXN and (is_success or result in _NOT_FOUND):
+            self.ranges.observe(is_success, seconds)
+        if kind != PIECE:
+            self.requested(kind, is_success, self.stopwatch() - cast("float", read[4]))
+
+    def read_failed(self, read: Read) -> None:
+        """Note that a read was given up before it could begin."""
+        kind = self.kinds.get(read[2])
+        if kind is not None:
+            self.failed(kind, read[4])

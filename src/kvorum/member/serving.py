@@ -1,0 +1,62 @@
+"""Reads that may run: answered one after the other, until the turn's time is over.
+
+Those that are usual, ranges that succeed, are counted in groups of one start; see `figures`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvorum.member.ranges import range_response
+
+if TYPE_CHECKING:
+    from kvorum.member.member import Member
+    from kvorum.member.reads import Read
+
+BYTES_PER_LOOK = 64 * 1024
+READ_BYTES: Final = 1024
+"""How many bytes are read between two looks at the clock, and how many a read counts at least."""
+
+
+def begin_reads(member: Member, deadline: float) -> None:
+    """Run the reads that may, until the deadline; long ones go on in `LongReads`."""
+    ready, clock, figures = member.ready_reads, member.clock, member.figures
+    reply = member.out.replies.append
+    bytes_per_look = BYTES_PER_LOOK
+    spent = 0
+    began = figures.stopwatch()
+    # The ranges answered since then, by their start, and all other reads.
+    usual, started, count = range_response, member.started, 0
+    groups: list[tuple[object, int]] = []
+    others: list[tuple[Read, object]] = []
+    while ready:
+        read = ready.popleft()
+        waiter, caller, execute, request, asked = read
+        result = None if execute is None else execute(member, caller, request)
+        # Most are the bytes of a call's answer.
+        if result.__class__ is bytes and waiter.__class__ is int:
+            reply((waiter, result))
+            spent += READ_BYTES + len(result)
+            if execute is not usual:
+                others.append((read, result))
+            elif asked is started:
+                count += 1
+            else:
+                groups.append((started, count))
+                started, count = asked, 1
+        elif result is None or isinstance(result, (bytes, tuple)):
+            others.append((read, result))
+            member.answer(waiter, result)
+            spent += READ_BYTES
+        else:
+            member.long_reads.add(read, result)
+            spent += bytes_per_look
+        if spent >= bytes_per_look:
+            spent = 0
+            groups.append((started, count))
+            began = figures.reads_served(groups, others, began)
+            groups, others, count = [], [], 0
+            if clock() >= deadline:
+                return
+    groups.append((started, count))
+    figures.reads_served(groups, others, began)
