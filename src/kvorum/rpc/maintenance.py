@@ -204,7 +204,8 @@ def _compacted(member: Member) -> Part[None]:
         yield Signalled(Signal.COMPACTED, end)
     for _ in range(2):
         # The first batch may have been on its way before the last rows were deleted.
-        yield FlushedTo(member.applied)
+        if not member.backend.is_flushed:
+            yield FlushedTo(member.applied)
 
 
 def _defragment(member: Member) -> Steps:
