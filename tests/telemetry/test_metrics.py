@@ -30,7 +30,10 @@ from tools.metrics_page import PAGE, page
 
 # What a real etcd shows and this server does not, and why.
 NOT_SHOWN = {r"go_.*": "there is no Go here"}
-NOT_SHOWN_OF_3_5 = {r"etcd_debugging_mvcc_range_total": "removed in etcd 3.7"}
+NOT_SHOWN_OF_3_5 = {
+    r"etcd_debugging_mvcc_range_total": "removed in etcd 3.7",
+    r"etcd_debugging_store_(reads|writes)_total": "of the store of API v2",
+}
 # Shown only when something has happened that the calls here do not bring about.
 NOT_HERE = (
     "etcd_network_",
@@ -166,7 +169,7 @@ def test_values_are_etcds_after_the_same_calls(pages: Pages) -> None:
             if not name.startswith(("grpc_server_msg_", "etcd_mvcc_range", "etcd_mvcc_txn"))
             and not name.startswith(("etcd_server_client", "etcd_server_apply", "grpc_server"))
         }
-    assert len(compared) > 50
+    assert len(compared) > 40
     different = {n: (ours[n], theirs[n]) for n in sorted(compared) if ours[n] != theirs[n]}
     assert different == {}
 
