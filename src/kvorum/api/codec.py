@@ -83,6 +83,11 @@ def length_delimited(tag: bytes, payload: bytes) -> bytes:
     return tag + varint(len(payload)) + payload
 
 
+def before_revision(cluster_id: int, member_id: int) -> bytes:
+    """Return the bytes of a header of this member that precede its revision."""
+    return scalar(b"\x08", cluster_id) + scalar(b"\x10", member_id) + b"\x18"
+
+
 class HeaderEncoder:
     """Encodes `ResponseHeader` as field 1, where every response has it.
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final, Protocol
 
-from kvorum.api.codec import read_varint, scalar
+from kvorum.api.codec import before_revision, read_varint
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Metadata, Request
 from kvorum.rpc.table import GATEWAY_KEY, RPCS
@@ -141,12 +141,11 @@ class AccessLog:
 
         `identity` are the numbers of cluster and member, which answers begin with.
         """
-        cluster_id, member_id = identity
         self._clients = clients
         self._to = to
         self._clock = clock
         self._wall_clock = wall_clock
-        self._header = scalar(b"\x08", cluster_id) + scalar(b"\x10", member_id) + b"\x18"
+        self._header = before_revision(*identity)
         self._share = _CYCLE // max(one_in, 1)
         self._phase = 0
         self._prefix = prefix
