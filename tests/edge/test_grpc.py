@@ -10,6 +10,7 @@ import pytest
 
 from kvorum.api.errors import Code, Status, message_too_large
 from kvorum.edge import COUNTERS, INCIDENTS, EventKind, Limits
+from kvorum.edge.interface import LEVELS
 from tests.edge.client import Client, connect, failure
 from tests.edge.conftest import OpenService
 from tests.edge.service import (
@@ -339,7 +340,7 @@ def test_counters(service: Service, client: Client) -> None:
     # The counter is written after the bytes are, and the client may be faster.
     service.until(lambda edge: edge.counters()["bytes_written"] > 1000)
     counters = service.remote.counters()
-    assert set(counters) == {*COUNTERS, *INCIDENTS}
+    assert set(counters) == {*COUNTERS, *LEVELS, *INCIDENTS}
     assert all(type(value) is int for value in counters.values())
     assert counters["connections_accepted"] == counters["connections_open"] == 1
     assert counters["calls_received"] == 2
