@@ -163,7 +163,7 @@ def test_what_a_turn_had_no_time_for_is_served_first() -> None:
     machine.events += [(EventKind.HTTP_OPENED, call, opened) for call in range(2000, 2020)]
     machine.turn()
     drain(machine)
-    while machine.server.calls.unary:
+    while machine.server.calls.unary_count:
         machine.turn()
     assert machine.server.waiting and phase(machine.server) is Phase.DRAINING
     cluster.settle()

@@ -130,7 +130,7 @@ class Member:
         self.writer = LogWriter(log, storage, node, self.out)
         self.installation: Installation | None = None
         # Reads that may run; long ones go on in `long_reads`.
-        self._ready: deque[Read] = deque()
+        self.ready_reads: deque[Read] = deque()
         self.long_reads = LongReads()
         # Those that wait for a change of the membership, by its id; changes not yet given to raft.
         self.changes: dict[int, Procedure] = {}
@@ -367,12 +367,12 @@ class Member:
         if linearizable:
             self.reads.waiting.append((waiter, caller, execute, request))
         else:
-            self._ready.append((waiter, caller, execute, request))
+            self.ready_reads.append((waiter, caller, execute, request))
 
     @property
     def reads_waiting(self) -> int:
         """How many reads could run and have not begun."""
-        return len(self._ready)
+        return len(self.ready_reads)
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
         """Begin a procedure for a caller; its end goes to the replies under the call's number."""
@@ -480,7 +480,7 @@ class Member:
                 if self.is_installing:
                     return has_more or self.node.has_ready()
             # Long entries leave half of the time to reads.
-            has_reads = bool(self._ready or self.long_reads.is_busy or self.reads.confirmed)
+            has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
             stepping.run_procedures(self, deadline)
@@ -516,7 +516,7 @@ class Member:
             self.node.has_ready()
             or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
             or self.procedures.runnable
-            or self._ready
+            or self.ready_reads
             or self.long_reads.is_busy
             or self.reads.is_waiting
             or (
@@ -620,14 +620,14 @@ class Member:
     def _serve_reads(self, deadline: float) -> None:
         self.procedures.applied(self.applied)
         if self.reads.confirmed:
-            self._ready.extend(self.reads.take_ready(self.applied))
-        if self._ready:
+            self.ready_reads.extend(self.reads.take_ready(self.applied))
+        if self.ready_reads:
             self._begin_reads(deadline)
         self.long_reads.run(self, deadline)
 
     def _begin_reads(self, deadline: float) -> None:
         """Run the reads that may, until the deadline."""
-        ready, clock = self._ready, self.clock
+        ready, clock = self.ready_reads, self.clock
         reply = self.out.replies.append
         bytes_per_look = _BYTES_PER_LOOK
         spent = 0
@@ -652,7 +652,7 @@ class Member:
 
     def begin_reads_anew(self) -> None:
         """Stop the long reads; they begin again when reads are served next."""
-        self._ready.extend(self.long_reads.stop())
+        self.ready_reads.extend(self.long_reads.stop())
 
     def _watch(self, deadline: float) -> None:
         """Let watchers catch up while there is time, and take what is to be sent to them."""

@@ -76,7 +76,7 @@ class Ending:
 
     def _drain(self, now: float) -> None:
         server = self._server
-        in_flight = len(server.calls.unary) + len(server.front.open) + server.waiting
+        in_flight = server.calls.unary_count + len(server.front.open) + server.waiting
         # A client that does not know of the end yet may still call, and a leader that hands over
         # takes no proposals: so the handover waits a moment for clients and their calls.
         if (in_flight or not self._edge.is_quiet()) and now < self._quiet_by:

@@ -2,50 +2,101 @@
 
 This is the edge as the services see it. A clean end waits until nothing is in flight, and slow
 calls are found here; calls are counted for the metrics on their way.
+
+Nothing is noted per call to find the slow ones. Calls are kept in the order of their arrival, and
+between them the moments at which they arrived; `look` reads these before a call can have become
+slow, and forgets them.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers, Request
 from kvorum.rpc.interface import Output
 from kvorum.telemetry.counting import CallCounts
+from kvorum.telemetry.interface import Tracing
+
+OnSlow = Callable[[int, int, float, "bytes | Status | None"], None]
 
 
 class CallsInFlight:
     """Every RPC that has begun and not ended, by its number."""
 
-    __slots__ = ("_edge", "_marks", "_slow", "counts", "streams", "unary")
+    __slots__ = (
+        "_arrived",
+        "_edge",
+        "_moments",
+        "_slow_seconds",
+        "_told",
+        "counts",
+        "is_delivering",
+        "look_at",
+        "look_seconds",
+        "on_slow",
+        "slow",
+        "streams",
+        "tracing",
+        "unary",
+    )
 
-    def __init__(self, edge: Output, counts: CallCounts) -> None:
+    def __init__(self, edge: Output, counts: CallCounts, slow_seconds: float = inf) -> None:
+        """Note calls on their way to an edge, and those that take longer than so many seconds."""
         self._edge = edge
         self.counts = counts
         self.unary: dict[int, int] = {}
-        """The method of every unary call in flight."""
+        """The method of every unary call in flight, in the order of their arrival. A key below 0 is
+        no call: those behind it arrived at one of the moments, `~key` being its place."""
         self.streams: dict[int, int] = {}
         """The method of every open stream."""
-        # The calls in flight at each of the last ticks, and those that were slow at the last one.
-        self._marks: deque[list[int]] = deque()
-        self._slow: set[int] = set()
+        self.tracing: Tracing | None = None
+        """Traces calls, if that is wanted."""
+        self.is_delivering = False
+        """Whether what is replied now is the member's answer; if not, the services refuse a call,
+        or answer it by themselves."""
+        self._moments: list[float] = []
+        # Since when the calls that were in flight at the last look have been so.
+        self._arrived: dict[int, float] = {}
+        self._slow_seconds = slow_seconds
+        self.look_seconds = slow_seconds
+        """The time between two looks, at most what a slow call takes."""
+        self.look_at = 0.0
+        self.slow: dict[int, float] = {}
+        """Unary calls that will be slow at the next look if they do not end before, and since when
+        they have been in flight."""
+        self.on_slow: OnSlow | None = None
+        """Called when one of them ends: with the call, its method, when it arrived, and its answer,
+        None if its client went away."""
+        self._told: set[int] = set()
+
+    @property
+    def unary_count(self) -> int:
+        """How many unary calls are in flight."""
+        return len(self.unary) - len(self._moments)
 
     def methods(self) -> Iterator[int]:
         """Return the method of every call in flight."""
-        yield from self.unary.values()
+        for call, method in self.unary.items():
+            if call >= 0:
+                yield method
         yield from self.streams.values()
 
     # What arrives.
 
-    def receive(self, requests: Iterable[Request]) -> None:
+    def receive(self, requests: Sequence[Request], now: float) -> None:
         """Note unary calls."""
         unary, seconds = self.unary, self.counts.seconds
+        unary[~len(self._moments)] = 0
+        self._moments.append(now)
         for call, method, _, metadata in requests:
             unary[call] = method
             if metadata is not None:
                 self.counts.count_version("unary", metadata)
         if seconds is not None:
             seconds.begin([request[0] for request in requests])
+        if self.tracing is not None:
+            self.tracing.begin(requests, now)
 
     def note(self, kind: int, call: int, detail: Any) -> None:
         """Note an event of a stream, or a client that went away."""
@@ -53,6 +104,8 @@ class CallsInFlight:
         if kind == EventKind.MESSAGE:
             if call in streams:
                 counts.messages_received[streams[call]] += 1
+                if self.tracing is not None:
+                    self.tracing.received(call, detail)
         elif kind == EventKind.OPENED:
             method, metadata = detail
             streams[call] = method
@@ -60,13 +113,19 @@ class CallsInFlight:
                 counts.count_version("stream", metadata)
             if counts.seconds is not None:
                 counts.seconds.begin((call,))
+            if self.tracing is not None:
+                self.tracing.opened(call, method, metadata)
         elif kind == EventKind.ENDED:
             self._end(call, Code.CANCELLED)
 
-    def _end(self, call: int, code: Code) -> None:
+    def _end(self, call: int, code: Code, text: str = "") -> None:
+        if self.tracing is not None:
+            self.tracing.ended(call, code, text)
         method = self.streams.pop(call, None)
         if method is None:
             method = self.unary.pop(call, None)
+            if call in self.slow and method is not None:
+                self._end_slow(call, method, None)
         if method is not None:
             self.counts.count_end(method, code)
             if self.counts.seconds is not None:
@@ -78,6 +137,12 @@ class CallsInFlight:
         """End unary calls."""
         pop, counts = self.unary.pop, self.counts
         ok, seconds = counts.ok, counts.seconds
+        if self.slow:
+            for call, result in batch:
+                if call in self.slow and call in self.unary:
+                    self._end_slow(call, self.unary[call], result)
+        if self.tracing is not None:
+            self.tracing.replied(batch, self.is_delivering)
         for call, result in batch:
             method = pop(call, None)
             if method is not None:
@@ -95,11 +160,13 @@ class CallsInFlight:
         for call, _ in batch:
             if call in streams:
                 sent[streams[call]] += 1
+        if self.tracing is not None:
+            self.tracing.sent(batch)
         self._edge.send(batch)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
         """End a stream."""
-        self._end(call, status.code)
+        self._end(call, status.code, status.text)
         self._edge.finish(call, status, trailers)
 
     def pending_bytes(self, call: int) -> int:
@@ -110,14 +177,39 @@ class CallsInFlight:
         """Ask to be told if a unary call ends before its reply."""
         self._edge.mark_waiting(call)
 
-    def slow(self, ticks: int) -> list[tuple[int, int]]:
-        """Return unary calls, with their methods, that have run for so many ticks.
+    # Slow calls.
 
-        Must be called once a tick. Each call is returned once. Nothing is noted per call for this.
+    def look(self, now: float) -> bool:
+        """Find out which calls will be slow at the next look; return whether there are others.
+
+        To be called when `look_at` has come, before answers are given.
         """
-        self._marks.append(list(self.unary))
-        if len(self._marks) <= ticks:
-            return []
-        known = self._slow
-        self._slow = {call for call in self._marks.popleft() if call in self.unary}
-        return [(call, self.unary[call]) for call in sorted(self._slow - known)]
+        known, unary, moments = self._arrived, self.unary, self._moments
+        arrived: dict[int, float] = {}
+        moment = now
+        for call in unary:
+            if call < 0:
+                moment = moments[~call]
+            else:
+                arrived[call] = known.get(call, moment)
+        for place in range(len(moments)):
+            del unary[~place]
+        moments.clear()
+        self._arrived = arrived
+        self.look_at = now + self.look_seconds
+        since_before = self.look_at - self._slow_seconds
+        before = self.slow
+        self.slow = {call: since for call, since in arrived.items() if since <= since_before}
+        return not self.slow.keys() <= before.keys()
+
+    def overdue(self, now: float) -> list[tuple[int, int]]:
+        """Return the calls, with their methods, that are slow and still in flight, each once."""
+        since_before = now - self._slow_seconds
+        told = self._told
+        self._told = {call for call, since in self.slow.items() if since <= since_before}
+        return [(call, self.unary[call]) for call in sorted(self._told - told)]
+
+    def _end_slow(self, call: int, method: int, result: "bytes | Status | None") -> None:
+        since = self.slow.pop(call)
+        if self.on_slow is not None:
+            self.on_slow(call, method, since, result)
