@@ -82,7 +82,7 @@ def running_collector() -> Iterator[Collector]:
     """Run a collector for as long as the block takes."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
-    services.add_TraceServiceServicer_to_server(collector, server)
+    services.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     collector.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

@@ -14,7 +14,7 @@ from typing import Final
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Metadata
-from kvorum.rpc.table import GATEWAY_KEY, METADATA_KEYS
+from kvorum.rpc.table import GATEWAY_KEY, METADATA_KEYS, TRACE_KEYS
 
 PREFIX: Final = "grpc-metadata-"
 BINARY: Final = "-bin"
@@ -60,7 +60,7 @@ def _add(metadata: Metadata, name: str, value: str) -> None:
         return
     if key.endswith(BINARY):
         _check_base64(name, value)
-    elif key in METADATA_KEYS and _TEXT.fullmatch(value):
+    elif (key in METADATA_KEYS or key in TRACE_KEYS) and _TEXT.fullmatch(value):
         metadata.setdefault(key, value.encode("latin-1"))
 
 

@@ -22,6 +22,9 @@ ADVERTISE_FORGOTTEN = (
 PEER_SECONDS_MIN = 5.0
 """Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
 
+SAMPLING_RATE_MAX = 1_000_000
+"""The sampling rate that picks every request."""
+
 BCRYPT_COST = Config().bcrypt_cost
 """Used instead of a cost that bcrypt does not have."""
 
@@ -220,6 +223,18 @@ def _check_compaction_mode(config: Config, _given: Given) -> None:
         raise ConfigError(f'unknown auto-compaction-mode "{config.compaction_mode}"')
 
 
+def _check_tracing(config: Config, _given: Given) -> None:
+    refusal = ""
+    if config.tracing and config.tracing_rate < 0:
+        refusal = "must be positive"
+    elif config.tracing and config.tracing_rate > SAMPLING_RATE_MAX:
+        refusal = f"must be less than {SAMPLING_RATE_MAX}"
+    if refusal:
+        raise ConfigError(
+            f"distributed tracing configurition is not valid: (tracing sampling rate {refusal})"
+        )
+
+
 def _check_gates(config: Config, _given: Given) -> None:
     gates = config.gates
     if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
@@ -290,6 +305,7 @@ CHECKS: tuple[Callable[[Config, Given], None], ...] = (
     _check_times,
     _check_advertised,
     _check_compaction_mode,
+    _check_tracing,
     _check_gates,
     _check_hash_time,
     _check_tls_versions,

@@ -14,13 +14,11 @@ from kvorum.settings.rows import (
     BOOL,
     CLUSTERING,
     FEATURE_GATES,
-    INT,
     LOGGING,
     MEMBER,
     SECONDS,
     SECURITY,
     STRING,
-    TRACING,
     TUNING,
     Flag,
     Kind,
@@ -30,8 +28,6 @@ from kvorum.settings.rows import (
 class FlagError(Exception):
     """A command line that cannot be parsed; the process ends with exit code 2."""
 
-
-_TRACING = "distributed tracing"
 
 _FALLBACKS = Kind("string", values.one_of("exit", "proxy"))
 _DEPRECATIONS = Kind(
@@ -49,11 +45,6 @@ MISSING: tuple[Flag, ...] = (
         "How it is rotated.",
         "log rotation",
     ),
-    Flag("enable-distributed-tracing", BOOL, "false", TRACING, "Send spans of requests.", _TRACING),
-    Flag("distributed-tracing-address", STRING, "localhost:4317", TRACING, "Where to.", _TRACING),
-    Flag("distributed-tracing-service-name", STRING, "etcd", TRACING, "As which.", _TRACING),
-    Flag("distributed-tracing-instance-id", STRING, "", TRACING, "As whom.", _TRACING),
-    Flag("distributed-tracing-sampling-rate", INT, "0", TRACING, "Spans in a million.", _TRACING),
 )
 """Flags whose feature this server does not have: the default is accepted, any other value is
 refused, and the refusal names the feature."""

@@ -69,11 +69,12 @@ class Milestones:
         self.rows: deque[Row] = deque(maxlen=ROWS_MAX)
         self._proposed = self._durable = self._committed = self._applied = -1
         self._asked = self._confirmed = self._unserved = -1
-        # When the row before the last one was noted.
-        self._before = 0.0
+        # When the last turn was noted, and when the row before the last one was.
+        self._noted = self._before = 0.0
 
     def note(self, member: Member, unserved: int, now: float) -> None:
         """Leave a row if anything moved; called in each turn before its answers are sent."""
+        self._noted = now
         log, reads = member.node.raft.log, member.reads
         proposed, durable = log.last_index(), log.unstable.offset - 1
         committed, applied = log.committed, member.applied
@@ -111,30 +112,35 @@ class Milestones:
         is_queued = False
         while first < len(rows) and rows[first][UNSERVED]:
             first, is_queued = first + 1, True
-        if first == len(rows):
-            return [("queue", arrived, arrived), ("serve", arrived, ended)]
         # In the turn in which it arrived, it waited for nothing.
-        began = rows[first][TIME] if is_queued else arrived
+        is_served = first < len(rows)
+        began = rows[first][TIME] if is_queued and is_served else arrived
         steps: list[Step] = [("queue", arrived, began)]
-        wanted = _wanted(way, rows, first, is_done)
-        committed = _reached(rows, COMMITTED, wanted, first)
         names = ""
-        for name, column in _STEPS[way]:
-            moment = _reached(rows, column, wanted, first)
-            if column == DURABLE and committed <= moment:
-                # It went on without: a quorum of others had the entry first.
-                continue
-            names = f"{names}+{name}" if names else name
-            if moment == inf:
-                return [*steps, (names, began, ended)]
-            if moment >= arrived:
-                moment = min(max(moment, began), ended)
-                steps.append((names, began, moment))
-                began, names = moment, ""
+        if is_served:
+            wanted = _wanted(way, rows, first, is_done)
+            committed = _reached(rows, COMMITTED, wanted, first)
+            for name, column in _STEPS[way]:
+                moment = _reached(rows, column, wanted, first)
+                if column == DURABLE and committed < moment:
+                    # It went on without: a quorum of others had the entry first.
+                    continue
+                names = f"{names}+{name}" if names else name
+                if moment == inf:
+                    return [*steps, (names, began, ended)]
+                if way is Way.READ and moment == rows[first][TIME]:
+                    # Nothing was waited for, either: the turn took its time to read.
+                    moment = began
+                if moment >= arrived:
+                    moment = min(max(moment, began), ended)
+                    steps.append((names, began, moment))
+                    began, names = moment, ""
         last = f"{names}+{_LAST[way]}" if names else _LAST[way]
         if not is_done:
+            if not is_served and _STEPS[way]:
+                last = _STEPS[way][0][0]
             return [*steps, (last, began, ended)]
-        answered = min(max(rows[-1][TIME], began), ended)
+        answered = min(max(self._noted, began), ended)
         return [*steps, (last, began, answered), ("reply", answered, ended)]
 
 
@@ -143,9 +149,13 @@ def _wanted(way: Way, rows: Sequence[Row], first: int, is_done: bool) -> int:
     before = rows[first - 1] if first else None
     if way is Way.READ:
         return 0 if before is None else before[ASKED] + 1
-    # It is one of the entries that came since then, and one of those of the last turn.
+    # Its entry is one of those that came since then.
     index = 0 if before is None else before[PROPOSED] + 1
-    if is_done and len(rows) > 1 and rows[-1][APPLIED] > rows[-2][APPLIED]:
+    if not is_done:
+        # It was not applied, so the last of them tells how far it came.
+        return max(index, rows[first][PROPOSED])
+    if len(rows) > 1 and rows[-1][APPLIED] > rows[-2][APPLIED]:
+        # And it was applied in the last turn.
         index = max(index, rows[-2][APPLIED] + 1)
     return index
 

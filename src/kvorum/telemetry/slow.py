@@ -84,7 +84,9 @@ class SlowRequests:
         way, request = self._asked.pop(call, (way_of(rpc.path), None))
         if now - arrived <= self._slow_seconds or rpc.waits_for_others:
             return
-        is_done = result is not None and result not in PROPOSAL_FAILURES
+        is_done = isinstance(result, bytes) or (
+            result is not None and result not in PROPOSAL_FAILURES
+        )
         fields: dict[str, object] = {
             "start time": time_text(member.unix_seconds() - (member.now - arrived)),
             "time spent": _span(now - arrived),
