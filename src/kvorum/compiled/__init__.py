@@ -104,6 +104,7 @@ MODULES = (
     "kvorum.server.jobs",
     "kvorum.server.server",
     "kvorum.telemetry.counting",
+    "kvorum.telemetry.milestones",
     "kvorum.wal.framing",
     "kvorum.wal.log",
 )

@@ -127,8 +127,15 @@ def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> N
             host, port = split_host_port(url.address)
             address = {"server.address": host, "server.port": int(port or 0)}
     server.milestones.merged_seconds = 0.0
-    clock, rate = server.member.clock, config.tracing_rate
-    server.calls.tracing = CallTracing(provider, server.milestones, clock, rate, address)
+    server.calls.tracing = CallTracing(
+        provider,
+        server.milestones,
+        server.member.clock,
+        server.member.boundary,
+        config.tracing_rate,
+        address,
+        random.SystemRandom(),
+    )
 
 
 class Progress:

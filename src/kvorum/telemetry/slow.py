@@ -8,6 +8,8 @@ slow, so that nothing has to be kept of all the others.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
+from google.protobuf.message import DecodeError
+
 from kvorum.api.codec import read_varint
 from kvorum.api.durations import SECOND, duration_text
 from kvorum.api.errors import Status
@@ -84,6 +86,21 @@ class SlowRequests:
         way, request = self._asked.pop(call, (way_of(rpc.path), None))
         if now - arrived <= self._slow_seconds or rpc.waits_for_others:
             return
+        try:
+            self._tell(call, rpc.path, (arrived, now), result, way, request)
+        except Exception as error:
+            member.boundary.take(error, "call", "the line about a slow request")
+
+    def _tell(
+        self,
+        call: int,
+        path: str,
+        moments: tuple[float, float],
+        result: bytes | Status | None,
+        way: Way,
+        request: object,
+    ) -> None:
+        member, (arrived, now) = self._member, moments
         is_done = isinstance(result, bytes) or (
             result is not None and result not in PROPOSAL_FAILURES
         )
@@ -91,7 +108,7 @@ class SlowRequests:
             "start time": time_text(member.unix_seconds() - (member.now - arrived)),
             "time spent": _span(now - arrived),
             "remote": self._remote(call),
-            "response type": rpc.path,
+            "response type": path,
         }
         if isinstance(result, bytes):
             fields["response size"] = len(result)
@@ -161,7 +178,10 @@ def revision(response: bytes) -> int:
     if not response or response[0] != _HEADER_TAG:
         return 0
     length, start = read_varint(response, 1)
-    return ResponseHeader.FromString(response[start : start + length]).revision
+    try:
+        return ResponseHeader.FromString(response[start : start + length]).revision
+    except DecodeError:
+        return 0  # it begins with something else
 
 
 def shown(key: bytes) -> str:

@@ -10,7 +10,8 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from functools import wraps
+from typing import Final, TypeVar, cast
 
 from google.protobuf.message import DecodeError
 from opentelemetry.context import Context
@@ -25,6 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from kvorum.api.errors import REQUEST_TOO_LARGE, REQUEST_TOO_MANY_REQUESTS, Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import Metadata, Request
+from kvorum.member.boundary import Boundary
 from kvorum.rpc.table import RPCS, TRACE_KEYS
 from kvorum.settings.checks import SAMPLING_RATE_MAX
 from kvorum.telemetry import operations
@@ -103,6 +105,22 @@ class TracedStream:
         self.watches: dict[int, Part] = {}
 
 
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _bounded(method: _Method) -> _Method:
+    """Keep an error from whoever is observed: it ends a trace, and no call."""
+
+    @wraps(method)
+    def observe(self: "CallTracing", *arguments: object) -> None:
+        try:
+            method(self, *arguments)
+        except Exception as error:
+            self.boundary.take(error, "trace", "the trace of a call")
+
+    return cast("_Method", observe)
+
+
 class CallTracing:
     """Traces the calls of one server. See `kvorum.telemetry.interface.Tracing`."""
 
@@ -111,16 +129,20 @@ class CallTracing:
         provider: TracerProvider,
         milestones: Milestones,
         clock: Callable[[], float],
+        boundary: Boundary,
         rate: int,
         server: Attributes,
+        chance: random.Random,
     ) -> None:
         """Trace so many of a million calls to a server; `server` says where it is."""
         self._calls = provider.get_tracer(CALLS_SCOPE)
         self._operations = provider.get_tracer(OPERATIONS_SCOPE)
         self._milestones = milestones
         self._clock = clock
+        self.boundary = boundary
         self._rate = rate
         self._server = server
+        self._chance = chance
         self._propagator = TraceContextTextMapPropagator()
         self._unary: dict[int, Traced] = {}
         self._streams: dict[int, TracedStream] = {}
@@ -130,8 +152,9 @@ class CallTracing:
     def _gap(self) -> int:
         if self._rate >= SAMPLING_RATE_MAX or not self._rate:
             return 0
-        chance = 1.0 - random.random()  # noqa: S311 (nobody gains by guessing it)
-        return int(math.log(chance) / math.log1p(-self._rate / SAMPLING_RATE_MAX))
+        return int(
+            math.log(1.0 - self._chance.random()) / math.log1p(-self._rate / SAMPLING_RATE_MAX)
+        )
 
     def _parent(self, metadata: Metadata | None) -> Context | None:
         """Return the context that a call is traced in; None if it is not traced."""
@@ -151,6 +174,7 @@ class CallTracing:
 
     # Unary calls.
 
+    @_bounded
     def begin(self, requests: Sequence[Request], now: float) -> None:
         """Take unary calls that arrived."""
         for call, method, payload, metadata in requests:
@@ -160,6 +184,7 @@ class CallTracing:
                 found = operations.operation(path, payload)
                 self._unary[call] = Traced(parent, path, now, found)
 
+    @_bounded
     def replied(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
         """Take answers to unary calls; `is_delivered` says that the member made them."""
         if self._unary:
@@ -171,37 +196,44 @@ class CallTracing:
     def _end_unary(self, traced: Traced, result: bytes | Status, is_delivered: bool) -> None:
         now = self._clock()
         moments = Moments(now)
+        span = self._call_span(traced.parent, traced.path, moments.at(traced.began))
+        # What is refused before that was never anything but a call.
+        if is_delivered:
+            self._add_operation(span, traced, result, now, moments)
         code, text = Code.OK, ""
-        is_proposed, is_failed = True, False
         if isinstance(result, Status):
             code, text = result.code, result.text
-            is_proposed = result not in UNPROPOSED
-            is_failed = not is_proposed or result in PROPOSAL_FAILURES
-        span = self._call_span(traced.parent, traced.path, moments.at(traced.began))
         _end_call(span, code, text, moments.at(now))
-        if not is_delivered:
-            return  # it was refused before it was anything but a call
+
+    def _add_operation(
+        self, span: Span, traced: Traced, result: bytes | Status, now: float, moments: "Moments"
+    ) -> None:
+        """Add what a call did, and its steps."""
         operation = traced.operation
         way = Way.OTHER if operation is None else operation.way
-        steps = self._milestones.steps(way, traced.began, now, is_done=not is_failed)
-        if operation is not None:
-            # It begins where the queue ends.
-            queue, *steps = steps
-            self._add_steps([queue], span, moments)
-            served, answered = moments.at(queue[2]), moments.at(steps[-1][1])
-            span = self._part_span(span, operation, served)
-            if traced.path == _GRANT and isinstance(result, bytes):
-                # The server may have chosen it.
-                span.set_attribute("id", pb.LeaseGrantResponse.FromString(result).ID)
-            if way is Way.WRITE and is_proposed:
-                span.add_event("Send raft proposal", timestamp=served)
-            if is_failed:
-                error = {"exception.type": code.name, "exception.message": text}
-                span.add_event("exception", error, moments.at(now))
-            elif way is Way.WRITE:
-                span.add_event("Receive raft result", timestamp=answered)
-            span.end(moments.at(now))
-        self._add_steps(steps, span, moments)
+        is_proposed, failure = way is Way.WRITE, None
+        if isinstance(result, Status) and (result in UNPROPOSED or result in PROPOSAL_FAILURES):
+            is_proposed, failure = is_proposed and result not in UNPROPOSED, result
+        steps = self._milestones.steps(way, traced.began, now, is_done=failure is None)
+        if operation is None:
+            self._add_steps(steps, span, moments)
+            return
+        # It begins where the queue ends.
+        queue, *steps = steps
+        self._add_steps([queue], span, moments)
+        part = self._part_span(span, operation, moments.at(queue[2]))
+        if traced.path == _GRANT and isinstance(result, bytes):
+            # The server may have chosen it.
+            part.set_attribute("id", pb.LeaseGrantResponse.FromString(result).ID)
+        if is_proposed:
+            part.add_event("Send raft proposal", timestamp=moments.at(queue[2]))
+        if failure is not None:
+            error = {"exception.type": failure.code.name, "exception.message": failure.text}
+            part.add_event("exception", error, moments.at(now))
+        elif is_proposed:
+            part.add_event("Receive raft result", timestamp=moments.at(steps[-1][1]))
+        self._add_steps(steps, part, moments)
+        part.end(moments.at(now))
 
     def _add_steps(self, steps: Iterable[Step], span: Span, moments: "Moments") -> None:
         within = set_span_in_context(span, Context())
@@ -211,6 +243,7 @@ class CallTracing:
 
     # Streams.
 
+    @_bounded
     def opened(self, call: int, method: int, metadata: Metadata | None) -> None:
         """Take a stream that begins."""
         parent = self._parent(metadata)
@@ -219,6 +252,7 @@ class CallTracing:
             span = self._call_span(parent, path, time.time_ns())
             self._streams[call] = TracedStream(span, path)
 
+    @_bounded
     def received(self, call: int, message: bytes) -> None:
         """Take a message of a stream's client."""
         stream = self._streams.get(call)
@@ -240,6 +274,7 @@ class CallTracing:
         except DecodeError:
             return  # the stream is about to be ended
 
+    @_bounded
     def sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Take messages to streams' clients."""
         if not self._streams:
@@ -257,6 +292,7 @@ class CallTracing:
                     if not response.canceled:
                         stream.watches[response.watch_id] = part
 
+    @_bounded
     def ended(self, call: int, code: Code, text: str) -> None:
         """Take the end of a stream, or of a unary call whose client went away."""
         traced = self._unary.pop(call, None)
