@@ -1,6 +1,9 @@
 """Steps told from milestones: they fill the time of a request, whatever is known of it."""
 
 from itertools import accumulate, pairwise
+from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,22 +37,34 @@ def test_steps_follow_each_other_from_the_arrival_to_the_end(
     took: float,
     is_done: bool,
 ) -> None:
-    milestones = Milestones(are_exact=True)
-    milestones.rows.extend(rows_of(moves))
+    milestones = noted(*rows_of(moves))
     steps = milestones.steps(way, arrived, arrived + took, is_done=is_done)
     assert steps[0][:2] == ("queue", arrived)
     assert steps[-1][2] == arrived + took
-    assert all(began <= ended for _, began, ended in steps[1:])
+    assert all(began <= ended for _, began, ended in steps)
     assert all(one[2] == other[1] for one, other in pairwise(steps))
     names = [part for name, _, _ in steps for part in name.split("+")]
     assert len(names) == len(set(names))
 
 
 def noted(*rows: Row) -> Milestones:
+    """Return milestones of turns that left these rows."""
     milestones = Milestones(are_exact=True)
-    milestones.rows.extend(rows)
-    milestones._noted = rows[-1][0]
+    for row in rows:
+        note(milestones, row)
     return milestones
+
+
+def note(milestones: Milestones, row: Row) -> None:
+    now, proposed, durable, committed, applied, asked, confirmed, unserved = row
+    unstable = SimpleNamespace(offset=durable + 1)
+    log = SimpleNamespace(last_index=lambda: proposed, unstable=unstable, committed=committed)
+    member: Any = SimpleNamespace(
+        node=SimpleNamespace(raft=SimpleNamespace(log=log)),
+        reads=SimpleNamespace(rounds_begun=asked, rounds_ended=confirmed),
+        applied=applied,
+    )
+    milestones.note(member, unserved, now)
 
 
 def test_a_write_among_others() -> None:
@@ -111,3 +126,24 @@ def test_what_came_before_all_rows_is_not_told_apart() -> None:
     milestones = noted((5.0, 20, 20, 15, 10, 0, 0, 0), (6.0, 30, 30, 20, 20, 0, 0, 0))
     names = [name for name, _, _ in milestones.steps(Way.WRITE, 1.0, 6.5)]
     assert names == ["queue", "propose+durable+commit+apply", "reply"]
+
+
+@given(MOVES, st.sampled_from([0.0, 0.001, 0.02]))
+def test_rows_that_are_close_are_merged(
+    moves: list[tuple[float, int, int, int, int, int, int, int]], merged_seconds: float
+) -> None:
+    milestones = Milestones()
+    milestones.merged_seconds = merged_seconds
+    given = rows_of(moves)
+    for row in given:
+        note(milestones, row)
+    kept = milestones.rows()
+    moved = [row for at, row in enumerate(given) if not at or row[1:] != given[at - 1][1:]]
+    assert kept[-1:] == moved[-1:]
+    # What is left out came shortly after something that is kept.
+    last = -inf
+    for row in moved:
+        if row in kept:
+            last = row[0]
+        else:
+            assert row[0] - last < merged_seconds

@@ -1,8 +1,8 @@
 """What the headers of an HTTP request say to the call: its metadata, and its deadline.
 
 Only the metadata that services read is made. A header `Grpc-Metadata-<name>` is the key `<name>`,
-`Authorization` is also the key `authorization`, and the headers of a trace are keys as well; all the
-others that etcd passes on concern nobody. Every call has the mark of a gateway, so that no
+`Authorization` is also the key `authorization`, and the headers of a trace are keys as well; all
+the others that etcd passes on concern nobody. Every call has the mark of a gateway, so that no
 connection's certificate is taken for its client's.
 """
 

@@ -66,11 +66,15 @@ class Milestones:
 
     def __init__(self, *, are_exact: bool = False) -> None:
         self.merged_seconds = 0.0 if are_exact else MERGED_SECONDS
-        self.rows: deque[Row] = deque(maxlen=ROWS_MAX)
+        # All rows but the last one, which is below: it is kept once there is one after it that is
+        # far enough from those before.
+        self._rows: deque[Row] = deque(maxlen=ROWS_MAX)
+        self._kept_at = -inf
+        self._time = -inf
         self._proposed = self._durable = self._committed = self._applied = -1
         self._asked = self._confirmed = self._unserved = -1
-        # When the last turn was noted, and when the row before the last one was.
-        self._noted = self._before = 0.0
+        self._noted = -inf
+        """When the last turn was noted, whether or not anything had moved."""
 
     def note(self, member: Member, unserved: int, now: float) -> None:
         """Leave a row if anything moved; called in each turn before its answers are sent."""
@@ -89,17 +93,28 @@ class Milestones:
             and unserved == self._unserved
         ):
             return
-        self._proposed, self._durable = proposed, durable
+        if now - self._kept_at >= self.merged_seconds and self._applied >= 0:
+            self._rows.append(self._last())
+            self._kept_at = self._time
+        self._time, self._proposed, self._durable = now, proposed, durable
         self._committed, self._applied = committed, applied
         self._asked, self._confirmed, self._unserved = asked, confirmed, unserved
-        rows = self.rows
-        row = (now, proposed, durable, committed, applied, asked, confirmed, unserved)
-        if now - self._before < self.merged_seconds and len(rows) > 1:
-            rows[-1] = row
-        else:
-            if rows:
-                self._before = rows[-1][TIME]
-            rows.append(row)
+
+    def _last(self) -> Row:
+        return (
+            self._time,
+            self._proposed,
+            self._durable,
+            self._committed,
+            self._applied,
+            self._asked,
+            self._confirmed,
+            self._unserved,
+        )
+
+    def rows(self) -> list[Row]:
+        """Return what there is, oldest first."""
+        return [*self._rows, self._last()] if self._applied >= 0 else []
 
     def steps(self, way: Way, arrived: float, ended: float, *, is_done: bool = True) -> list[Step]:
         """Return the steps of a request that has just ended, in their order and without gaps.
@@ -107,14 +122,14 @@ class Milestones:
         Unless it `is_done`, it failed, and the last step is the one in which it did. Must be called
         before another turn is noted.
         """
-        rows: Sequence[Row] = list(self.rows)
+        rows = self.rows()
         first = next((at for at, row in enumerate(rows) if row[TIME] >= arrived), len(rows))
         is_queued = False
         while first < len(rows) and rows[first][UNSERVED]:
             first, is_queued = first + 1, True
         # In the turn in which it arrived, it waited for nothing.
         is_served = first < len(rows)
-        began = rows[first][TIME] if is_queued and is_served else arrived
+        began = min(rows[first][TIME], ended) if is_queued and is_served else arrived
         steps: list[Step] = [("queue", arrived, began)]
         names = ""
         if is_served:
