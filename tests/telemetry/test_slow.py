@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -74,6 +75,8 @@ def test_what_was_waited_for_is_blamed(case: str) -> None:
     assert 'key:"k"' in fields["request content"] and "secret" not in str(fields)
     assert fields["revision"] == revision + (name == "KV/Put")
     assert fields["response size"] == len(machine.replies[call])
+    start = datetime.fromisoformat(fields["start time"]).timestamp()
+    assert abs(start - (1_700_000_000.0 + began)) < 1e-3
     spent = duration(fields["time spent"]) / 1e9
     assert abs(spent - (cluster.now - began)) < 1e-3
     assert abs(sum(map(duration, fields["steps"].values())) / 1e9 - spent) < 1e-4

@@ -105,7 +105,7 @@ class SlowRequests:
             result is not None and result not in PROPOSAL_FAILURES
         )
         fields: dict[str, object] = {
-            "start time": time_text(member.unix_seconds() - (member.now - arrived)),
+            "start time": time_text(member.seams.wall_clock() - (now - arrived)),
             "time spent": _span(now - arrived),
             "remote": self._remote(call),
             "response type": path,
