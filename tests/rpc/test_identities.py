@@ -523,7 +523,7 @@ def test_users_change_before_a_read_is_made(what: str, expected: Status | None) 
         (1001, NUMBERS[TXN], LOOK.SerializeToString(), shown(user)),
     ]
     # They arrive, and have to wait for others.
-    guarded.server.calls.receive(reads, 0.0)
+    guarded.server.calls.receive(reads, 0.0, 0.0)
     guarded.services.serve(reads, inf)
     waiting, guarded.member.reads.waiting = guarded.member.reads.waiting, []
     assert len(waiting) == 2

@@ -29,7 +29,6 @@ from kvorum.settings.environment import (
 )
 from kvorum.settings.flags import (
     FLAGS,
-    MISSING,
     UNUSED,
     FlagError,
     parse_arguments,
@@ -65,8 +64,6 @@ def test_every_flag_by_command_line(flag: Flag) -> None:
 def test_every_flag_has_one_row() -> None:
     names = [flag.name for flag in FLAGS]
     assert len(names) == len(set(names))
-    assert all(flag.missing for flag in MISSING)
-    assert not any(flag.missing for flag in (*ROWS.values(), *UNUSED))
 
 
 @pytest.mark.parametrize("field", ROWS)
@@ -77,7 +74,7 @@ def test_a_flag_fills_its_field_and_no_other(field: str) -> None:
     assert fill({flag.name: value}) == replace(Config(), **changed) != Config()
 
 
-@pytest.mark.parametrize("flag", [*MISSING, *UNUSED], ids=lambda flag: flag.name)
+@pytest.mark.parametrize("flag", UNUSED, ids=lambda flag: flag.name)
 def test_a_flag_without_a_field_fills_none(flag: Flag) -> None:
     assert fill({flag.name: flag.kind.parse(other_text(flag))}) == Config()
 
@@ -216,15 +213,6 @@ def test_other_members_are_dialed_from_the_first_address_that_is_advertised(
     config = make_config(given)
     assert config.peer_local_address == address
     assert bool(suggestions(config, given)) == (not address)
-
-
-@flags
-def test_a_flag_for_a_missing_feature_says_so(flag: Flag) -> None:
-    if not flag.missing:
-        return
-    make_config({flag.name: default(flag)})
-    with pytest.raises(ConfigError, match=f"--{flag.name}: {flag.missing} is not supported"):
-        make_config({flag.name: flag.kind.parse(other_text(flag))})
 
 
 @flags

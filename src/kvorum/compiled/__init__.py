@@ -109,6 +109,7 @@ MODULES = (
     "kvorum.server.server",
     "kvorum.telemetry.access",
     "kvorum.telemetry.counting",
+    "kvorum.telemetry.milestones",
     "kvorum.wal.framing",
     "kvorum.wal.log",
 )

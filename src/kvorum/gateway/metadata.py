@@ -1,9 +1,9 @@
 """What the headers of an HTTP request say to the call: its metadata, and its deadline.
 
 Only the metadata that services read is made. A header `Grpc-Metadata-<name>` is the key `<name>`,
-and `Authorization` is also the key `authorization`; all the others that etcd passes on concern
-nobody. Every call has the mark of a gateway, so that no connection's certificate is taken for its
-client's.
+`Authorization` is also the key `authorization`, and the headers of a trace are keys as well; all
+the others that etcd passes on concern nobody. Every call has the mark of a gateway, so that no
+connection's certificate is taken for its client's.
 """
 
 import re
@@ -14,13 +14,13 @@ from typing import Final
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Metadata
-from kvorum.rpc.table import GATEWAY_KEY, METADATA_KEYS
+from kvorum.rpc.table import GATEWAY_KEY, METADATA_KEYS, TRACE_KEYS
 
 PREFIX: Final = "grpc-metadata-"
 BINARY: Final = "-bin"
 TIMEOUT: Final = "grpc-timeout"
 
-READ_HEADERS: Final = ("accept", "authorization", TIMEOUT, f"{PREFIX}*")
+READ_HEADERS: Final = ("accept", "authorization", TIMEOUT, f"{PREFIX}*", *TRACE_KEYS)
 """The headers that are read here."""
 
 _TEXT: Final = re.compile(r"[ -~]*", re.ASCII)
@@ -51,6 +51,9 @@ def metadata_of(headers: Mapping[str, str]) -> Metadata:
     for name, value in headers.items():
         if name.startswith(PREFIX):
             _add(metadata, name, value)
+    for key in TRACE_KEYS:
+        if key in headers:
+            metadata.setdefault(key, headers[key].encode("latin-1"))
     return metadata
 
 
@@ -60,7 +63,7 @@ def _add(metadata: Metadata, name: str, value: str) -> None:
         return
     if key.endswith(BINARY):
         _check_base64(name, value)
-    elif key in METADATA_KEYS and _TEXT.fullmatch(value):
+    elif (key in METADATA_KEYS or key in TRACE_KEYS) and _TEXT.fullmatch(value):
         metadata.setdefault(key, value.encode("latin-1"))
 
 

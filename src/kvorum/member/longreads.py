@@ -98,6 +98,10 @@ class LongReads:
         self._waiting = kept
         self._is_blocked = not running
 
+    def in_flight(self) -> list[Read]:
+        """Return the reads that wait or run here."""
+        return [read for reads in (self._running, self._waiting) for read, _, _ in reads]
+
     def stop(self) -> list[Read]:
         """End all of them; return the reads that have to begin anew."""
         stopped = [*self._running, *self._waiting]

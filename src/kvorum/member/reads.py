@@ -10,7 +10,7 @@ want to know only this do not wait for anything to be applied.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +57,8 @@ class Reads:
         "confirmed_at",
         "confirming",
         "failed_rounds",
+        "rounds_begun",
+        "rounds_ended",
         "slow_rounds",
         "waiting",
     )
@@ -73,6 +75,9 @@ class Reads:
         self.failed_rounds = 0
         # Answers that came too late, and rounds that were given up; for metrics.
         self.slow_rounds = 0
+        # A read that comes now belongs to the round that begins next.
+        self.rounds_begun = 0
+        self.rounds_ended = 0
         self._round: _Round | None = None
         # (index to be applied, reads, when their round began), in order of the rounds.
         self.confirmed: deque[tuple[int, list[Read], float]] = deque()
@@ -84,6 +89,7 @@ class Reads:
             if not (self.waiting or self.confirming):
                 return
             current = self._round = _Round(self.waiting, self.confirming, now)
+            self.rounds_begun += 1
             self.waiting, self.confirming = [], []
         elif now < current.retry_at:
             return
@@ -129,6 +135,7 @@ class Reads:
                 self.confirmed_at = asked_at
                 confirmed += current.confirming
                 self._round = None
+                self.rounds_ended += 1
             else:
                 mark("late read index answer")
                 self.slow_rounds += 1
@@ -146,6 +153,7 @@ class Reads:
         self._round = None
         self.failed_rounds += 1
         self.slow_rounds += 1
+        self.rounds_ended += 1
         return current.reads, current.confirming
 
     def expire_confirmed(self, started_before: float) -> list[Read]:
@@ -164,6 +172,14 @@ class Reads:
         while self.confirmed and self.confirmed[0][0] <= applied:
             ready += self.confirmed.popleft()[1]
         return ready
+
+    def in_flight(self) -> Iterator[Read]:
+        """Return the reads that wait here."""
+        yield from self.waiting
+        if self._round is not None:
+            yield from self._round.reads
+        for _, reads, _ in self.confirmed:
+            yield from reads
 
     @property
     def wake_at(self) -> float | None:

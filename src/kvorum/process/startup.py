@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import kvorum
 from kvorum.api.durations import duration_text
@@ -45,7 +46,7 @@ from kvorum.membership.documents import Member as Peer
 from kvorum.net.credentials import Credentials
 from kvorum.net.dialer import HttpDialer
 from kvorum.net.security import Security, dial_settings, is_secure, tls_settings
-from kvorum.net.urls import Url
+from kvorum.net.urls import Url, split_host_port
 from kvorum.peer.cluster.peering import Peering
 from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
@@ -62,7 +63,7 @@ from kvorum.process.notify import notify_ready
 from kvorum.process.refusals import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
 from kvorum.rpc.interface import Clients
-from kvorum.rpc.table import METADATA_KEYS, METHODS
+from kvorum.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
@@ -77,7 +78,11 @@ from kvorum.telemetry.logs import Logger
 from kvorum.telemetry.metrics import Scrapes, Sources, metrics_text
 from kvorum.telemetry.peer_metrics import PeerMetrics
 from kvorum.telemetry.request_stats import RequestStats
+from kvorum.telemetry.spans import close_provider, open_provider
 from kvorum.wal import exists as log_exists
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 DESCRIPTORS_RESERVED = 150
 DIAL_SECONDS = 1.0
@@ -113,6 +118,30 @@ def raise_limits() -> int:
     return hard
 
 
+def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> None:
+    """Let a server trace its calls."""
+    # Imports OpenTelemetry, which only those have who asked for it.
+    from kvorum.telemetry.tracing import CallTracing
+
+    # All spans have one address: the first that clients are told.
+    address: dict[str, str | int] = {}
+    for url in config.advertise_client_urls[:1]:
+        address["server.address"] = url.address
+        if not url.scheme.startswith("unix"):
+            host, port = split_host_port(url.address)
+            address = {"server.address": host, "server.port": int(port or 0)}
+    server.milestones.merged_seconds = 0.0
+    server.calls.tracing = CallTracing(
+        provider,
+        server.milestones,
+        server.member.clock,
+        server.member.boundary,
+        config.tracing_rate,
+        address,
+        random.SystemRandom(),
+    )
+
+
 class Progress:
     """Logs the progress of a long start, now and then."""
 
@@ -144,6 +173,8 @@ class Process:
         descriptors = raise_limits()
         self._check_addresses()
         self._check_tls_files()
+        # Refused before anything is touched if its library is missing.
+        spans = open_provider(config, logger) if config.tracing else None
         lines = open_access_log(config)
         tokens = open_tokens(config, logger)
         files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
@@ -186,6 +217,8 @@ class Process:
         )
         try:
             self._make_server(runner, edge, member, known, hands.figures, arguments, lines)
+            if spans is not None:
+                trace_calls(runner.server, spans, config)
             self._listen_to_members(runner, edge)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._end, runner, number)
@@ -203,6 +236,8 @@ class Process:
             hands.stop()
             if lines is not None:
                 lines.stop()
+            if spans is not None:
+                close_provider(spans, logger)
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
     def _recover(
@@ -265,7 +300,8 @@ class Process:
             keepalive_timeout_seconds=config.keepalive_timeout_seconds,
         )
         headers = (*READ_HEADERS, *GATEWAY_HEADERS, *PEER_HEADERS)
-        return open_edge(METHODS, METADATA_KEYS, limits, headers)
+        keys = (*METADATA_KEYS, *TRACE_KEYS) if config.tracing else METADATA_KEYS
+        return open_edge(METHODS, keys, limits, headers)
 
     def _make_server(
         self,

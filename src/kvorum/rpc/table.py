@@ -324,3 +324,6 @@ METADATA_KEYS: Final = (
     GATEWAY_KEY,
 )
 """The keys of a call's metadata that the edge passes on."""
+
+TRACE_KEYS: Final = ("traceparent", "tracestate")
+"""Further keys, which it passes on where calls are traced: in which trace a call was made."""

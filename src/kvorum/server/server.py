@@ -11,7 +11,7 @@ order, and nothing more is taken from the edge meanwhile.
 """
 
 from collections.abc import Callable, Sequence
-from math import ceil, inf
+from math import inf
 from typing import Final
 
 from kvorum.edge.interface import Event, EventKind, Request
@@ -34,6 +34,8 @@ from kvorum.server.settings import ServerSettings
 from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallCounts
 from kvorum.telemetry.figures import ServerFigures
+from kvorum.telemetry.milestones import Milestones
+from kvorum.telemetry.slow import SlowRequests
 
 TURN_SECONDS: Final = 0.005
 CALLS_PER_TURN: Final = 1000
@@ -81,7 +83,11 @@ class Server:
         )
         if settings.serves_json:
             self.gateway.serve()
-        self.calls = CallsInFlight(self.gateway, CallCounts(len(METHODS)))
+        slow_seconds = settings.slow_request_seconds
+        self.calls = CallsInFlight(self.gateway, CallCounts(len(METHODS)), slow_seconds)
+        self.milestones = Milestones()
+        self.slow_requests = SlowRequests(member, self.milestones, edge.peer, logger, slow_seconds)
+        self.calls.on_slow = self.slow_requests.ended
         self.services = Services(
             member,
             self.calls,
@@ -119,7 +125,7 @@ class Server:
         self._long_since = 0.0
         self._slow_apply_seconds = settings.slow_apply_seconds
         self._tick_seconds = member.config.heartbeat_seconds
-        self._slow_request_ticks = ceil(settings.slow_request_seconds / self._tick_seconds)
+        self.calls.look_seconds = min(slow_seconds, self._tick_seconds)
         self._next_tick = member.now
         self._peers_at = 0.0
         self._advance_until = member.now + ADVANCE_SECONDS_MAX if settings.advance_ticks else 0.0
@@ -203,7 +209,7 @@ class Server:
         if dialed:
             peers.take_dialed(dialed, now)
         if requests:
-            self.calls.receive(requests, member.started)
+            self.calls.receive(requests, now, member.started)
             self._requests = requests
         deadline = now + self.turn_seconds
         self._events += events
@@ -277,7 +283,13 @@ class Server:
     def _answer(self, now: float) -> None:
         """Send clients their answers, unless serving has ended."""
         if self.phase in (Phase.SERVING, Phase.DRAINING):
+            calls, moment = self.calls, self._clock()
+            self.milestones.note(self.member, len(self._requests), moment)
+            if moment >= calls.look_at and calls.look(moment):
+                self.slow_requests.remember(calls.slow)
+            calls.is_delivering = True
             self.services.deliver(now)
+            calls.is_delivering = False
             if self.gateway.events:
                 # A line that cannot be written ends its call.
                 self._serve_gateway(now)
@@ -327,7 +339,7 @@ class Server:
             elif call in gateway.open:
                 gateway.handle(kind, call, detail)
             else:
-                note(kind, call, detail, self.member.started)
+                note(kind, call, detail, self.member.now, self.member.started)
                 services.take_event(kind, call, detail)
             if gateway.requests or gateway.events:
                 self._serve_gateway(deadline)
@@ -342,11 +354,11 @@ class Server:
         requests, gateway.requests = gateway.requests, []
         events, gateway.events = gateway.events, []
         if requests:
-            self.calls.receive(requests, self.member.started)
+            self.calls.receive(requests, self.member.now, self.member.started)
             # One event makes one request at most, so that none is left over.
             services.serve(requests, deadline)
         for kind, call, detail in events:
-            self.calls.note(kind, call, detail, self.member.started)
+            self.calls.note(kind, call, detail, self.member.now, self.member.started)
             services.take_event(kind, call, detail)
 
     # Ticks.
@@ -370,7 +382,7 @@ class Server:
             self._leave(now)
         if not self.is_published:
             self._refuse_strangers(now)
-        for call, method in self.calls.slow(self._slow_request_ticks):
+        for call, method in self.calls.overdue(now):
             rpc = RPCS[method]
             if not rpc.waits_for_others:
                 self._logger.warning(

@@ -13,7 +13,6 @@ from kvorum.auth.passwords import COST_MAX, COST_MIN
 from kvorum.net.security import Security, check_security, check_versions, is_secure
 from kvorum.net.urls import Url, is_ip, split_host_port, url
 from kvorum.settings.config import ROWS, Config, ConfigError
-from kvorum.settings.flags import MISSING
 
 ELECTION_MILLISECONDS_MAX = 50_000
 ADVERTISE_FORGOTTEN = (
@@ -21,6 +20,9 @@ ADVERTISE_FORGOTTEN = (
 )
 PEER_SECONDS_MIN = 5.0
 """Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
+
+SAMPLING_RATE_MAX = 1_000_000
+"""The sampling rate that picks every request."""
 
 BCRYPT_COST = Config().bcrypt_cost
 """Used instead of a cost that bcrypt does not have."""
@@ -40,7 +42,6 @@ def make_config(given: Mapping[str, object]) -> Config:
 
 def settle(given: Mapping[str, object]) -> Config:
     """Return the configuration that the flags lead to, whether or not they fit together."""
-    _refuse_missing(given)
     return _complete(fill(given), given)
 
 
@@ -65,16 +66,6 @@ def fill(given: Mapping[str, object]) -> Config:
         field: flag.meaning(given[flag.name]) for field, flag in ROWS.items() if flag.name in given
     }
     return Config(**found)
-
-
-def _refuse_missing(given: Mapping[str, object]) -> None:
-    for flag in MISSING:
-        default = flag.kind.parse(flag.default)
-        if given.get(flag.name, default) != default:
-            raise ConfigError(
-                f"--{flag.name}: {flag.missing} is not supported by this version; "
-                f"leave the flag out, or at its default {flag.default!r}"
-            )
 
 
 def _complete(config: Config, given: Mapping[str, object]) -> Config:
@@ -220,6 +211,18 @@ def _check_compaction_mode(config: Config, _given: Given) -> None:
         raise ConfigError(f'unknown auto-compaction-mode "{config.compaction_mode}"')
 
 
+def _check_tracing(config: Config, _given: Given) -> None:
+    refusal = ""
+    if config.tracing and config.tracing_rate < 0:
+        refusal = "must be positive"
+    elif config.tracing and config.tracing_rate > SAMPLING_RATE_MAX:
+        refusal = f"must be less than {SAMPLING_RATE_MAX}"
+    if refusal:
+        raise ConfigError(
+            f"distributed tracing configurition is not valid: (tracing sampling rate {refusal})"
+        )
+
+
 def _check_gates(config: Config, _given: Given) -> None:
     gates = config.gates
     if gates["LeaseCheckpointPersist"] and not gates["LeaseCheckpoint"]:
@@ -290,6 +293,7 @@ CHECKS: tuple[Callable[[Config, Given], None], ...] = (
     _check_times,
     _check_advertised,
     _check_compaction_mode,
+    _check_tracing,
     _check_gates,
     _check_hash_time,
     _check_tls_versions,

@@ -29,6 +29,7 @@ from kvorum.settings.rows import (
     STATES,
     STRING,
     STRINGS,
+    TRACING,
     TUNING,
     UINT,
     UINT32,
@@ -496,6 +497,33 @@ class Config(SecurityConfig):
         "",
         LOGGING,
         "Log only calls about keys that begin so; empty: all calls.",
+    )
+    tracing: bool = flag(
+        "enable-distributed-tracing",
+        BOOL,
+        "false",
+        TRACING,
+        "Send spans of requests to a collector, by OTLP over gRPC; needs kvorum[tracing].",
+    )
+    tracing_address: str = flag(
+        "distributed-tracing-address", STRING, "localhost:4317", TRACING, "host:port of it."
+    )
+    tracing_service: str = flag(
+        "distributed-tracing-service-name", STRING, "etcd", TRACING, "Name of this service there."
+    )
+    tracing_instance: str = flag(
+        "distributed-tracing-instance-id",
+        STRING,
+        "",
+        TRACING,
+        "Id of this member there, unlike that of any other; empty: none.",
+    )
+    tracing_rate: int = flag(
+        "distributed-tracing-sampling-rate",
+        INT,
+        "0",
+        TRACING,
+        "Traces of a million requests whose clients do not say whether to; 0: none.",
     )
     corrupt_check_seconds: float = flag(
         "corrupt-check-time",

@@ -14,13 +14,11 @@ from kvorum.settings.rows import (
     BOOL,
     CLUSTERING,
     FEATURE_GATES,
-    INT,
     MEMBER,
     SECONDS,
     SECTIONS,
     SECURITY,
     STRING,
-    TRACING,
     TUNING,
     Flag,
     Kind,
@@ -31,23 +29,11 @@ class FlagError(Exception):
     """A command line that cannot be parsed; the process ends with exit code 2."""
 
 
-_TRACING = "distributed tracing"
-
 _FALLBACKS = Kind("string", values.one_of("exit", "proxy"))
 _DEPRECATIONS = Kind(
     "string",
     values.some_of("write-only", "write-only-skip-check", "write-only-drop-data", "gone"),
 )
-
-MISSING: tuple[Flag, ...] = (
-    Flag("enable-distributed-tracing", BOOL, "false", TRACING, "Send spans of requests.", _TRACING),
-    Flag("distributed-tracing-address", STRING, "localhost:4317", TRACING, "Where to.", _TRACING),
-    Flag("distributed-tracing-service-name", STRING, "etcd", TRACING, "As which.", _TRACING),
-    Flag("distributed-tracing-instance-id", STRING, "", TRACING, "As whom.", _TRACING),
-    Flag("distributed-tracing-sampling-rate", INT, "0", TRACING, "Spans in a million.", _TRACING),
-)
-"""Flags whose feature this server does not have: the default is accepted, any other value is
-refused, and the refusal names the feature."""
 
 UNUSED: tuple[Flag, ...] = (
     # LMDB's list of free pages has one shape.
@@ -105,7 +91,7 @@ UNUSED: tuple[Flag, ...] = (
 """Flags that are accepted with any value and fill no field, each with its reason."""
 
 ALL: tuple[Flag, ...] = tuple(
-    sorted((*ROWS.values(), *MISSING, *UNUSED), key=lambda flag: SECTIONS.index(flag.section))
+    sorted((*ROWS.values(), *UNUSED), key=lambda flag: SECTIONS.index(flag.section))
 )
 """The rows of all flags, and of keys that are in files only."""
 FLAGS: tuple[Flag, ...] = tuple(flag for flag in ALL if not flag.only_in_file)

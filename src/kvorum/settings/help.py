@@ -69,32 +69,19 @@ def version_text() -> str:
 def flags_text() -> str:
     """Return every flag by section, with its default, the feature gates, and examples."""
     lines: list[str] = []
-    for section in dict.fromkeys(flag.section for flag in FLAGS if not flag.missing):
+    for section in dict.fromkeys(flag.section for flag in FLAGS):
         lines += ["", f"{section}:"]
         for flag in FLAGS:
-            if flag.section == section and not flag.missing:
+            if flag.section == section:
                 lines += _entry(f"--{flag.name} '{flag.default}'", flag.help)
     lines += ["", "Feature gates, for --feature-gates:"]
     for name, gate in GATES.items():
         state = "on" if gate.default else "off"
         lines += _entry(f"{name} ({gate.stage.lower()}, {state} by default)", gate.help)
-    missing: dict[str, list[str]] = {}
-    for flag in FLAGS:
-        if flag.missing:
-            missing.setdefault(flag.missing, []).append(f"--{flag.name}")
-    if missing:
-        lines += ["", "Accepted at their default only, because their feature is missing:"]
-    for feature, names in missing.items():
-        lines += _wrapped(f"{feature}: {' '.join(names)}", 2)
     return "\n".join([*lines, "", EXAMPLES])
 
 
 def _entry(head: str, text: str) -> list[str]:
-    return [f"  {head}", *_wrapped(text, 4)]
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    blank = " " * indent
-    return wrap(
-        text, WIDTH, initial_indent=blank, subsequent_indent=" " * 4, break_on_hyphens=False
-    )
+    blank = " " * 4
+    lines = wrap(text, WIDTH, initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False)
+    return [f"  {head}", *lines]

@@ -31,8 +31,6 @@ class Flag(NamedTuple):
     default: str
     section: str
     help: str
-    missing: str = ""
-    """The feature that a value other than the default would need."""
     zero: str = ""
     """The value that 0 stands for; empty: 0 itself."""
     only_in_file: bool = False

@@ -126,10 +126,12 @@ class CallSeconds:
 class Arrivals:
     """The calls of one method that came in one turn, however many: they have one start."""
 
-    __slots__ = ("ended", "method", "started")
+    __slots__ = ("arrived", "ended", "method", "started")
 
-    def __init__(self, method: int, started: object) -> None:
+    def __init__(self, method: int, arrived: float, started: object) -> None:
         self.method = method
+        self.arrived = arrived
+        """The moment of that turn."""
         self.started = started
         """When that turn began, by the stopwatch: a float."""
         self.ended = 0

@@ -59,6 +59,11 @@ def _timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def time_text(unix_seconds: float) -> str:
+    """Write a time of day as the times of lines are written."""
+    return _timestamp(datetime.fromtimestamp(unix_seconds, UTC))
+
+
 def as_json(line: Line) -> str:
     """Write a line as etcd does by default."""
     entry: Fields = {"level": line.level, "ts": _timestamp(line.moment)}

@@ -1,0 +1,209 @@
+"""The line about a slow unary request that has ended: what was asked for, and where the time went.
+
+It is etcd's `request stats`, with its names for what etcd has. Keys are shown, up to a length, and
+values never are. What was asked for is looked up while the request is in flight and about to become
+slow, so that nothing has to be kept of all the others.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.codec import read_varint
+from kvorum.api.durations import SECOND, duration_text
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import ResponseHeader
+from kvorum.api.requests import DeleteRange, Operation, Put, Range, Txn
+from kvorum.member.member import Member
+from kvorum.member.reads import Read
+from kvorum.rpc.table import RPCS
+from kvorum.telemetry.counting import PROPOSAL_FAILURES
+from kvorum.telemetry.logs import time_text
+from kvorum.telemetry.milestones import Milestones, Step, Way
+
+KEY_BYTES_MAX: Final = 64
+OPERATIONS_SHOWN_MAX: Final = 4
+"""What is shown of a key, and of a transaction."""
+
+_HEADER_TAG: Final = 0x0A
+_READS: Final = frozenset({"/etcdserverpb.KV/Range"})
+_WRITES: Final = frozenset(
+    {
+        "/etcdserverpb.KV/Put",
+        "/etcdserverpb.KV/DeleteRange",
+        "/etcdserverpb.KV/Txn",
+        "/etcdserverpb.KV/Compact",
+        "/etcdserverpb.Lease/LeaseGrant",
+        "/etcdserverpb.Lease/LeaseRevoke",
+    }
+)
+
+
+class Logger(Protocol):
+    """Takes a line with named fields."""
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Take a line about something that needs attention."""
+
+
+class SlowRequests:
+    """Tells of slow requests when they end."""
+
+    def __init__(
+        self,
+        member: Member,
+        milestones: Milestones,
+        remote: Callable[[int], str],
+        logger: Logger,
+        slow_seconds: float,
+    ) -> None:
+        """Tell of a member's requests that take longer; `remote` tells who makes a call."""
+        self._member = member
+        self._milestones = milestones
+        self._remote = remote
+        self._logger = logger
+        self._slow_seconds = slow_seconds
+        # What the calls ask for that may be slow, as far as it is known.
+        self._asked: dict[int, tuple[Way, object]] = {}
+
+    def remember(self, calls: Mapping[int, float]) -> None:
+        """Look up what these calls ask for, and forget all others."""
+        asked = {call: self._asked[call] for call in calls if call in self._asked}
+        for waiter, _, _, request, _, _ in self._member.proposals.pending.values():
+            if isinstance(waiter, int) and waiter in calls:
+                asked[waiter] = Way.WRITE, request
+        for waiter, _, _, request, _ in _reads_in_flight(self._member):
+            if isinstance(waiter, int) and waiter in calls:
+                asked[waiter] = Way.READ, request
+        self._asked = asked
+
+    def ended(self, call: int, method: int, arrived: float, result: bytes | Status | None) -> bool:
+        """Log a call that ends now, if it was slow; without a result, its client went away.
+
+        Return whether it was.
+        """
+        member = self._member
+        now = member.clock()
+        rpc = RPCS[method]
+        way, request = self._asked.pop(call, (way_of(rpc.path), None))
+        if now - arrived <= self._slow_seconds or rpc.waits_for_others:
+            return False
+        try:
+            self._tell(call, rpc.path, (arrived, now), result, way, request)
+        except Exception as error:
+            member.boundary.take(error, "call", "the line about a slow request")
+            return False
+        return True
+
+    def _tell(
+        self,
+        call: int,
+        path: str,
+        moments: tuple[float, float],
+        result: bytes | Status | None,
+        way: Way,
+        request: object,
+    ) -> None:
+        member, (arrived, now) = self._member, moments
+        is_done = isinstance(result, bytes) or (
+            result is not None and result not in PROPOSAL_FAILURES
+        )
+        fields: dict[str, object] = {
+            "start time": time_text(member.seams.wall_clock() - (now - arrived)),
+            "time spent": _span(now - arrived),
+            "remote": self._remote(call),
+            "response type": path,
+        }
+        if isinstance(result, bytes):
+            fields["response size"] = len(result)
+        if request is not None:
+            fields["request content"] = content(request)
+        if isinstance(result, bytes):
+            fields["revision"] = revision(result)
+        else:
+            fields["error"] = "the client went away" if result is None else result.text
+        steps = self._milestones.steps(way, arrived, now, is_done=is_done)
+        self._logger.warning("request stats", **fields, steps=steps_text(steps))
+
+
+def _reads_in_flight(member: Member) -> Iterator[Read]:
+    yield from member.reads.in_flight()
+    yield from member.ready_reads
+    yield from member.long_reads.in_flight()
+
+
+def way_of(path: str) -> Way:
+    """Return which steps a method usually takes."""
+    if path in _READS:
+        return Way.READ
+    return Way.WRITE if path in _WRITES else Way.OTHER
+
+
+def steps_text(steps: list[Step]) -> dict[str, str]:
+    """Return how long each step took."""
+    return {name: _span(ended - began) for name, began, ended in steps}
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time as Go writes it, to the microsecond."""
+    return duration_text(round(seconds * 1e6) * (SECOND // 1_000_000))
+
+
+def content(request: object) -> str:
+    """Return what a request asks for, without values, and bounded."""
+    if isinstance(request, Put):
+        text = f"{_key('key', request.key)} value_size:{len(request.value)}"
+        return f"{text} lease:{request.lease}" if request.lease else text
+    if isinstance(request, Range):
+        parts = [_keys(request.key, request.range_end)]
+        parts += [f"limit:{request.limit}"] if request.limit else []
+        parts += [f"revision:{request.revision}"] if request.revision else []
+        for name in ("serializable", "keys_only", "count_only"):
+            parts += [f"{name}:true"] if getattr(request, name) else []
+        return " ".join(parts)
+    if isinstance(request, DeleteRange):
+        return _keys(request.key, request.range_end)
+    if isinstance(request, Txn):
+        compares = [
+            _keys(each.key, each.range_end) for each in request.compares[:OPERATIONS_SHOWN_MAX]
+        ]
+        parts = [f"compare:<{text}>" for text in compares]
+        for name, operations in (("success", request.success), ("failure", request.failure)):
+            parts += [f"{name}:<{_operation(each)}>" for each in operations[:OPERATIONS_SHOWN_MAX]]
+        lengths = len(request.compares), len(request.success), len(request.failure)
+        if max(lengths) > OPERATIONS_SHOWN_MAX:
+            parts.append(f"lengths:<{','.join(map(str, lengths))}>")
+        return " ".join(parts)
+    return type(request).__name__
+
+
+def revision(response: bytes) -> int:
+    """Return the revision in the header of a response; 0 if it has none."""
+    if not response or response[0] != _HEADER_TAG:
+        return 0
+    length, start = read_varint(response, 1)
+    try:
+        return ResponseHeader.FromString(response[start : start + length]).revision
+    except DecodeError:
+        return 0  # it begins with something else
+
+
+def shown(key: bytes) -> str:
+    """Return a key as text, at most so much of it that a line stays readable."""
+    text = key[:KEY_BYTES_MAX].decode("utf-8", "backslashreplace")
+    return text if len(key) <= KEY_BYTES_MAX else f"{text}… ({len(key)} bytes)"
+
+
+def _key(name: str, key: bytes) -> str:
+    return f'{name}:"{shown(key)}"'
+
+
+def _keys(key: bytes, range_end: bytes) -> str:
+    text = _key("key", key)
+    return f"{text} {_key('range_end', range_end)}" if range_end else text
+
+
+def _operation(operation: Operation) -> str:
+    # One transaction within another is not shown: its keys would be shown without a bound.
+    return "txn" if isinstance(operation, Txn) else content(operation)

@@ -1,0 +1,84 @@
+"""The way of spans to a collector: OpenTelemetry's own library, in a thread of its own.
+
+Only what the flags say is set here; a collector that does not answer costs its spans, and never
+holds anybody up. The library is an extra, so this module imports it only where it is wanted.
+"""
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from kvorum.settings.config import Config, ConfigError
+from kvorum.telemetry.logs import Logger
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+FLUSH_SECONDS_MAX: Final = 3.0
+"""How long the end of the process waits for a collector to take the last spans."""
+
+
+def open_provider(config: Config, logger: Logger) -> "TracerProvider":
+    """Begin to send spans; raises ConfigError if the library is not installed."""
+    # The collector's absence is told by lines of the log, and not on stderr by gRPC's own.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        from kvorum.telemetry.tracing import SAMPLER, SampledIds
+    except ImportError as error:
+        raise ConfigError(
+            "--enable-distributed-tracing needs OpenTelemetry, which is not installed "
+            f"({error}); run: pip install 'kvorum[tracing]'"
+        ) from None
+    _tell(logger)
+    identity = {"service.name": config.tracing_service}
+    if config.tracing_instance:
+        identity["service.instance.id"] = config.tracing_instance
+    provider = TracerProvider(
+        SAMPLER,
+        OTELResourceDetector().detect().merge(Resource(identity)),
+        shutdown_on_exit=False,
+        id_generator=SampledIds(config.tracing_rate),
+    )
+    exporter = OTLPSpanExporter(f"http://{config.tracing_address}", insecure=True)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    logger.info(
+        "distributed tracing enabled",
+        address=config.tracing_address,
+        service_name=config.tracing_service,
+        service_instance_id=config.tracing_instance,
+        sampling_rate=config.tracing_rate,
+    )
+    return provider
+
+
+def close_provider(provider: "TracerProvider", logger: Logger) -> None:
+    """Send what is left; a collector that does not take it is not waited for long."""
+    closing = threading.Thread(target=provider.shutdown, daemon=True)
+    closing.start()
+    closing.join(FLUSH_SECONDS_MAX)
+    if closing.is_alive():
+        logger.warning("the last spans were not sent: the collector does not answer in time")
+
+
+class _Lines(logging.Handler):
+    """Takes what the library has to say to the log."""
+
+    def __init__(self, logger: Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        self._logger.warning("distributed tracing", error=record.getMessage())
+
+
+def _tell(logger: Logger) -> None:
+    library = logging.getLogger("opentelemetry")
+    library.propagate = False
+    library.handlers = [_Lines(logger)]
