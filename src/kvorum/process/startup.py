@@ -25,7 +25,6 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled import core_name
 from kvorum.edge import (
     Edge,
-    Limits,
     ListenerKind,
     Serves,
     TlsSettings,
@@ -47,7 +46,6 @@ from kvorum.net.dialer import HttpDialer
 from kvorum.net.security import Security, dial_settings, is_secure, tls_settings
 from kvorum.net.urls import Url
 from kvorum.peer.cluster.peering import Peering
-from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
 from kvorum.process.addresses import check_address
 from kvorum.process.defragment import defragment
@@ -65,8 +63,8 @@ from kvorum.rpc.interface import Clients
 from kvorum.rpc.table import METADATA_KEYS, METHODS
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
-from kvorum.server.settings import server_settings
-from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
+from kvorum.server.settings import edge_limits, peering_settings, server_settings
+from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.effective import effective
 from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallSeconds
@@ -256,16 +254,8 @@ class Process:
             )
 
     def _open_edge(self) -> Edge:
-        config = self._config
-        limits = Limits(
-            request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
-            streams_per_connection_max=config.streams_max,
-            ping_seconds_min=config.client_ping_seconds_min,
-            keepalive_seconds=config.keepalive_seconds,
-            keepalive_timeout_seconds=config.keepalive_timeout_seconds,
-        )
         headers = (*READ_HEADERS, *GATEWAY_HEADERS, *PEER_HEADERS)
-        return open_edge(METHODS, METADATA_KEYS, limits, headers)
+        return open_edge(METHODS, METADATA_KEYS, edge_limits(self._config), headers)
 
     def _make_server(
         self,
@@ -279,12 +269,7 @@ class Process:
     ) -> None:
         """Make the server, and what shows it to operators."""
         config, logger = self._config, self._logger
-        settings = PeeringSettings(
-            peer_urls=tuple(map(str, config.advertise_peer_urls)),
-            known=known,
-            read_seconds_max=config.peer_read_seconds,
-            write_seconds_max=config.peer_write_seconds,
-        )
+        settings = peering_settings(config, known)
         peering = Peering(member, edge, runner.dialer, settings, logger.named("peer"))
         peer_metrics = PeerMetrics(member, peering)
 
