@@ -18,8 +18,10 @@ from kvorum.settings.checks import make_config
 from kvorum.settings.flags import parse_arguments
 from kvorum.settings.member import member_config
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
-from tests.rpc.harness import Harness
+from tests.rpc.harness import Harness, by_name
 from tests.server.fronts import Fronts
+
+PUT = by_name("KV/Put").path
 
 
 def by_flags(*arguments: str) -> dict[str, Any]:
@@ -179,3 +181,79 @@ def test_a_downgrade_ends_when_it_is_found_that_all_members_run_its_target(secon
     assert is_under_way() == {True}
     cluster.pass_time(4 * HEARTBEAT_SECONDS)
     assert is_under_way() == {False}
+
+
+@pytest.mark.parametrize("entries", [10, 100])
+def test_so_many_entries_stay_in_memory(entries: int) -> None:
+    flags = ("--snapshot-count=20", f"--snapshot-catchup-entries={entries}")
+    harness = Harness(**by_flags(*flags))
+    for _ in range(300):
+        harness.ask("KV/Put", pb.PutRequest(key=b"key"))
+    harness.pass_time(10.0)
+    log = harness.member.node.raft.log
+    assert log.last_index() - log.first_index() == pytest.approx(entries, abs=1)
+
+
+def is_durable(harness: Harness) -> bool:
+    backend = harness.member.backend
+    return backend.durable_index == backend.applied_index
+
+
+@pytest.mark.parametrize("seconds", [2, 60])
+def test_the_database_is_committed_after_a_time(seconds: int) -> None:
+    harness = Harness(**by_flags(f"--backend-batch-interval={seconds}s"))
+    harness.pass_time(10.0 * seconds)
+    harness.ask("KV/Put", pb.PutRequest(key=b"key"))
+    harness.pass_time(seconds - 1)
+    assert not is_durable(harness)
+    harness.pass_time(seconds)
+    assert is_durable(harness)
+
+
+@pytest.mark.parametrize("writes", [50, 500])
+def test_the_database_is_committed_after_so_many_writes(writes: int) -> None:
+    flags = ("--backend-batch-interval=1h", f"--backend-batch-limit={writes}")
+    harness = Harness(**by_flags(*flags))
+    backend = harness.member.backend
+    before = backend.durable_index
+    puts = 0
+    while backend.durable_index == before:
+        harness.ask("KV/Put", pb.PutRequest(key=b"key"))
+        puts += 1
+    # A put writes its row, and now and then how far the log is applied.
+    assert writes / 4 <= puts <= writes
+
+
+@pytest.mark.parametrize("revisions", [1000, 10_000])
+@pytest.mark.parametrize("seconds", [1, 10])
+def test_a_compaction_removes_so_many_revisions_and_then_pauses(
+    revisions: int, seconds: int
+) -> None:
+    flags = (
+        f"--compaction-batch-limit={revisions}",
+        f"--compaction-sleep-interval={seconds}s",
+    )
+    harness = Harness(**by_flags(*flags))
+    harness.begin_all(PUT, [pb.PutRequest(key=b"key").SerializeToString()] * 3500)
+    harness.settle()
+    harness.pass_time(1.0)
+    request = pb.CompactionRequest(revision=revision_of(harness), physical=True)
+    call = harness.begin(by_name("KV/Compact").path, request)
+    began = harness.now
+    harness.until(lambda: call in harness.edge.replies, 20.0 * seconds)
+    pauses = (harness.now - began) / seconds
+    assert (pauses > 2.9) == (revisions == 1000)
+
+
+@pytest.mark.parametrize("seconds", [5, 50])
+def test_watchers_hear_of_progress_from_time_to_time(seconds: int) -> None:
+    harness = Harness(**by_flags(f"--watch-progress-notify-interval={seconds}s"))
+    watch = harness.open("Watch/Watch")
+    create = pb.WatchCreateRequest(key=b"key", progress_notify=True)
+    watch.send(pb.WatchRequest(create_request=create))
+    (created,) = watch.received()
+    assert created.created
+    harness.pass_time(seconds - 1)
+    assert watch.received() == []
+    harness.pass_time(5.0 * seconds)
+    assert 2 <= len(watch.received()) <= 6

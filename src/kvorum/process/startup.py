@@ -153,7 +153,8 @@ class Process:
             settings, known = await enter(config, directory, files, credentials, logger)
             self._log_start(settings, descriptors)
             lock_file = FileLock if config.memory_lock else None
-            environments = LmdbEnvironments(native_rows(), lock_file)
+            syncs = not config.unsafe_no_fsync
+            environments = LmdbEnvironments(native_rows(), lock_file, syncs=syncs)
             if config.defragment_mebibytes:
                 threshold_bytes = config.defragment_mebibytes * MEBIBYTE
                 defragment(settings, threshold_bytes, files, environments, logger)
@@ -171,7 +172,7 @@ class Process:
             environments,
             logger,
             runner.wake,
-            sync=not config.unsafe_no_fsync,
+            sync=syncs,
         )
         runner.jobs = JobOrder(hands)
         dialer = runner.dialer = HttpDialer(
