@@ -14,6 +14,7 @@ from kvorum.files.memory import MemoryFiles
 from kvorum.member import requests
 from kvorum.member.config import MemberConfig
 from kvorum.member.duties import PURGE_SECONDS
+from kvorum.server.settings import server_settings
 from kvorum.settings.checks import make_config
 from kvorum.settings.flags import parse_arguments
 from kvorum.settings.member import member_config
@@ -257,3 +258,43 @@ def test_watchers_hear_of_progress_from_time_to_time(seconds: int) -> None:
     assert watch.received() == []
     harness.pass_time(5.0 * seconds)
     assert 2 <= len(watch.received()) <= 6
+
+
+def test_a_survivor_is_forced_to_be_alone() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.success(leader, leader.put(b"key"))
+    cluster.pass_time(1.0)
+    for machine in list(cluster):
+        machine.kill()
+    survivor = cluster[0]
+    for flags, is_leader in (((), False), (("--force-new-cluster",), True)):
+        survivor.config = dataclasses.replace(survivor.config, **by_flags(*flags))
+        survivor.start()
+        cluster.pass_time(10.0)
+        assert survivor.running.is_leader == is_leader
+        survivor.kill()
+
+
+@pytest.mark.parametrize("seconds", [1, 4])
+def test_a_request_counts_as_slow_after_a_time(seconds: int) -> None:
+    given, _ = parse_arguments([f"--warning-unary-request-duration={seconds}s"])
+    cluster = Fronts(3)
+    cluster.leader()
+    machine = cluster[0]
+    machine.kill()
+    machine.settings = dataclasses.replace(
+        machine.settings,
+        slow_request_seconds=server_settings(make_config(given)).slow_request_seconds,
+    )
+    machine.start()
+    cluster.isolate(machine)
+    cluster.begin(machine, "KV/Put", pb.PutRequest(key=b"key"))
+
+    def is_told() -> bool:
+        return any("slow request" in message for message, _ in machine.logger.lines)
+
+    cluster.pass_time(seconds - 2 * HEARTBEAT_SECONDS)
+    assert not is_told()
+    cluster.pass_time(4 * HEARTBEAT_SECONDS)
+    assert is_told()
