@@ -1,6 +1,5 @@
 """A turn of a server: what comes first, what is left for the next, and how much is taken."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,8 @@ from kvorum.server.server import (
     INLINE_BYTES_MAX_ALONE,
     INLINE_CALLS_MAX,
 )
+from kvorum.server.settings import server_settings
+from kvorum.settings.checks import make_config
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
 from tests.rpc.harness import Harness
 from tests.server.fronts import Fronts
@@ -283,7 +284,7 @@ def test_most_of_the_first_election_timeout_passes_when_others_are_reached(
     cluster = Cluster(3)
     machine = cluster[0]
     machine.kill()
-    machine.settings = replace(machine.settings, advance_ticks=advances)
+    machine.settings = server_settings(make_config({"initial-election-tick-advance": advances}))
     member = machine.start()
     for other in list(cluster)[1 : 1 + connected]:
         member.connected(other.running.id, cluster.now)
