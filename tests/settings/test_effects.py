@@ -298,3 +298,17 @@ def test_a_request_counts_as_slow_after_a_time(seconds: int) -> None:
     assert not is_told()
     cluster.pass_time(4 * HEARTBEAT_SECONDS)
     assert is_told()
+
+
+@pytest.mark.parametrize(("seconds", "passed", "is_checked"), [(5, 15.0, True), (500, 90.0, False)])
+def test_hashes_of_compactions_are_compared_from_time_to_time(
+    seconds: int, passed: float, is_checked: bool
+) -> None:
+    cluster = Cluster(3, **by_flags(f"--compact-hash-check-time={seconds}s"))
+    leader = cluster.leader()
+    for _ in range(10):
+        cluster.success(leader, leader.put(b"key"))
+    body = pb.CompactionRequest(revision=5).SerializeToString()
+    cluster.success(leader, leader.propose(requests.COMPACTION, body))
+    cluster.pass_time(passed)
+    assert leader.running.corruption.checked_revision == (5 if is_checked else 0)

@@ -215,7 +215,11 @@ def test_streams_between_members_get_the_time_that_was_given_but_at_least_five_s
     arguments = ["--data-dir=d", "--name=n", "--raft-read-timeout=7s", "--raft-write-timeout=3s"]
     given, _ = parse_arguments(arguments)
     config = make_config(given)
-    assert (config.peer_read_seconds, config.peer_write_seconds) == (7.0, 5.0)
+    told = peering_settings(config, ())
+    assert (told.read_seconds_max, told.write_seconds_max) == (7.0, 5.0)
+    given["raft-write-timeout"] = 8.0
+    assert peering_settings(make_config(given), ()).write_seconds_max == 8.0
+    given["raft-write-timeout"] = 3.0
     raised = "--raft-write-timeout was raised to its least value"
     assert suggestions(config, given) == [(raised, {"least": "5s"})]
 
