@@ -215,11 +215,18 @@ def test_three_members_by_a_service(server: str, is_secure: bool, tmp_path: Path
                 {member_id([url], "token") for url in urls},
                 tmp_path,
             )
-            cluster.check()
+            for one in cluster.check():
+                assert token_shown(one) == "token"
             if server == "etcd" and not is_secure:
                 check_full(tmp_path, flags)
         if server == "etcd" and not is_secure:
             check_restart(cluster)
+
+
+def token_shown(one: Running) -> object:
+    """Return the cluster's token, as a member logs it when it starts."""
+    (line,) = [each for each in one.lines() if each["msg"] == "starting an etcd server"]
+    return line["initial-cluster-token"]
 
 
 def check_full(directory: Path, flags: Sequence[str]) -> None:
@@ -241,6 +248,7 @@ def check_restart(cluster: Cluster) -> None:
     ignored = "discovery token is ignored since cluster already initialized; valid logs are found"
     for one in cluster.check():
         assert [each["level"] for each in one.lines() if each["msg"] == ignored] == ["warn"]
+        assert token_shown(one) == ""
 
 
 def test_a_member_that_lost_its_log(tmp_path: Path) -> None:

@@ -100,6 +100,26 @@ def test_a_disk_that_fails_stops_the_member_and_loses_nothing(
         assert revisions.items() <= found.items()
 
 
+@pytest.mark.parametrize("edge", ["native", "python"])
+def test_nothing_is_synced_if_that_is_asked_for(
+    shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edge: str
+) -> None:
+    trigger = tmp_path / "trigger"
+    faults = {"LD_PRELOAD": str(shim), "FAULT_TRIGGER": str(trigger)}
+    # Every sync of any file fails, from the start on.
+    faults |= {"FAULT_PATH": "/", "FAULT_CALL": "sync", "KVORUM_EDGE": edge}
+    for name, value in faults.items():
+        monkeypatch.setenv(name, value)
+    flags = ("--unsafe-no-fsync", "--backend-batch-limit=5", "--snapshot-count=5")
+    trigger.touch()
+    with running_kvorum(tmp_path / "data", *flags) as server, connected(server.address) as client:
+        for key in KEYS:
+            client.put(key, key)
+    assert not fatal_lines(server)
+    with running_kvorum(tmp_path / "data", *flags) as server, connected(server.address) as client:
+        assert {kv.key for kv in client.everything().kvs} == set(KEYS)
+
+
 def test_a_slow_disk_and_slow_requests_are_warned_of(
     shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def test_what_is_put_is_there_after_a_restart(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as server:
         assert etcdctl(server.address, "put", "hello", "world").output == "OK\n"
         assert etcdctl(server.address, "get", "hello").output == "hello\nworld\n"
+    assert list((tmp_path / "data" / "member" / "wal").glob("*.wal"))
     with running_kvorum(tmp_path / "data") as server:
         assert etcdctl(server.address, "get", "hello").output == "hello\nworld\n"
         status = etcdctl(server.address, "endpoint", "status", "--write-out=json")

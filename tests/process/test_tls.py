@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ from kvorum.settings.suggestions import suggestions
 from kvorum.telemetry.incidents import MESSAGES, IncidentLog
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
-from tests.etcd import binary, running_etcd
+from tests.edge.wire import Wire
+from tests.etcd import binary, is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 
@@ -201,6 +203,75 @@ def test_a_revoked_client_is_not_let_in(place: Place, tmp_path: Path) -> None:
         ]
         for expected, future in futures:
             assert future.result()[0] == expected
+
+
+SUITES = {
+    "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+}
+"""Suites of TLS 1.2, by OpenSSL's names and by Go's."""
+FIRST, SECOND = SUITES
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def is_served(place: Place, address: str, client: Pair, version: str, suite: str) -> bool:
+    """Return whether a client gets an answer that offers one version and one suite."""
+    tls = ssl.create_default_context(cafile=str(place.authority.cert))
+    tls.check_hostname = False
+    tls.load_cert_chain(client.cert, client.key)
+    tls.set_alpn_protocols(["h2"])
+    tls.set_ciphers(suite)
+    tls.minimum_version = tls.maximum_version = VERSIONS[version]
+    try:
+        with Wire(address, tls=tls) as wire:
+            wire.ping()
+    except (OSError, EOFError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("flags", "served"),
+    [
+        (["--tls-min-version=TLS1.3"], {("known", "1.3", FIRST), ("unknown", "1.3", FIRST)}),
+        (
+            [
+                "--tls-max-version=TLS1.2",
+                f"--cipher-suites={SUITES[FIRST]}",
+                "--client-cert-allowed-hostname=known.example",
+            ],
+            {("known", "1.2", FIRST)},
+        ),
+    ],
+    ids=["the lowest version", "the highest version, a suite, and a name"],
+)
+def test_whom_versions_suites_and_names_let_in(
+    place: Place, tmp_path: Path, flags: list[str], served: set[tuple[str, str, str]]
+) -> None:
+    pairs = {
+        name: place.authority.issue(name, [f"{name}.example"]) for name in ("known", "unknown")
+    }
+    offers = [
+        (name, version, suite)
+        for name in pairs
+        for version, suite in (("1.2", FIRST), ("1.2", SECOND), ("1.3", FIRST))
+    ]
+    with ExitStack() as stack:
+        run = stack.enter_context
+        secure = security_flags(place, *flags)
+        ours = run(running_kvorum(tmp_path / "kvorum", *secure, scheme="https"))
+        addresses = [ours.address]
+        if is_target():
+            # 3.5.1 has no flags for versions.
+            theirs = run(running_etcd(tmp_path / "etcd", *secure, scheme="https"))
+            addresses.append(theirs.address)
+        for address in addresses:
+            found = {
+                (name, version, suite)
+                for name, version, suite in offers
+                if is_served(place, address, pairs[name], version, suite)
+            }
+            assert found == served
 
 
 def test_a_certificate_made_by_the_server(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from kvorum.auth.options import parse_token_options
 from kvorum.auth.tokens import NoTokens, SimpleTokens
 from kvorum.files.memory import MemoryFiles
 from kvorum.process.tokens import open_tokens
+from kvorum.settings.checks import make_config
 from kvorum.settings.config import Config, ConfigError
 from kvorum.telemetry.logs import Logger, Sink, as_json
 from tests.auth.keys import SECRET, private_key, private_pem, public_pem
@@ -156,7 +157,7 @@ def test_refusals_as_a_real_etcd_words_them(keys: Path, tmp_path: Path, flag: st
 )
 def test_what_key_files_hold_is_used(keys: Path, flag: str) -> None:
     flag = flag.replace("{}", str(keys))
-    tokens = open_tokens(Config(auth_token=flag), Logger([]))
+    tokens = open_tokens(make_config({"auth-token": flag}), Logger([]))
     token = tokens.making("user", 7, 1e9).run(MemoryFiles())
     end = 1e9 + parse_token_options(flag).ttl_seconds
     assert tokens.shown(token, 0.0, end - 1) == ("user", 7)

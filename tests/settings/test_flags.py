@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,6 +20,12 @@ from kvorum.mvcc.watch.hub import PROGRESS_SECONDS
 from kvorum.net.urls import url
 from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.settings import Settings as TransportSettings
+from kvorum.server.settings import (
+    ServerSettings,
+    edge_limits,
+    peering_settings,
+    server_settings,
+)
 from kvorum.settings.checks import fill, make_config
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, ROWS, Config, ConfigError
 from kvorum.settings.environment import (
@@ -129,6 +136,28 @@ def test_a_member_has_defaults_only_for_what_no_flag_decides() -> None:
     assert decided == {each.name for each in fields(MemberConfig) if each.default is NO_DEFAULT}
 
 
+def test_what_flags_decide_beside_the_member() -> None:
+    usual = Config()
+    changed = fill({flag.name: flag.kind.parse(other_text(flag)) for flag in ROWS.values()})
+    derive: list[tuple[Callable[[Config], object], set[str]]] = [
+        (server_settings, {each.name for each in fields(ServerSettings)}),
+        (
+            edge_limits,
+            {"request_bytes_max", "streams_per_connection_max", "ping_seconds_min"}
+            | {"keepalive_seconds", "keepalive_timeout_seconds"},
+        ),
+        (
+            lambda config: peering_settings(config, ()),
+            {"peer_urls", "read_seconds_max", "write_seconds_max"},
+        ),
+    ]
+    for derived, expected in derive:
+        before, after = derived(usual), derived(changed)
+        names: list[str] = [each.name for each in fields(before)]  # type: ignore[arg-type]
+        decided = {name for name in names if getattr(before, name) != getattr(after, name)}
+        assert decided == expected
+
+
 def test_parts_that_can_stand_alone_have_the_defaults_of_the_flags() -> None:
     config = make_config({})
     edge = EdgeLimits()
@@ -183,7 +212,11 @@ def test_streams_between_members_get_the_time_that_was_given_but_at_least_five_s
     arguments = ["--data-dir=d", "--name=n", "--raft-read-timeout=7s", "--raft-write-timeout=3s"]
     given, _ = parse_arguments(arguments)
     config = make_config(given)
-    assert (config.peer_read_seconds, config.peer_write_seconds) == (7.0, 5.0)
+    told = peering_settings(config, ())
+    assert (told.read_seconds_max, told.write_seconds_max) == (7.0, 5.0)
+    given["raft-write-timeout"] = 8.0
+    assert peering_settings(make_config(given), ()).write_seconds_max == 8.0
+    given["raft-write-timeout"] = 3.0
     raised = "--raft-write-timeout was raised to its least value"
     assert suggestions(config, given) == [(raised, {"least": "5s"})]
 

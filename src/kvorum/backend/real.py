@@ -1,10 +1,10 @@
 """Environments in LMDB. The one module of the core that uses it.
 
 Default sync flags and no writable map: with those a finished commit survives a power cut, and an
-unfinished one is never there in part; only a file that does not count yet may leave out syncs. The
-map is reserved once and never resized, because that would invalidate every reader. LMDB breaks its
-own locks if a process opens a file twice, so an open file is shared. Read transactions are not tied
-to threads, write transactions are.
+unfinished one is never there in part; only a file that does not count yet may leave out syncs,
+unless none are wanted at all. The map is reserved once and never resized, because that would
+invalidate every reader. LMDB breaks its own locks if a process opens a file twice, so an open file
+is shared. Read transactions are not tied to threads, write transactions are.
 """
 
 from collections.abc import Callable, Sequence
@@ -262,22 +262,29 @@ class LmdbEnvironment:
 class LmdbEnvironments:
     """The database files that this process has open."""
 
-    __slots__ = ("_lock_file", "_open", "native")
+    __slots__ = ("_lock_file", "_open", "_syncs", "native")
 
     def __init__(
         self,
         native: NativeRows | None = None,
         lock_file: Callable[[str], MemoryLock] | None = None,
+        *,
+        syncs: bool = True,
     ) -> None:
-        """With `lock_file`, the file that was last opened to write is kept in memory."""
+        """With `lock_file`, the file that was last opened to write is kept in memory.
+
+        Without `syncs`, commits survive the end of the process, but not a power cut.
+        """
         self.native = native
         self._lock_file = lock_file
+        self._syncs = syncs
         self._open: dict[str, LmdbEnvironment] = {}
 
     def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
-        environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=is_synced)
+        sync = is_synced and self._syncs
+        environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=sync)
         self._open[path] = environment
         if self._lock_file is not None and is_synced:
             self._lock(environment, self._lock_file)

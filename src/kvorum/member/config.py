@@ -111,6 +111,8 @@ class MemberConfig:
     """How often the leader compares the hashes of all members; 0: never."""
     compact_hash_check_seconds: float
     """How often the leader compares the hashes of compactions; 0: never."""
+    downgrade_check_seconds: float
+    """How often the leader looks whether a downgrade under way has ended; 0: never."""
     bcrypt_cost: int
     """Of the passwords that this member hashes."""
     watch_progress_seconds: float

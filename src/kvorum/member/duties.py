@@ -12,9 +12,11 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.api.codec import cluster_version_request
+from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.files import Purge
 from kvorum.member import leases, lines, requests, timeouts
 from kvorum.member.callers import MEMBER
+from kvorum.member.config import MemberConfig
 from kvorum.member.jobs import Job, Place, Work
 from kvorum.member.waits import Signal
 from kvorum.membership.versions import decide_cluster_version
@@ -37,10 +39,7 @@ HASHED_BYTES_SHORT = 256 << 10
 
 
 class Duty(NamedTuple):
-    """A step and when it is due: every so many seconds, or at the moment a function returns.
-
-    0 seconds stand for one heartbeat.
-    """
+    """A step and when it is due: every so many seconds, or at the moment a function returns."""
 
     name: str
     when: float | Callable[[Member], float]
@@ -141,6 +140,19 @@ def agree_on_version(member: Member, _now: float) -> None:
         member.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
 
 
+def _end_downgrade(member: Member, _now: float) -> None:
+    """As the leader, end the downgrade under way once all members run its target version."""
+    target = member.cluster.downgrade_target
+    if target is None or not member.is_leader:
+        return
+    versions = [member.version_of(each.id) for each in member.cluster.members]
+    if all(version is not None and version.level == target.level for version in versions):
+        member.logger.info(f"the cluster has been downgraded to {target}")
+        body = DowngradeInfoSetRequest(enabled=False).SerializeToString()
+        # At once or not at all: a leader that comes later may have begun another one.
+        member.propose_as_leader(member.term, [(requests.DOWNGRADE_INFO_SET, body)])
+
+
 def _progress_due(member: Member) -> float:
     return member.hub.next_deadline
 
@@ -155,40 +167,39 @@ def _compare_hashes(member: Member, now: float) -> None:
     member.corruption.run(member, now)
 
 
-def _duties() -> tuple[Duty, ...]:
+def _duties(config: MemberConfig) -> tuple[Duty, ...]:
+    heartbeat, downgrade_check_seconds = config.heartbeat_seconds, config.downgrade_check_seconds
+    if downgrade_check_seconds <= 0:
+        downgrade_check_seconds = inf
     return (
-        Duty("fail what waited too long", 0.0, timeouts.expire),
+        Duty("fail what waited too long", heartbeat, timeouts.expire),
         Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
         Duty("compact", _compaction_due, _compact),
         Duty("tell watchers of progress", _progress_due, _tell_progress),
-        Duty("compare hashes with peers", 0.0, _compare_hashes),
+        Duty("compare hashes with peers", heartbeat, _compare_hashes),
         Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
+        Duty("end a downgrade", downgrade_check_seconds, _end_downgrade),
         Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
         Duty("purge old files", PURGE_SECONDS, _purge),
         Duty("forget dead readers", READERS_SECONDS, _check_readers),
     )
 
 
-_ASKED = [(duty.when, duty.step) for duty in _duties() if callable(duty.when)]
-
-
 class Schedule:
     """When each duty is due next."""
 
-    __slots__ = ("_due", "_first", "_regular")
+    __slots__ = ("_asked", "_due", "_first", "_regular")
 
-    def __init__(self, now: float, heartbeat_seconds: float) -> None:
-        self._regular = [
-            (duty.when or heartbeat_seconds, duty.step)
-            for duty in _duties()
-            if not callable(duty.when)
-        ]
+    def __init__(self, now: float, config: MemberConfig) -> None:
+        duties = _duties(config)
+        self._asked = [(duty.when, duty.step) for duty in duties if callable(duty.when)]
+        self._regular = [(duty.when, duty.step) for duty in duties if not callable(duty.when)]
         self._due = [now + seconds for seconds, _ in self._regular]
         self._first = min(self._due)
 
     def run(self, member: Member, now: float) -> None:
         """Do what is due."""
-        for when, step in _ASKED:
+        for when, step in self._asked:
             if when(member) <= now:
                 step(member, now)
         if self._first > now:
@@ -201,4 +212,4 @@ class Schedule:
 
     def next_moment(self, member: Member) -> float:
         """Return when something is due next."""
-        return min(self._first, *(when(member) for when, _ in _ASKED))
+        return min(self._first, *(when(member) for when, _ in self._asked))

@@ -142,7 +142,7 @@ class Member:
 
         self.now = self._started = seams.clock()
         self._last_tick = self.now
-        self._schedule = Schedule(self.now, config.heartbeat_seconds)
+        self._schedule = Schedule(self.now, config)
         self.compaction_resumes = -inf
         self.is_flush_wanted = False
         self._alarm_proposed_at = -inf

@@ -26,7 +26,6 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled import core_name
 from kvorum.edge import (
     Edge,
-    Limits,
     ListenerKind,
     Serves,
     TlsSettings,
@@ -48,7 +47,6 @@ from kvorum.net.dialer import HttpDialer
 from kvorum.net.security import Security, dial_settings, is_secure, tls_settings
 from kvorum.net.urls import Url, split_host_port
 from kvorum.peer.cluster.peering import Peering
-from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
 from kvorum.process.addresses import check_address
 from kvorum.process.defragment import defragment
@@ -66,8 +64,8 @@ from kvorum.rpc.interface import Clients
 from kvorum.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
-from kvorum.server.settings import server_settings
-from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config, ConfigError
+from kvorum.server.settings import edge_limits, peering_settings, server_settings
+from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.effective import effective
 from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallSeconds
@@ -186,7 +184,8 @@ class Process:
             settings, known = await enter(config, directory, files, credentials, logger)
             self._log_start(settings, descriptors)
             lock_file = FileLock if config.memory_lock else None
-            environments = LmdbEnvironments(native_rows(), lock_file)
+            syncs = not config.unsafe_no_fsync
+            environments = LmdbEnvironments(native_rows(), lock_file, syncs=syncs)
             if config.defragment_mebibytes:
                 threshold_bytes = config.defragment_mebibytes * MEBIBYTE
                 defragment(settings, threshold_bytes, files, environments, logger)
@@ -204,7 +203,7 @@ class Process:
             environments,
             logger,
             runner.wake,
-            sync=not config.unsafe_no_fsync,
+            sync=syncs,
         )
         runner.jobs = JobOrder(hands)
         dialer = runner.dialer = HttpDialer(
@@ -291,17 +290,9 @@ class Process:
             )
 
     def _open_edge(self) -> Edge:
-        config = self._config
-        limits = Limits(
-            request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
-            streams_per_connection_max=config.streams_max,
-            ping_seconds_min=config.client_ping_seconds_min,
-            keepalive_seconds=config.keepalive_seconds,
-            keepalive_timeout_seconds=config.keepalive_timeout_seconds,
-        )
         headers = (*READ_HEADERS, *GATEWAY_HEADERS, *PEER_HEADERS)
-        keys = (*METADATA_KEYS, *TRACE_KEYS) if config.tracing else METADATA_KEYS
-        return open_edge(METHODS, keys, limits, headers)
+        keys = (*METADATA_KEYS, *TRACE_KEYS) if self._config.tracing else METADATA_KEYS
+        return open_edge(METHODS, keys, edge_limits(self._config), headers)
 
     def _make_server(
         self,
@@ -315,12 +306,7 @@ class Process:
     ) -> None:
         """Make the server, and what shows it to operators."""
         config, logger = self._config, self._logger
-        settings = PeeringSettings(
-            peer_urls=tuple(map(str, config.advertise_peer_urls)),
-            known=known,
-            read_seconds_max=config.peer_read_seconds,
-            write_seconds_max=config.peer_write_seconds,
-        )
+        settings = peering_settings(config, known)
         peering = Peering(member, edge, runner.dialer, settings, logger.named("peer"))
         peer_metrics = PeerMetrics(member, peering)
 

@@ -1,7 +1,11 @@
 """The options of a server that are not its member's, and how they follow from the flags."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvorum.edge import Limits
+from kvorum.membership.documents import Member as Peer
+from kvorum.peer.cluster.peering import Settings as PeeringSettings
 from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config
 
 
@@ -41,4 +45,25 @@ def server_settings(config: Config) -> ServerSettings:
         message_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
         certificates_count=config.client_cert_auth,
         stops_for_defragmentation=config.gates["StopGRPCServiceOnDefrag"],
+    )
+
+
+def edge_limits(config: Config) -> Limits:
+    """Derive the limits of clients' connections from the flags."""
+    return Limits(
+        request_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
+        streams_per_connection_max=config.streams_max,
+        ping_seconds_min=config.client_ping_seconds_min,
+        keepalive_seconds=config.keepalive_seconds,
+        keepalive_timeout_seconds=config.keepalive_timeout_seconds,
+    )
+
+
+def peering_settings(config: Config, known: Sequence[Peer]) -> PeeringSettings:
+    """Derive from the flags how other members are talked to; `known` are those to begin with."""
+    return PeeringSettings(
+        peer_urls=tuple(map(str, config.advertise_peer_urls)),
+        known=known,
+        read_seconds_max=config.peer_read_seconds,
+        write_seconds_max=config.peer_write_seconds,
     )

@@ -540,6 +540,13 @@ class Config(SecurityConfig):
         "Time between two comparisons of the hashes that compactions leave at members; one that "
         "differs raises the alarm CORRUPT. --feature-gates=CompactHashCheck=false: none.",
     )
+    downgrade_check_seconds: float = flag(
+        "downgrade-check-time",
+        SECONDS,
+        "5s",
+        TUNING,
+        "Time between two looks whether a downgrade has reached all members; 0: none.",
+    )
     compaction_batch_revisions: int = flag(
         "compaction-batch-limit",
         INT,

@@ -15,11 +15,9 @@ from kvorum.settings.rows import (
     CLUSTERING,
     FEATURE_GATES,
     MEMBER,
-    SECONDS,
     SECTIONS,
     SECURITY,
     STRING,
-    TUNING,
     Flag,
     Kind,
 )
@@ -51,14 +49,6 @@ UNUSED: tuple[Flag, ...] = (
         "write-only",
         CLUSTERING,
         "Accepted for etcd's sake; there never was a v2 store here. Deprecated.",
-    ),
-    # The duty that decides on the cluster's version checks downgrades, too, at its own interval.
-    Flag(
-        "downgrade-check-time",
-        SECONDS,
-        "5s",
-        TUNING,
-        "Time between two looks at a downgrade under way.",
     ),
     # Addresses of clients are never compared with their certificates, unlike those of members.
     Flag(

@@ -46,6 +46,7 @@ def member_config(config: Config, directory: str) -> MemberConfig:
         compact_hash_check_seconds=(
             config.compact_hash_check_seconds if gates["CompactHashCheck"] else 0.0
         ),
+        downgrade_check_seconds=config.downgrade_check_seconds,
         bcrypt_cost=config.bcrypt_cost,
         watch_progress_seconds=config.progress_notify_seconds,
     )

@@ -19,7 +19,11 @@ class SecurityConfig:
     )
     key_file: str = flag("key-file", STRING, "", SECURITY, "Key of it.")
     client_cert_file: str = flag(
-        "client-cert-file", STRING, "", SECURITY, "Certificate to be a client with."
+        "client-cert-file",
+        STRING,
+        "",
+        SECURITY,
+        "Certificate with which etcd calls itself; checked, but not needed by this server.",
     )
     client_key_file: str = flag("client-key-file", STRING, "", SECURITY, "Key of it.")
     client_cert_auth: bool = flag(

@@ -1,0 +1,99 @@
+"""Flags of the process, from the command line to what they do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from hyperframe.frame import PingFrame, SettingsFrame
+
+from kvorum.auth.tokens import SimpleTokens
+from kvorum.net.security import tls_settings
+from kvorum.process.tokens import open_tokens
+from kvorum.settings.checks import make_config
+from kvorum.settings.flags import parse_arguments
+from kvorum.telemetry.logs import Logger
+from tests.edge.wire import PREFACE, Wire, grpc_headers
+from tests.process.nursery import Child, Nursery, nursery
+from tests.rpc.harness import by_name
+
+WATCH = by_name("Watch/Watch").path
+MAX_CONCURRENT_STREAMS = 3
+UNANSWERED_SECONDS = 10.0
+"""Less than a client has by default to answer a ping."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("servers")) as made:
+        yield made
+
+
+@contextmanager
+def running(servers: Nursery, directory: Path, *flags: str) -> Iterator[Child]:
+    """Run a server, which is ready, until the block ends."""
+    server = servers.start(directory, *flags)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.terminate()
+
+
+def test_pings_and_streams_of_clients(servers: Nursery, tmp_path: Path) -> None:
+    flags = (
+        "--grpc-keepalive-min-time=0s",
+        "--grpc-keepalive-interval=50ms",
+        "--grpc-keepalive-timeout=500ms",
+        "--max-concurrent-streams=7",
+    )
+    with running(servers, tmp_path / "data", *flags) as server:
+        with Wire(server.address) as frequent:
+            frequent.open(grpc_headers(WATCH))
+            for _ in range(20):
+                frequent.ping()
+            assert frequent.goaway is None
+            assert frequent.settings[MAX_CONCURRENT_STREAMS] == 7
+        with Wire(server.address, greet=False) as silent:
+            silent.socket.settimeout(UNANSWERED_SECONDS)
+            call = silent.headers_frame(1, grpc_headers(WATCH)).serialize()
+            silent.send_bytes(PREFACE + SettingsFrame(0).serialize() + call)
+            frames = []
+            while (frame := silent.read_frame()) is not None:
+                frames.append(frame)
+            assert any(isinstance(frame, PingFrame) for frame in frames)
+
+
+def test_a_token_lasts_as_long_as_it_is_told_to() -> None:
+    for seconds in (5, 500):
+        given, _ = parse_arguments([f"--auth-token-ttl={seconds}"])
+        tokens = open_tokens(make_config(given), Logger([]))
+        assert isinstance(tokens, SimpleTokens)
+        used, unused = (tokens.assign("user", text, 7, 0.0) for text in ("a", "b"))
+        assert tokens.shown(used, seconds - 1.0, 0.0) is not None
+        # From its last use on.
+        assert tokens.shown(used, 2.0 * seconds - 2.0, 0.0) is not None
+        assert tokens.shown(unused, 2.0 * seconds - 2.0, 0.0) is None
+
+
+def test_where_and_how_the_log_is_written(servers: Nursery, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    flags = (f"--log-outputs={log}", "--log-level=fatal", "--log-format=console")
+    refused = servers.start(tmp_path / "data", *flags, "--auto-compaction-retention=x")
+    assert refused.wait() == 1
+    (line,) = log.read_text().splitlines()
+    assert line.split("\t")[1] == "fatal"
+
+
+def test_certificates_last_as_many_years_as_asked_for(tmp_path: Path) -> None:
+    for years in (1, 3):
+        flags = (f"--self-signed-cert-validity={years}", "--auto-tls")
+        urls = ("--listen-client-urls=https://127.0.0.1:1", "--advertise-client-urls=https://a:1")
+        config = make_config(parse_arguments([*flags, *urls])[0])
+        fixtures = tmp_path / str(years)
+        (made,) = tls_settings(config.client_security, config.listen_client_urls, fixtures).values()
+        assert made is not None
+        certificate = x509.load_pem_x509_certificate(Path(made.cert_file).read_bytes())
+        lasts = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        assert lasts.days == 365 * years
