@@ -63,6 +63,15 @@ def range_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
     return Operation(rpcs.RANGE, request.SerializeToString(), _range_result)
 
 
+def stream_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
+    """Return the call of a range that is answered piece by piece."""
+
+    def decode(answer: bytes) -> RangeResult:
+        return range_result(pb.RangeStreamResponse.FromString(answer).range_response)
+
+    return Operation(rpcs.RANGE_STREAM, request.SerializeToString(), decode)
+
+
 def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
     """Return the call that reads one key."""
     request = pb.RangeRequest(key=as_bytes(key), revision=revision, serializable=serializable)

@@ -5,15 +5,28 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations
+from kvorum.client import operations, rpcs
+from kvorum.client.aio.auth import AsyncAuth
 from kvorum.client.aio.leases import AsyncLease, grant
+from kvorum.client.aio.maintenance import AsyncMaintenance
+from kvorum.client.aio.members import AsyncMembers
+from kvorum.client.aio.streams import AsyncMessages
 from kvorum.client.credentials import TlsOptions, contexts
+from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
+from kvorum.client.finding import MEMBERS_REQUEST, member_addresses, srv_endpoints
 from kvorum.client.keys import Text, key_range
 from kvorum.client.loop import LoopClient as Shell
 from kvorum.client.loop import Waiter
 from kvorum.client.operations import Operation
-from kvorum.client.options import CONNECT_SECONDS, PAGE_KEYS, TIMEOUT_SECONDS, make_core
+from kvorum.client.options import (
+    CONNECT_SECONDS,
+    FOREVER,
+    PAGE_KEYS,
+    TIMEOUT_SECONDS,
+    make_core,
+    parse_endpoints,
+)
 from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
@@ -44,12 +57,29 @@ class AsyncClient:
         insecure: bool = False,
         timeout: float = TIMEOUT_SECONDS,
         connect_timeout: float = CONNECT_SECONDS,
+        srv: str = "",
+        sync_seconds: float = FOREVER,
     ) -> None:
-        core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
+        """Make a client, which connects with its first call.
+
+        `srv` is a domain whose SRV records name the endpoints, in place of `endpoints`. Every
+        `sync_seconds` the endpoints are replaced by those that the cluster's members tell.
+        """
+        core = make_core(
+            srv_endpoints(srv) if srv else endpoints,
+            user=user,
+            password=password,
+            token=token,
+            timeout=timeout,
+            sync_seconds=sync_seconds,
+        )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
         self.shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._timeout = timeout
+        if sync_seconds < FOREVER:
+            with self.shell.turn():
+                self.shell.start_reading()
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,10 +96,60 @@ class AsyncClient:
         """End every call and watch, and give the connections back."""
         await self.shell.close()
 
-    async def run(self, operation: Operation[T], timeout: float | None = None) -> T:
-        """Make a call that is given as a value."""
+    async def run(
+        self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None
+    ) -> T:
+        """Make a call that is given as a value; with `at`, at that endpoint alone."""
         seconds = self._timeout if timeout is None else timeout
-        return operation.decode(await self.shell.call(operation.rpc, operation.message, seconds))
+        number = None if at is None else self.endpoint_number(at)
+        answer = await self.shell.call(operation.rpc, operation.message, seconds, number)
+        return operation.decode(answer)
+
+    def messages(self, operation: Operation[T], timeout: float) -> AsyncMessages[T]:
+        """Make a call that is answered with several messages."""
+        return AsyncMessages(self.shell, operation, timeout, None)
+
+    # The cluster.
+
+    @property
+    def members(self) -> AsyncMembers:
+        """The members of the cluster."""
+        return AsyncMembers(self)
+
+    @property
+    def maintenance(self) -> AsyncMaintenance:
+        """Status, alarms, space, hashes and snapshots."""
+        return AsyncMaintenance(self)
+
+    @property
+    def auth(self) -> AsyncAuth:
+        """Users and roles."""
+        return AsyncAuth(self)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The endpoints that calls go to."""
+        with self.shell.turn():
+            return [each.address.text for each in self.shell.core.endpoints.all.values()]
+
+    def set_endpoints(self, endpoints: str | Sequence[str]) -> None:
+        """Use other endpoints; those that are given up finish the calls that they have."""
+        self.shell.set_endpoints(parse_endpoints(endpoints))
+
+    async def sync_endpoints(self, timeout: float | None = None) -> list[str]:
+        """Use the endpoints of all members that have started and may vote, and return them."""
+        operation = Operation(rpcs.MEMBER_LIST, MEMBERS_REQUEST, member_addresses)
+        found = await self.run(operation, timeout)
+        if found:
+            self.shell.set_endpoints(found)
+        return self.endpoints
+
+    def endpoint_number(self, at: str | None) -> int | None:
+        """Return by which number calls go to an endpoint; for parts of the client."""
+        if at is None:
+            return None
+        with self.shell.turn():
+            return self.shell.core.endpoints.named(parse_endpoint(at)).number
 
     # Keys.
 
@@ -133,6 +213,32 @@ class AsyncClient:
             # All pages are of the revision of the first.
             revision = revision or found.revision
             keys = keys._replace(key=found.kvs[-1].key + b"\0")
+
+    async def stream(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        limit: int = 0,
+        revision: int = 0,
+        serializable: bool = False,
+        keys_only: bool = False,
+        timeout: float = FOREVER,
+    ) -> AsyncIterator[KeyValue]:
+        """Go through keys in one call, which servers from 3.7 on answer piece by piece."""
+        request = operations.range_request(
+            key_range(key, prefix=prefix, end=end, from_key=from_key),
+            limit=limit,
+            revision=revision,
+            serializable=serializable,
+            keys_only=keys_only,
+        )
+        async with self.messages(operations.stream_operation(request), timeout) as messages:
+            async for found in messages:
+                for each in found.kvs:
+                    yield each
 
     async def read(
         self,
