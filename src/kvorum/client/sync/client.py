@@ -2,6 +2,7 @@
 """The client: keys, transactions and watches, with every option they have."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -11,7 +12,8 @@ from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
 from kvorum.client.finding import MEMBERS_REQUEST, member_addresses, srv_endpoints
-from kvorum.client.keys import Text, key_range
+from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client.namespacing import answer_from, changes_from, end_into, request_into
 from kvorum.client.operations import Operation
 from kvorum.client.options import (
     CONNECT_SECONDS,
@@ -78,6 +80,8 @@ class Client:
         self.shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._timeout = timeout
+        self._prefix = b""
+        """What all keys begin with at the server; empty unless this is a namespace."""
         if sync_seconds < FOREVER:
             with self.shell.turn():
                 self.shell.start_reading()
@@ -94,8 +98,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End every call and watch, and give the connections back."""
-        self.shell.close()
+        """End every call and watch, and give the connections back.
+
+        A namespace has nothing of its own to end.
+        """
+        if not self._prefix:
+            self.shell.close()
 
     def run(
         self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None
@@ -103,12 +111,36 @@ class Client:
         """Make a call that is given as a value; with `at`, at that endpoint alone."""
         seconds = self._timeout if timeout is None else timeout
         number = None if at is None else self.endpoint_number(at)
+        if self._prefix:
+            operation = self._in_namespace(operation)
         answer = self.shell.call(operation.rpc, operation.message, seconds, number)
         return operation.decode(answer)
 
     def messages(self, operation: Operation[T], timeout: float) -> Messages[T]:
         """Make a call that is answered with several messages."""
+        if self._prefix:
+            operation = self._in_namespace(operation)
         return Messages(self.shell, operation, timeout, None)
+
+    # Namespaces.
+
+    def namespace(self, prefix: Text) -> "Client":
+        """Return a client of the same connections whose keys all begin with a prefix.
+
+        The prefix is added to keys that are sent, and cut off those that come back.
+        """
+        if not prefix:
+            raise ValueError("a namespace needs a prefix that is not empty")
+        made = copy(self)
+        made._prefix = self._prefix + as_bytes(prefix)
+        return made
+
+    def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
+        prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
+        return operation._replace(
+            message=request_into(prefix, path, operation.message),
+            decode=lambda answer: decode(answer_from(prefix, path, answer)),
+        )
 
     # The cluster.
 
@@ -349,7 +381,10 @@ class Client:
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
-        return Watch(self.shell, request)
+        if self._prefix:
+            request.key = self._prefix + request.key
+            request.range_end = end_into(self._prefix, request.range_end)
+        return Watch(self.shell, request, self._prefix)
 
 
 class Txn:
@@ -382,8 +417,9 @@ class Txn:
 class Watch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, shell: Shell, request: pb.WatchCreateRequest) -> None:
+    def __init__(self, shell: Shell, request: pb.WatchCreateRequest, prefix: bytes = b"") -> None:
         self._shell = shell
+        self._prefix = prefix
         self._waiter: Waiter | None = None
         self._events: list[Event] = []
         with shell.turn():
@@ -420,7 +456,7 @@ class Watch:
             with self._shell.turn():
                 found = self._shell.watching.take(self._watch)
                 if found is not None:
-                    return found
+                    return changes_from(self._prefix, found) if self._prefix else found
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()
