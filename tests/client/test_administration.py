@@ -129,7 +129,7 @@ def test_what_is_no_snapshot_gets_no_name(data: bytes, tmp_path: Path) -> None:
 def test_a_snapshot_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
     async def main(client: AsyncClient) -> None:
         with pytest.raises(UnavailableError):
-            await client.maintenance.snapshot(tmp_path / "snapshot.db", timeout=0.2)
+            await client.maintenance.snapshot(tmp_path / "snapshot.db", timeout=0.5)
 
     run(main, "127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []

@@ -428,6 +428,11 @@ class AsyncWatch:
             shell.start_reading()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self.begun()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -450,6 +455,21 @@ class AsyncWatch:
                 raise StopAsyncIteration from None
             self._events = changes.events[::-1]
         return self._events.pop()
+
+    async def begun(self) -> int:
+        """Return the revision that it begins with, once that is known.
+
+        Every change from that one on is told, so also those that this program makes afterwards.
+        """
+        while not self._watch.revision:
+            with self._shell.turn():
+                if self._watch.error is not None:
+                    raise self._watch.error
+                waiter = self._waiter = Waiter()
+                if self._watch.revision:
+                    break
+            await self._shell.wait(waiter)
+        return self._watch.revision
 
     async def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""

@@ -427,6 +427,11 @@ class Watch:
             shell.start_reading()
 
     def __enter__(self) -> Self:
+        try:
+            self.begun()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -449,6 +454,21 @@ class Watch:
                 raise StopIteration from None
             self._events = changes.events[::-1]
         return self._events.pop()
+
+    def begun(self) -> int:
+        """Return the revision that it begins with, once that is known.
+
+        Every change from that one on is told, so also those that this program makes afterwards.
+        """
+        while not self._watch.revision:
+            with self._shell.turn():
+                if self._watch.error is not None:
+                    raise self._watch.error
+                waiter = self._waiter = Waiter()
+                if self._watch.revision:
+                    break
+            self._shell.wait(waiter)
+        return self._watch.revision
 
     def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
