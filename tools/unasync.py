@@ -21,6 +21,7 @@ WORDS = {
     "AsyncMaintenance": "Maintenance",
     "AsyncMembers": "Members",
     "AsyncMessages": "Messages",
+    "AsyncMirror": "Mirror",
     "AsyncTxn": "Txn",
     "AsyncWatch": "Watch",
     "LoopClient": "ThreadedClient",

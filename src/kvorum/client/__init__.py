@@ -131,11 +131,13 @@ if TYPE_CHECKING:
     from kvorum.client.aio.leases import AsyncLease
     from kvorum.client.aio.maintenance import AsyncMaintenance
     from kvorum.client.aio.members import AsyncMembers
+    from kvorum.client.aio.mirror import AsyncMirror
     from kvorum.client.sync.auth import Auth
     from kvorum.client.sync.client import Client, Txn, Watch
     from kvorum.client.sync.leases import Lease
     from kvorum.client.sync.maintenance import Maintenance
     from kvorum.client.sync.members import Members
+    from kvorum.client.sync.mirror import Mirror
 
 __all__ = [
     "Access",
@@ -146,6 +148,7 @@ __all__ = [
     "AsyncLease",
     "AsyncMaintenance",
     "AsyncMembers",
+    "AsyncMirror",
     "AsyncTxn",
     "AsyncWatch",
     "Auth",
@@ -202,6 +205,7 @@ __all__ = [
     "MemberStatus",
     "MemberUrlsInvalidError",
     "Members",
+    "Mirror",
     "NoDowngradeError",
     "NoLeaderError",
     "NoSpaceError",
@@ -269,6 +273,7 @@ if not TYPE_CHECKING:
         "AsyncLease": "aio.leases",
         "AsyncMaintenance": "aio.maintenance",
         "AsyncMembers": "aio.members",
+        "AsyncMirror": "aio.mirror",
         "AsyncTxn": "aio.client",
         "AsyncWatch": "aio.client",
         "Auth": "sync.auth",
@@ -276,6 +281,7 @@ if not TYPE_CHECKING:
         "Lease": "sync.leases",
         "Maintenance": "sync.maintenance",
         "Members": "sync.members",
+        "Mirror": "sync.mirror",
         "Txn": "sync.client",
         "Watch": "sync.client",
     }

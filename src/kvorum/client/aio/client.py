@@ -11,6 +11,7 @@ from kvorum.client.aio.auth import AsyncAuth
 from kvorum.client.aio.leases import AsyncLease, grant
 from kvorum.client.aio.maintenance import AsyncMaintenance
 from kvorum.client.aio.members import AsyncMembers
+from kvorum.client.aio.mirror import AsyncMirror
 from kvorum.client.aio.streams import AsyncMessages
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
@@ -121,7 +122,7 @@ class AsyncClient:
             operation = self._in_namespace(operation)
         return AsyncMessages(self.shell, operation, timeout, None)
 
-    # Namespaces.
+    # Parts and copies of the store.
 
     def namespace(self, prefix: Text) -> "AsyncClient":
         """Return a client of the same connections whose keys all begin with a prefix.
@@ -133,6 +134,10 @@ class AsyncClient:
         made = copy(self)
         made._prefix = self._prefix + as_bytes(prefix)
         return made
+
+    def mirror(self, prefix: Text = b"") -> AsyncMirror:
+        """Return what follows all keys below a prefix, from what they are now on."""
+        return AsyncMirror(self, prefix)
 
     def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
         prefix, path, decode = self._prefix, operation.rpc.path, operation.decode

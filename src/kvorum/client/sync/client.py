@@ -27,6 +27,7 @@ from kvorum.client.sync.auth import Auth
 from kvorum.client.sync.leases import Lease, grant
 from kvorum.client.sync.maintenance import Maintenance
 from kvorum.client.sync.members import Members
+from kvorum.client.sync.mirror import Mirror
 from kvorum.client.sync.streams import Messages
 from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
@@ -122,7 +123,7 @@ class Client:
             operation = self._in_namespace(operation)
         return Messages(self.shell, operation, timeout, None)
 
-    # Namespaces.
+    # Parts and copies of the store.
 
     def namespace(self, prefix: Text) -> "Client":
         """Return a client of the same connections whose keys all begin with a prefix.
@@ -134,6 +135,10 @@ class Client:
         made = copy(self)
         made._prefix = self._prefix + as_bytes(prefix)
         return made
+
+    def mirror(self, prefix: Text = b"") -> Mirror:
+        """Return what follows all keys below a prefix, from what they are now on."""
+        return Mirror(self, prefix)
 
     def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
         prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
