@@ -32,6 +32,18 @@ def test_endpoints_are_told_by_themselves(server: str, run: Run) -> None:
     run(main, [NOBODY, server], sync_seconds=3600)
 
 
+def test_the_endpoint_that_tells_may_be_given_up(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        for _ in range(1000):
+            await client.put("a", "b")
+            if client.endpoints == [f"http://{server}"]:
+                break
+        assert client.endpoints == [f"http://{server}"]
+        await client.put("a", "b")
+
+    run(main, server.replace("127.0.0.1", "localhost"), sync_seconds=3600)
+
+
 def test_calls_in_flight_are_finished_where_they_are(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
         async with client.watch("flight") as watch:
