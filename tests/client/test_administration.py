@@ -135,7 +135,7 @@ def test_a_snapshot_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_users_get_what_their_roles_may(lone_server: str, run: Run) -> None:
+def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Path) -> None:
     async def main(client: AsyncClient) -> None:
         auth = client.auth
         assert not (await auth.status()).is_enabled
@@ -161,6 +161,9 @@ def test_users_get_what_their_roles_may(lone_server: str, run: Run) -> None:
             await client.put("config", "a")
         with pytest.raises(PermissionDeniedError):
             await client.auth.users()
+        with pytest.raises(PermissionDeniedError):
+            await client.maintenance.snapshot(tmp_path / "snapshot.db")
+        assert list(tmp_path.iterdir()) == []
 
     async def as_nobody(client: AsyncClient) -> None:
         with pytest.raises(LoginFailedError):
@@ -168,6 +171,7 @@ def test_users_get_what_their_roles_may(lone_server: str, run: Run) -> None:
 
     async def as_root(client: AsyncClient) -> None:
         auth = client.auth
+        assert (await client.maintenance.snapshot(tmp_path / "snapshot.db")).size > 512
         assert (await auth.status()).is_enabled
         await auth.change_password("worker", "other")
         await auth.revoke("worker", prefix="jobs/")
