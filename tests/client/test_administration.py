@@ -161,9 +161,11 @@ def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Pa
             await client.put("config", "a")
         with pytest.raises(PermissionDeniedError):
             await client.auth.users()
-        with pytest.raises(PermissionDeniedError):
-            await client.maintenance.snapshot(tmp_path / "snapshot.db")
-        assert list(tmp_path.iterdir()) == []
+        if is_target():
+            # 3.5.1 gives snapshots to everybody.
+            with pytest.raises(PermissionDeniedError):
+                await client.maintenance.snapshot(tmp_path / "snapshot.db")
+            assert list(tmp_path.iterdir()) == []
 
     async def as_nobody(client: AsyncClient) -> None:
         with pytest.raises(LoginFailedError):
