@@ -125,6 +125,16 @@ class TxnResult(NamedTuple):
     revision: int
 
 
+class ConditionalResult(NamedTuple):
+    """What a change did that was made only if its key was as expected."""
+
+    succeeded: bool
+    revision: int
+    """The revision of the store when it answered; that of the change, if there was one."""
+    current: KeyValue | None
+    """The key as it is instead, if it was not as expected; None if it does not exist."""
+
+
 class LeaseStatus(NamedTuple):
     """How long a lease lives."""
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations, rpcs
+from kvorum.client import operations, rpcs, transactions
 from kvorum.client.aio.auth import AsyncAuth
 from kvorum.client.aio.leases import AsyncLease, grant
 from kvorum.client.aio.maintenance import AsyncMaintenance
@@ -33,6 +33,7 @@ from kvorum.client.options import (
 from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
+    ConditionalResult,
     DeleteResult,
     Event,
     KeyValue,
@@ -346,6 +347,29 @@ class AsyncClient:
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
         return await self.run(operations.delete_operation(request), timeout)
+
+    async def put_if(
+        self,
+        key: Text,
+        value: Text = b"",
+        *,
+        revision: int,
+        lease: int = 0,
+        timeout: float | None = None,
+    ) -> ConditionalResult:
+        """Set a key if it was changed last at a revision; 0 if it must not exist.
+
+        If the outcome is unknown it can be sent again: it takes effect once at most.
+        """
+        step = transactions.put(key, value, lease=lease)
+        return await self.run(operations.conditional_operation(key, revision, step), timeout)
+
+    async def delete_if(
+        self, key: Text, *, revision: int, timeout: float | None = None
+    ) -> ConditionalResult:
+        """Delete a key if it was changed last at a revision."""
+        step = transactions.delete(key)
+        return await self.run(operations.conditional_operation(key, revision, step), timeout)
 
     def txn(self) -> "AsyncTxn":
         """Begin to write a transaction."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations, rpcs
+from kvorum.client import operations, rpcs, transactions
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
@@ -34,6 +34,7 @@ from kvorum.client.threads import Waiter
 from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
+    ConditionalResult,
     DeleteResult,
     Event,
     KeyValue,
@@ -345,6 +346,29 @@ class Client:
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
         return self.run(operations.delete_operation(request), timeout)
+
+    def put_if(
+        self,
+        key: Text,
+        value: Text = b"",
+        *,
+        revision: int,
+        lease: int = 0,
+        timeout: float | None = None,
+    ) -> ConditionalResult:
+        """Set a key if it was changed last at a revision; 0 if it must not exist.
+
+        If the outcome is unknown it can be sent again: it takes effect once at most.
+        """
+        step = transactions.put(key, value, lease=lease)
+        return self.run(operations.conditional_operation(key, revision, step), timeout)
+
+    def delete_if(
+        self, key: Text, *, revision: int, timeout: float | None = None
+    ) -> ConditionalResult:
+        """Delete a key if it was changed last at a revision."""
+        step = transactions.delete(key)
+        return self.run(operations.conditional_operation(key, revision, step), timeout)
 
     def txn(self) -> "Txn":
         """Begin to write a transaction."""
