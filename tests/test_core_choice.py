@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.compiled import MODULES, PACKAGE, core_name, library, source_hash
+from kvorum.compiled import MODULES
+from kvorum.compiled.extension import PACKAGE, core_name, library, source_hash
 
 pytestmark = pytest.mark.compiled
 
@@ -62,7 +63,7 @@ def test_a_core_nobody_knows_is_an_error() -> None:
 def test_a_stale_extension_is_not_taken(tmp_path: Path) -> None:
     changed = tmp_path / "kvorum"
     shutil.copytree(PACKAGE, changed)
-    core = "from kvorum.compiled import core_name; print(core_name())"
+    core = "from kvorum.compiled.extension import core_name; print(core_name())"
     assert python(core, None, changed) == "compiled\n"
     # Not compiled itself, but what is compiled holds a constant of it.
     with (changed / "mvcc" / "pins.py").open("a") as file:

@@ -43,7 +43,8 @@ DETERMINISTIC = {room for row in ROWS[ROWS.index({"member"}) :] for room in row}
 WORLD = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"}
 WORLD |= {"kvorum.files.real"}
 # Modules that stand behind a seam: they are the world.
-SEAMS = {"files/real.py", "client/loop.py", "client/options.py", "client/threads.py"}
+SEAMS = {"files/real.py"}
+SEAMS |= {f"client/{name}.py" for name in ("loop", "options", "saving", "threads")}
 
 
 def modules() -> list[Path]:

@@ -14,9 +14,14 @@ SOURCE = Path(__file__).parents[1] / "src" / "kvorum" / "client" / "aio"
 TARGET = SOURCE.with_name("sync")
 
 WORDS = {
+    "AsyncAuth": "Auth",
     "AsyncClient": "Client",
     "AsyncIterator": "Iterator",
     "AsyncLease": "Lease",
+    "AsyncMaintenance": "Maintenance",
+    "AsyncMembers": "Members",
+    "AsyncMessages": "Messages",
+    "AsyncMirror": "Mirror",
     "AsyncTxn": "Txn",
     "AsyncWatch": "Watch",
     "LoopClient": "ThreadedClient",
@@ -58,7 +63,14 @@ def translated(source: str) -> str:
 def _linted(source: str) -> str:
     ruff = [sys.executable, "-m", "ruff"]
     for command in (
-        ["check", "--quiet", "--select=I,UP028", "--unsafe-fixes", "--fix-only"],
+        [
+            "check",
+            "--quiet",
+            "--select=I,UP028",
+            "--config=lint.isort.known-first-party=['kvorum']",
+            "--unsafe-fixes",
+            "--fix-only",
+        ],
         ["format", "--quiet"],
     ):
         arguments = [*ruff, *command, "--stdin-filename=kvorum/client/sync/module.py", "-"]

@@ -1,7 +1,6 @@
 """What the first page of a user's program does, with both clients, on our server and on etcd."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,17 +8,6 @@ from kvorum.client.aio.client import AsyncClient
 from kvorum.client.errors import ClosedError, KeyEmptyError, UnavailableError
 from kvorum.client.sync.client import Client
 from kvorum.client.transactions import get, put, version
-from tests.etcd import running_etcd
-from tests.kvorum import running_kvorum
-
-
-@pytest.fixture(scope="module", params=["kvorum", "etcd"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    running = running_kvorum if request.param == "kvorum" else running_etcd
-    with running(tmp_path_factory.mktemp("server")) as found:
-        yield found.address
 
 
 def test_keys_transactions_leases_and_watches(server: str) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import kvorum
-from kvorum.compiled import MODULES, PACKAGE
+from kvorum.compiled import MODULES
 from kvorum.compiled.build import with_callers
+from kvorum.compiled.extension import PACKAGE
 from kvorum.raft.logger import named, placed
 from kvorum.telemetry.logs import open_logger
 from tests.kvorum import running_kvorum

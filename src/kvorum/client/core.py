@@ -34,11 +34,14 @@ from kvorum.client.errors import (
     UserEmptyError,
     error_of,
 )
+from kvorum.client.finding import MEMBERS_REQUEST, member_addresses
 from kvorum.client.interface import End, Metadata, Transport
 from kvorum.client.rpcs import Rpc
 
 RETRY_SECONDS: Final = 0.025
 """How long to wait after all endpoints were tried."""
+SYNC_SECONDS_MAX: Final = 5.0
+"""How long the question for the members may take."""
 LOGINS_MAX: Final = 3
 """How often a call waits for a new token before the refusal is its end."""
 TIMEOUT_TEXTS_KEPT: Final = 64
@@ -53,6 +56,7 @@ _UNKNOWN_OUTCOMES: Final = (Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNKNOWN
 """Codes that do not say whether a write took effect, unless the text is one of etcd's."""
 
 Answered = Callable[[bytes | KvorumError], None]
+TakeMessage = Callable[[bytes], None]
 
 
 class Credentials(NamedTuple):
@@ -69,6 +73,8 @@ class Settings(NamedTuple):
     token: str = ""
     """A token that was made elsewhere, and is never renewed."""
     login_seconds_max: float = 5.0
+    sync_seconds: float = float("inf")
+    """How often the endpoints are replaced by what the cluster says they are."""
 
 
 class Call:
@@ -83,6 +89,7 @@ class Call:
         "logins",
         "message",
         "number",
+        "on_message",
         "pinned",
         "problem",
         "received",
@@ -108,6 +115,8 @@ class Call:
         self.is_sent = False
         """Whether a server may have looked at it."""
         self.received: bytes | None = None
+        self.on_message: TakeMessage | None = None
+        """Gets each message of a call that is answered with several."""
         self.problem: KvorumError | None = None
         """Why it was not answered so far."""
         self.request_metadata: Metadata = ()
@@ -149,6 +158,8 @@ class Core:
         """Those that are at a server."""
         self._waiting: deque[Call] = deque()
         """Those that wait for an endpoint."""
+        self._waiting_pinned: deque[Call] = deque()
+        """Those that wait for one that is being connected, and for no other."""
         self._without_token: list[Call] = []
         self._resting: list[tuple[float, int, Call]] = []
         """Those that wait a moment before they are made again."""
@@ -158,6 +169,9 @@ class Core:
         self._is_logging_in = False
         self._problems: dict[int, str] = {}
         """Why each endpoint could not be reached."""
+        self._leaving: set[Endpoint] = set()
+        """Those that were given up, and have calls to finish."""
+        self._sync_at = 0.0 if settings.sync_seconds < float("inf") else float("inf")
 
     def copy(self) -> "Core":
         """Return a core of its own with the same endpoints and the same user."""
@@ -173,16 +187,19 @@ class Core:
         seconds_max: float,
         answered: Answered,
         at: int | None = None,
+        on_message: TakeMessage | None = None,
     ) -> Call:
         """Begin a call; `answered` gets the answer's message or an error, once.
 
-        With `at`, it goes to that endpoint alone.
+        With `at`, it goes to that endpoint alone. With `on_message`, that gets every message of the
+        answer, and `answered` none; after the first of them the call is not made again.
         """
         self._next_number += 1
         call = Call(self._next_number, rpc, message, self.now + seconds_max, answered)
         call.request_metadata = self._timeouts.get(seconds_max) or self._timeout(seconds_max)
         if at is not None:
-            call.pinned = self.endpoints.all[at]
+            call.pinned = self.endpoints.known[at]
+        call.on_message = on_message
         if self.closed is not None:
             # Told when time is passed next, because nothing is told before this returns.
             call.deadline = self.now
@@ -195,6 +212,7 @@ class Core:
         """Wait no longer for a call; its end is not told."""
         if self._forget(call) and call.endpoint is not None:
             self.transport.cancel(call.number)
+            self._leave()
 
     def open_stream(
         self,
@@ -206,7 +224,7 @@ class Core:
         at: int | None = None,
     ) -> Stream | None:
         """Open a stream with its first message; None if no endpoint can be asked at once."""
-        endpoint = self.endpoints.pick(self.now) if at is None else self.endpoints.all[at]
+        endpoint = self.endpoints.pick(self.now) if at is None else self.endpoints.known[at]
         if not self._is_ready(endpoint) or not self._has_token():
             return None
         self._next_number += 1
@@ -214,9 +232,7 @@ class Core:
         stream.token = self._token or ""
         self._streams[stream.number] = stream
         fields = (*metadata, VERSION, *self._token_field())
-        # A watch that is told all through one call sends more on it; a snapshot is asked for once.
-        ends = rpc in (rpcs.SNAPSHOT, rpcs.RANGE_STREAM)
-        self.transport.start(stream.number, endpoint.number, rpc.path, fields, message, ends)
+        self.transport.start(stream.number, endpoint.number, rpc.path, fields, message, False)
         return stream
 
     def send(self, stream: Stream, message: bytes) -> None:
@@ -227,13 +243,16 @@ class Core:
         """Break a stream off; nothing more is told of it."""
         if self._streams.pop(stream.number, None) is not None:
             self.transport.cancel(stream.number)
+            self._leave()
 
     def close(self) -> None:
         """End everything: calls in flight get an error, and so does what begins later."""
         if self.closed is not None:
             return
         self.closed = ClosedError("the client is closed")
-        for call in [*self._calls.values(), *self._waiting, *self._without_token]:
+        self._sync_at = float("inf")
+        waiting = [*self._waiting, *self._waiting_pinned, *self._without_token]
+        for call in [*self._calls.values(), *waiting]:
             self._finish(call, self.closed)
         for _, _, call in self._resting:
             self._finish(call, self.closed)
@@ -241,33 +260,42 @@ class Core:
         for stream in list(self._streams.values()):
             self._streams.pop(stream.number, None)
             stream.on_end(self.closed)
-        for endpoint in self.endpoints.all.values():
+        for endpoint in self.endpoints.known.values():
             self.transport.disconnect(endpoint.number)
 
     def set_endpoints(self, addresses: Sequence[Address]) -> None:
-        """Use other endpoints; calls at those that are given up end as if they were lost."""
-        for endpoint in self.endpoints.replace(addresses):
-            self.transport.disconnect(endpoint.number)
+        """Use other endpoints; those that are given up finish the calls that they have."""
+        self._leaving.update(self.endpoints.replace(addresses))
+        self._leaving.difference_update(self.endpoints.all.values())
+        self._leave()
         self._serve_waiting()
+
+    def _leave(self) -> None:
+        """Give up the connections that were only kept for calls that have ended."""
+        if self._leaving:
+            used = {each.endpoint for each in self._calls.values()}
+            used.update(each.endpoint for each in self._streams.values())
+            for endpoint in self._leaving - used:
+                self._leaving.discard(endpoint)
+                endpoint.is_connected = False
+                self.transport.disconnect(endpoint.number)
 
     # What the transport tells.
 
     def connected(self, number: int) -> None:
         """Note that an endpoint can be asked."""
-        endpoint = self.endpoints.all.get(number)
-        if endpoint is None:
+        endpoint = self.endpoints.known[number]
+        endpoint.is_connecting = False
+        if number not in self.endpoints.all and not endpoint.is_named:
             self.transport.disconnect(number)
             return
-        endpoint.is_connecting = False
         endpoint.is_connected = True
         self._problems.pop(number, None)
         self._serve_waiting()
 
     def disconnected(self, number: int, reason: str) -> None:
         """Note that an endpoint could not be reached, or was lost; its calls have ended."""
-        endpoint = self.endpoints.all.get(number)
-        if endpoint is None:
-            return
+        endpoint = self.endpoints.known[number]
         endpoint.is_connecting = endpoint.is_connected = False
         self._problems[number] = reason
         self.endpoints.fails(endpoint, self.now)
@@ -278,6 +306,8 @@ class Core:
         call = self._calls.get(number)
         if call is not None:
             call.received = message
+            if call.on_message is not None:
+                call.on_message(message)
         elif (stream := self._streams.get(number)) is not None:
             stream.on_message(message)
 
@@ -288,22 +318,24 @@ class Core:
             stream = self._streams.pop(number, None)
             if stream is not None:
                 self._end_stream(stream, end)
+            self._leave()
             return
         endpoint = call.endpoint
         assert endpoint is not None
         if end.code == Code.OK:
             if endpoint.failures:
                 self.endpoints.works(endpoint)
-            received = call.received
+            received = call.received if call.on_message is None else b""
             if received is None:
                 received_error = CallError(Code.INTERNAL, "the server answered without a message")
                 self._finish(call, received_error)
             else:
                 self._finish(call, received)
-            return
-        call.endpoint = None
-        call.received = None
-        self._failed(call, endpoint, end)
+        else:
+            call.endpoint = None
+            self._failed(call, endpoint, end)
+        if self._leaving:
+            self._leave()
 
     # Time.
 
@@ -319,7 +351,7 @@ class Core:
             picked = self.endpoints.pick(self.now)
             if not picked.is_connecting:
                 moment = min(moment, picked.avoided_until)
-        return moment
+        return min(moment, self._sync_at)
 
     def pass_time(self, now: float) -> None:
         """Make again what has waited long enough, and end what has waited too long."""
@@ -335,13 +367,31 @@ class Core:
                 self._attempt(call)
         if self._waiting:
             self._serve_waiting()
+        if self._sync_at <= now:
+            self._synchronize()
+
+    def _synchronize(self) -> None:
+        """Ask for the members, and use those that serve from then on."""
+        self._sync_at = self.now + self._settings.sync_seconds
+
+        def answered(answer: bytes | KvorumError) -> None:
+            # One that fails is made again when the next is due; the endpoints stay as they are.
+            if isinstance(answer, bytes) and (found := member_addresses(answer)):
+                self.set_endpoints(found)
+
+        self.start(rpcs.MEMBER_LIST, MEMBERS_REQUEST, SYNC_SECONDS_MAX, answered)
 
     # Attempts.
 
     def _attempt(self, call: Call) -> None:
         endpoint = call.pinned or self.endpoints.pick(self.now)
         if not self._is_ready(endpoint):
-            self._waiting.append(call)
+            if call.pinned is None:
+                self._waiting.append(call)
+            elif endpoint.is_connecting:
+                self._waiting_pinned.append(call)
+            else:
+                heappush(self._resting, (endpoint.avoided_until, call.number, call))
             return
         if call.rpc is not rpcs.AUTHENTICATE and not self._has_token():
             self._without_token.append(call)
@@ -366,7 +416,9 @@ class Core:
         return endpoint.is_connected
 
     def _serve_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting = (*self._waiting, *self._waiting_pinned)
+        self._waiting.clear()
+        self._waiting_pinned.clear()
         for call in waiting:
             if call.rpc is not _NOTHING:
                 self._attempt(call)
@@ -374,6 +426,11 @@ class Core:
     def _failed(self, call: Call, endpoint: Endpoint, end: End) -> None:
         error = error_of(end.code, end.text)
         call.problem = error
+        if call.on_message is not None and call.received is not None:
+            # Its user has some of the answer, and must not get it twice.
+            self._finish(call, error)
+            return
+        call.received = None
         may_repeat = end.is_unprocessed or call.rpc.is_repeatable
         call.is_sent = call.is_sent or not end.is_unprocessed
         if isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError):
@@ -425,10 +482,11 @@ class Core:
             call.is_sent = True
             self._finish_unknown(call, late)
         elif not was_sent and call.problem is None and self._problems:
+            asked = self.endpoints.all.values() if call.pinned is None else [call.pinned]
             reasons = ", ".join(
-                f"{each.address.text}: {self._problems[number]}"
-                for number, each in self.endpoints.all.items()
-                if number in self._problems
+                f"{each.address.text}: {self._problems[each.number]}"
+                for each in asked
+                if each.number in self._problems
             )
             self._finish(call, UnavailableError(f"no endpoint could be reached: {reasons}"))
         else:

@@ -36,6 +36,11 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    def is_same(self, other: "Address") -> bool:
+        """Return whether both are written for one place; TLS may be left open in one of them."""
+        secure = {self.is_secure, other.is_secure} - {None}
+        return (self.host, self.port) == (other.host, other.port) and len(secure) < 2
+
 
 def parse_endpoint(text: str) -> Address:
     """Read an endpoint: `host:port`, a URL of http or https, or a socket of unix or unixs."""
@@ -64,13 +69,23 @@ def parse_endpoint(text: str) -> Address:
 class Endpoint:
     """What is known of one endpoint."""
 
-    __slots__ = ("address", "avoided_until", "failures", "is_connected", "is_connecting", "number")
+    __slots__ = (
+        "address",
+        "avoided_until",
+        "failures",
+        "is_connected",
+        "is_connecting",
+        "is_named",
+        "number",
+    )
 
     def __init__(self, number: int, address: Address) -> None:
         self.number = number
         self.address = address
         self.is_connected = False
         self.is_connecting = False
+        self.is_named = False
+        """Whether calls were made that go to this one alone."""
         self.failures = 0
         """How often in a row it failed."""
         self.avoided_until = 0.0
@@ -82,6 +97,9 @@ class Endpoints:
     def __init__(self, addresses: Sequence[Address], start: int) -> None:
         self._next_number = 0
         self.all: dict[int, Endpoint] = {}
+        """Those that any call may go to."""
+        self.known: dict[int, Endpoint] = {}
+        """Those, those that were given up, and those that calls were made to by name."""
         self._current: Endpoint | None = None
         """The one that calls go to."""
         self.replace([*addresses[start:], *addresses[:start]])
@@ -90,18 +108,27 @@ class Endpoints:
         """Use these from now on; return those that are not among them, to be given up."""
         if not addresses:
             raise ValueError("a client needs an endpoint, for example 'localhost:2379'")
-        known = {each.address: each for each in self.all.values()}
-        kept: dict[int, Endpoint] = {}
-        for address in dict.fromkeys(addresses):
-            endpoint = known.pop(address, None)
-            if endpoint is None:
-                endpoint = Endpoint(self._next_number, address)
-                self._next_number += 1
-            kept[endpoint.number] = endpoint
-        self.all = kept
-        if self._current is not None and self._current.number not in kept:
+        before = self.all
+        found = (self._known(address) for address in addresses)
+        self.all = {each.number: each for each in found}
+        if self._current is not None and self._current.number not in self.all:
             self._current = None
-        return list(known.values())
+        return [each for number, each in before.items() if number not in self.all]
+
+    def named(self, address: Address) -> Endpoint:
+        """Return an endpoint that a call is to go to, whether others may go there or not."""
+        endpoint = self._known(address)
+        endpoint.is_named = True
+        return endpoint
+
+    def _known(self, address: Address) -> Endpoint:
+        """Return the endpoint of an address, however that is written."""
+        for endpoint in self.known.values():
+            if endpoint.address.is_same(address):
+                return endpoint
+        endpoint = self.known[self._next_number] = Endpoint(self._next_number, address)
+        self._next_number += 1
+        return endpoint
 
     def pick(self, now: float) -> Endpoint:
         """Return the endpoint to ask: the current one, unless it is avoided."""

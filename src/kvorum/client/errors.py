@@ -70,6 +70,10 @@ class LeaseLostError(KvorumError):
     """The lease is not kept alive any more; whatever it held may be another's now."""
 
 
+class SnapshotError(KvorumError):
+    """What came is not a whole snapshot; nothing was saved."""
+
+
 class CallError(KvorumError):
     """What the server answered: gRPC's code, and the text that names the error."""
 

@@ -88,13 +88,15 @@ class ProtocolError(Exception):
 
 
 class _Stream:
-    __slots__ = ("ends", "received", "room", "waiting")
+    __slots__ = ("ends", "is_held", "received", "room", "waiting")
 
     def __init__(self, room: int) -> None:
         self.room = room
         """How many bytes the server takes."""
         self.received = 0
         """Bytes that came and that it was not yet told to replace."""
+        self.is_held = False
+        """Whether it is not told for now, because nobody takes what comes."""
         self.waiting: deque[bytes] = deque()
         """What is to be sent once there is room."""
         self.ends = False
@@ -192,6 +194,14 @@ class Connection:
             self._send_waiting(number, stream)
         return number
 
+    def hold(self, number: int, *, is_held: bool) -> None:
+        """Let the server send no more on a stream than its window, or go on."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            stream.is_held = is_held
+            if stream.received >= STREAM_WINDOW_BYTES // 2:
+                self._replace(number, stream)
+
     def send(self, number: int, data: bytes, *, ends: bool = False) -> None:
         """Send more on a stream; nothing happens if it has ended."""
         stream = self._streams.get(number)
@@ -258,6 +268,12 @@ class Connection:
         elif kind == _PUSH:
             raise ProtocolError("the server pushed something, which was declined")
 
+    def _replace(self, number: int, stream: _Stream) -> None:
+        """Let the server send as much again as came."""
+        if not stream.is_held:
+            self._put(_WINDOW, 0, number, _NUMBER.pack(stream.received))
+            stream.received = 0
+
     def _take_data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
         self._received += size
@@ -269,8 +285,7 @@ class Connection:
             return
         stream.received += size
         if stream.received >= STREAM_WINDOW_BYTES // 2 and not flags & _END_STREAM:
-            self._put(_WINDOW, 0, number, _NUMBER.pack(stream.received))
-            stream.received = 0
+            self._replace(number, stream)
         if flags & _PADDED:
             payload = _unpadded(payload)
         if payload:

@@ -4,8 +4,9 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -21,6 +22,8 @@ from kvorum.client.watching import Watching
 __all__ = ["LoopClient", "Waiter", "clock", "random_id"]
 
 clock = time.monotonic
+
+T = TypeVar("T")
 
 
 class _Protocol(asyncio.Protocol):
@@ -192,6 +195,19 @@ class LoopClient:
         if self._keeper is not None:
             self._keeper.release(kept)
 
+    async def work(self, function: Callable[[], T]) -> T:
+        """Do something that may take a while, such as writing a file, in another thread."""
+        return await asyncio.to_thread(function)
+
+    # Endpoints.
+
+    def set_endpoints(self, addresses: Sequence[Address]) -> None:
+        """Use other endpoints from now on, for leases too."""
+        with self.turn():
+            self.core.set_endpoints(addresses)
+        if self._keeper is not None:
+            self._keeper.set_endpoints(addresses)
+
     # Time.
 
     def _flush(self) -> None:
@@ -287,7 +303,7 @@ class LoopClient:
 
     def connect(self, endpoint: int) -> None:
         """Connect in a task."""
-        address = self.core.endpoints.all[endpoint].address
+        address = self.core.endpoints.known[endpoint].address
         task = self._loop.create_task(self._connect(endpoint, address))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -310,6 +326,11 @@ class LoopClient:
         for protocol in self._protocols:
             protocol.link.wire.send(call, message)
         self.leave()
+
+    def hold(self, call: int, *, is_held: bool) -> None:
+        """Let the server send no more for a call than it may already, or go on."""
+        for protocol in self._protocols:
+            protocol.link.wire.hold(call, is_held=is_held)
 
     def cancel(self, call: int) -> None:
         """Break a call off."""

@@ -11,6 +11,7 @@ from kvorum.client import rpcs
 from kvorum.client.keys import KeyRange, Text, as_bytes
 from kvorum.client.rpcs import Rpc
 from kvorum.client.values import (
+    ConditionalResult,
     DeleteResult,
     KeyValue,
     LeaseStatus,
@@ -63,6 +64,15 @@ def range_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
     return Operation(rpcs.RANGE, request.SerializeToString(), _range_result)
 
 
+def stream_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
+    """Return the call of a range that is answered piece by piece."""
+
+    def decode(answer: bytes) -> RangeResult:
+        return range_result(pb.RangeStreamResponse.FromString(answer).range_response)
+
+    return Operation(rpcs.RANGE_STREAM, request.SerializeToString(), decode)
+
+
 def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
     """Return the call that reads one key."""
     request = pb.RangeRequest(key=as_bytes(key), revision=revision, serializable=serializable)
@@ -73,6 +83,26 @@ def txn_operation(request: pb.TxnRequest) -> Operation[TxnResult]:
     """Return the call of a transaction; one that only reads may be made again."""
     rpc = rpcs.READ_TXN if _only_reads(request) else rpcs.TXN
     return Operation(rpc, request.SerializeToString(), _txn_result)
+
+
+def conditional_operation(
+    key: Text, revision: int, step: pb.RequestOp
+) -> Operation[ConditionalResult]:
+    """Return the call that changes a key if its mod revision is this one, or else reads it."""
+    name = as_bytes(key)
+    compare = pb.Compare(
+        key=name, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=revision
+    )
+    read = pb.RequestOp(request_range=pb.RangeRequest(key=name))
+    request = pb.TxnRequest(compare=[compare], success=[step], failure=[read])
+
+    def decode(answer: bytes) -> ConditionalResult:
+        response = pb.TxnResponse.FromString(answer)
+        found = response.responses[0].response_range.kvs
+        current = None if response.succeeded or not found else key_value(found[0])
+        return ConditionalResult(response.succeeded, response.header.revision, current)
+
+    return Operation(rpcs.TXN, request.SerializeToString(), decode)
 
 
 def compact_operation(revision: int, *, physical: bool) -> Operation[int]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from kvorum.client.core import Core, Credentials, Settings
-from kvorum.client.endpoints import parse_endpoint
+from kvorum.client.endpoints import Address, parse_endpoint
 
 TIMEOUT_SECONDS = 5.0
 """How long a call may take, unless it is told otherwise."""
@@ -14,12 +14,23 @@ PAGE_KEYS = 1000
 FOREVER = float("inf")
 
 
+def parse_endpoints(endpoints: str | Sequence[str]) -> list[Address]:
+    """Read endpoints: a list, or text with commas between them."""
+    texts = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+    return [parse_endpoint(text.strip()) for text in texts if text.strip()]
+
+
 def make_core(
-    endpoints: str | Sequence[str], *, user: str, password: str, token: str, timeout: float
+    endpoints: str | Sequence[str],
+    *,
+    user: str,
+    password: str,
+    token: str,
+    timeout: float,
+    sync_seconds: float,
 ) -> Core:
     """Return the core of a client, which connects with its first call."""
-    texts = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
-    addresses = [parse_endpoint(text.strip()) for text in texts if text.strip()]
+    addresses = parse_endpoints(endpoints)
     if token and (user or password):
         raise ValueError("user and password, or a token, but not both")
     if user and not password:
@@ -27,5 +38,10 @@ def make_core(
     # Clients of one program, and of many, do not all begin with the same endpoint.
     start = random.randrange(len(addresses)) if addresses else 0  # noqa: S311
     credentials = Credentials(user, password) if user else None
-    settings = Settings(credentials=credentials, token=token, login_seconds_max=timeout)
+    settings = Settings(
+        credentials=credentials,
+        token=token,
+        login_seconds_max=timeout,
+        sync_seconds=sync_seconds,
+    )
     return Core(addresses, settings, start=start)

@@ -20,7 +20,7 @@ def _once(path: str) -> Rpc:
 
 
 RANGE: Final = _repeatable("/etcdserverpb.KV/Range")
-RANGE_STREAM: Final = _once("/etcdserverpb.KV/RangeStream")
+RANGE_STREAM: Final = _repeatable("/etcdserverpb.KV/RangeStream")
 PUT: Final = _once("/etcdserverpb.KV/Put")
 DELETE_RANGE: Final = _once("/etcdserverpb.KV/DeleteRange")
 TXN: Final = _once("/etcdserverpb.KV/Txn")
@@ -48,7 +48,7 @@ STATUS: Final = _repeatable("/etcdserverpb.Maintenance/Status")
 DEFRAGMENT: Final = _once("/etcdserverpb.Maintenance/Defragment")
 HASH: Final = _repeatable("/etcdserverpb.Maintenance/Hash")
 HASH_KV: Final = _repeatable("/etcdserverpb.Maintenance/HashKV")
-SNAPSHOT: Final = _once("/etcdserverpb.Maintenance/Snapshot")
+SNAPSHOT: Final = _repeatable("/etcdserverpb.Maintenance/Snapshot")
 MOVE_LEADER: Final = _repeatable("/etcdserverpb.Maintenance/MoveLeader")
 DOWNGRADE: Final = _once("/etcdserverpb.Maintenance/Downgrade")
 

@@ -13,9 +13,9 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -32,6 +32,8 @@ IDLE_SECONDS: Final = 1.0
 SLEEP_SECONDS_MAX: Final = 3600.0
 
 clock = time.monotonic
+
+T = TypeVar("T")
 
 
 def random_id() -> int:
@@ -238,6 +240,17 @@ class ThreadedClient:
         with self.turn():
             self.keeping.release(kept)
 
+    def work(self, function: Callable[[], T]) -> T:
+        """Do something that may take a while, such as writing a file."""
+        return function()
+
+    # Endpoints.
+
+    def set_endpoints(self, addresses: Sequence[Address]) -> None:
+        """Use other endpoints from now on."""
+        with self.turn():
+            self.core.set_endpoints(addresses)
+
     # The thread of watches and leases.
 
     def start_reading(self) -> None:
@@ -282,7 +295,7 @@ class ThreadedClient:
 
     def connect(self, endpoint: int) -> None:
         """Connect in a thread: looking up a name may take long."""
-        address = self.core.endpoints.all[endpoint].address
+        address = self.core.endpoints.known[endpoint].address
         threading.Thread(target=self._connect, args=(endpoint, address), daemon=True).start()
 
     def _connect(self, number: int, address: Address) -> None:
@@ -326,6 +339,11 @@ class ThreadedClient:
         """Send a message more."""
         for _, link in self._sockets.values():
             link.wire.send(call, message)
+
+    def hold(self, call: int, *, is_held: bool) -> None:
+        """Let the server send no more for a call than it may already, or go on."""
+        for _, link in self._sockets.values():
+            link.wire.hold(call, is_held=is_held)
 
     def cancel(self, call: int) -> None:
         """Break a call off."""

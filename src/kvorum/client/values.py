@@ -1,7 +1,8 @@
 """What calls answer with: plain, immutable values."""
 
 from enum import Enum
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 class KeyValue(NamedTuple):
@@ -124,6 +125,16 @@ class TxnResult(NamedTuple):
     revision: int
 
 
+class ConditionalResult(NamedTuple):
+    """What a change did that was made only if its key was as expected."""
+
+    succeeded: bool
+    revision: int
+    """The revision of the store when it answered; that of the change, if there was one."""
+    current: KeyValue | None
+    """The key as it is instead, if it was not as expected; None if it does not exist."""
+
+
 class LeaseStatus(NamedTuple):
     """How long a lease lives."""
 
@@ -134,3 +145,104 @@ class LeaseStatus(NamedTuple):
     """Seconds that it was granted for."""
     keys: list[bytes]
     """The keys that end with it, if they were asked for."""
+
+
+class Member(NamedTuple):
+    """A member of the cluster."""
+
+    id: int
+    name: str
+    """Empty until it has started for the first time."""
+    peer_urls: list[str]
+    client_urls: list[str]
+    is_learner: bool
+    """Whether it has no vote yet."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has told the others its name."""
+        return bool(self.name)
+
+
+MemberList: TypeAlias = list[Member]
+
+
+class MemberStatus(NamedTuple):
+    """How a member is doing, as it says itself."""
+
+    member: int
+    """Its id."""
+    leader: int
+    """The id of the leader that it knows, or 0."""
+    version: str
+    revision: int
+    raft_term: int
+    raft_index: int
+    """The newest entry of its log."""
+    applied_index: int
+    """The newest entry that its store has."""
+    database_bytes: int
+    database_bytes_used: int
+    """What would be left after defragmenting."""
+    database_bytes_max: int
+    """The quota; 0 where the server does not tell."""
+    storage_version: str
+    is_learner: bool
+    downgrade_target: str
+    """The version that the cluster is being downgraded to, or empty."""
+    errors: list[str]
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads the cluster."""
+        return self.member == self.leader
+
+
+AlarmKind: TypeAlias = Literal["nospace", "corrupt"]
+
+
+class Alarm(NamedTuple):
+    """Why a member does not do everything."""
+
+    member: int
+    kind: AlarmKind
+
+
+class StoreHash(NamedTuple):
+    """A hash of keys and their history; equal between members at the same revisions."""
+
+    hash: int
+    revision: int
+    """The revision up to which it goes."""
+    compact_revision: int
+    """The revision from which it goes; -1 if nothing was compacted."""
+
+
+class Snapshot(NamedTuple):
+    """A snapshot that was saved."""
+
+    path: Path
+    size: int
+    """Bytes of the file."""
+    version: str
+    """The storage version; empty where the server does not tell."""
+
+
+class AuthStatus(NamedTuple):
+    """Whether users have to log in."""
+
+    is_enabled: bool
+    revision: int
+    """Of users and roles; every change of them is one."""
+
+
+Access: TypeAlias = Literal["read", "write", "readwrite"]
+
+
+class Permission(NamedTuple):
+    """What a role may do with a key, or with all keys up to an end."""
+
+    access: Access
+    key: bytes
+    end: bytes
+    """Empty for one key; a zero byte for all keys from the first on."""

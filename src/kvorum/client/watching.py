@@ -56,7 +56,7 @@ class Standing(Enum):
 
 
 class Watch:
-    """One watch. `ready` is called whenever there is something to take, or it has ended."""
+    """One watch. `ready` is called when there is something to take, or to know of its state."""
 
     __slots__ = (
         "changes",
@@ -168,6 +168,7 @@ class Watching:
                 watch.revision = RangeResponse.FromString(answer).header.revision + 1
                 watch.standing = Standing.LOST
                 self._create(watch)
+                watch.ready()
             elif isinstance(answer, CallError | ClosedError):
                 self._end(watch, answer)
             else:

@@ -102,6 +102,12 @@ class Wire:
             block, data, ends = self._waiting[call]
             self._waiting[call] = (block, data + _framed(message), ends)
 
+    def hold(self, call: int, *, is_held: bool) -> None:
+        """Let the server send no more for a call than it may already, or go on."""
+        stream = self._streams.get(call)
+        if stream is not None:
+            self.connection.hold(stream, is_held=is_held)
+
     def cancel(self, call: int) -> None:
         """Break a call off; nothing more is told of it."""
         self._waiting.pop(call, None)

@@ -4,19 +4,19 @@ The sources run wherever the extension is missing, was built from other sources,
 KVORUM_COMPILED decides: `0` runs the sources, `1` makes a missing or stale extension an error, and
 unset, the extension runs if it fits the sources. It is in a directory named by the hash of what it
 was built from, so that a stale one is never found.
+
+Nothing is hashed or loaded before one of these modules is imported: a program that uses the client
+alone imports none of them.
 """
 
-import ctypes
-import hashlib
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 MODULES = (
     "kvorum.api.codec",
@@ -116,90 +116,33 @@ MODULES = (
 """The compiled modules. Nothing outside may replace their functions or derive from their classes,
 and their annotations are checked when they run: a cast must be true."""
 
-LIBRARY = "core__mypyc"
-PACKAGE = Path(__file__).parents[1]
+_NAMES: Final = frozenset(MODULES)
 
 
-def source_hash(package: Path) -> str:
-    """Hash every source of the rooms that have compiled modules.
-
-    A compiled module contains constants of the modules it imports, so more than the listed ones
-    matter.
-    """
-    digest = hashlib.sha256()
-    for room in sorted({"compiled"} | {name.split(".")[1] for name in MODULES}):
-        for path in sorted((package / room).rglob("*.py")):
-            name = str(path.relative_to(package))
-            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:32]
+def core_wanted() -> str:
+    """Return what KVORUM_COMPILED says: `0`, `1`, or nothing."""
+    named = os.environ.get("KVORUM_COMPILED", "")
+    if named not in ("", "0", "1"):
+        raise ImportError(f"KVORUM_COMPILED is {named!r}; expected '0' or '1'")
+    return named
 
 
-@cache
-def library(package: Path) -> Path:
-    """Return the path of the extension for these sources, whether it is built or not."""
-    return package / "compiled" / source_hash(package) / (LIBRARY + EXTENSION_SUFFIXES[0])
-
-
-@cache
-def core_name() -> str:
-    """Return which core runs, `compiled` or `python`; KVORUM_COMPILED forces one.
-
-    Raises ImportError if the compiled core is forced, but there is none for these sources.
-    """
-    wanted = os.environ.get("KVORUM_COMPILED", "")
-    if wanted not in ("", "0", "1"):
-        raise ImportError(f"KVORUM_COMPILED is {wanted!r}; expected '0' or '1'")
-    if wanted == "0":
-        return "python"
-    if library(PACKAGE).exists():
-        return "compiled"
-    if wanted == "1":
-        raise ImportError(
-            "KVORUM_COMPILED is '1', but no extension is built from these sources; "
-            "run 'make setup', or leave it unset"
-        )
-    return "python"
-
-
-class _Core(MetaPathFinder, Loader):
-    """Finds the listed modules in the extension."""
-
-    def __init__(self, path: Path) -> None:
-        loader = ExtensionFileLoader(LIBRARY, str(path))
-        spec = spec_from_file_location(LIBRARY, path, loader=loader)
-        assert spec is not None
-        self._library = module_from_spec(spec)
-        loader.exec_module(self._library)
+class _Finder:
+    """Finds the listed modules in the extension, once the first of them is imported."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the spec of a listed module."""
-        del path, target
-        if fullname not in MODULES:
+        self, fullname: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """Return the spec of a listed module; None if the sources run."""
+        if fullname not in _NAMES:
             return None
-        return ModuleSpec(fullname, self, origin=self._library.__file__)
+        # The lock of this import lets no thread load the extension twice.
+        from kvorum.compiled.loading import CORE
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Call the module's init function, which the extension hands out in a capsule."""
-        name = "init_" + spec.name.replace(".", "___")
-        pointer = _capsule_pointer(getattr(self._library, name), f"{LIBRARY}.{name}".encode())
-        module: ModuleType = ctypes.PYFUNCTYPE(ctypes.py_object)(pointer)()
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Leave the module as it is: its body ran when it was created."""
-
-
-def _capsule_pointer(capsule: object, name: bytes) -> int:
-    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-        ("PyCapsule_GetPointer", ctypes.pythonapi)
-    )
-    pointer: int = get(capsule, name)
-    return pointer
+        return None if CORE is None else CORE.find_spec(fullname, path, target)
 
 
 def install() -> None:
     """Load the listed modules from the extension from now on, if the compiled core is to run."""
-    if core_name() == "compiled":
-        sys.meta_path.insert(0, _Core(library(PACKAGE)))
+    if core_wanted() != "0":
+        sys.meta_path.insert(0, _Finder())

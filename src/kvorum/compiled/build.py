@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from pathlib import Path
 
-from kvorum.compiled import LIBRARY, MODULES, PACKAGE, library
+from kvorum.compiled import MODULES
+from kvorum.compiled.extension import LIBRARY, PACKAGE, library
 
 COMPILERS = 2
 """How many C compilers run at once."""

@@ -23,7 +23,7 @@ import kvorum
 from kvorum.api.durations import duration_text
 from kvorum.auth.tokens import Tokens
 from kvorum.backend.real import LmdbEnvironments
-from kvorum.compiled import core_name
+from kvorum.compiled.extension import core_name
 from kvorum.edge import (
     Edge,
     ListenerKind,

@@ -4,7 +4,7 @@ import platform
 from textwrap import wrap
 
 import kvorum
-from kvorum.compiled import core_name
+from kvorum.compiled.extension import core_name
 from kvorum.edge import edge_name
 from kvorum.settings.flags import FLAGS
 from kvorum.settings.gates import GATES

@@ -1,22 +1,39 @@
 """The client: keys, transactions and watches, with every option they have."""
 
 from collections.abc import AsyncIterator, Sequence
+from copy import copy
 from types import TracebackType
 from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations
+from kvorum.client import operations, rpcs, transactions
+from kvorum.client.aio.auth import AsyncAuth
 from kvorum.client.aio.leases import AsyncLease, grant
+from kvorum.client.aio.maintenance import AsyncMaintenance
+from kvorum.client.aio.members import AsyncMembers
+from kvorum.client.aio.mirror import AsyncMirror
+from kvorum.client.aio.streams import AsyncMessages
 from kvorum.client.credentials import TlsOptions, contexts
+from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
-from kvorum.client.keys import Text, key_range
+from kvorum.client.finding import MEMBERS_REQUEST, member_addresses, srv_endpoints
+from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.loop import LoopClient as Shell
 from kvorum.client.loop import Waiter
+from kvorum.client.namespacing import answer_from, changes_from, end_into, request_into
 from kvorum.client.operations import Operation
-from kvorum.client.options import CONNECT_SECONDS, PAGE_KEYS, TIMEOUT_SECONDS, make_core
+from kvorum.client.options import (
+    CONNECT_SECONDS,
+    FOREVER,
+    PAGE_KEYS,
+    TIMEOUT_SECONDS,
+    make_core,
+    parse_endpoints,
+)
 from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
+    ConditionalResult,
     DeleteResult,
     Event,
     KeyValue,
@@ -44,12 +61,31 @@ class AsyncClient:
         insecure: bool = False,
         timeout: float = TIMEOUT_SECONDS,
         connect_timeout: float = CONNECT_SECONDS,
+        srv: str = "",
+        sync_seconds: float = FOREVER,
     ) -> None:
-        core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
+        """Make a client, which connects with its first call.
+
+        `srv` is a domain whose SRV records name the endpoints, in place of `endpoints`. Every
+        `sync_seconds` the endpoints are replaced by those that the cluster's members tell.
+        """
+        core = make_core(
+            srv_endpoints(srv) if srv else endpoints,
+            user=user,
+            password=password,
+            token=token,
+            timeout=timeout,
+            sync_seconds=sync_seconds,
+        )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
         self.shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._timeout = timeout
+        self._prefix = b""
+        """What all keys begin with at the server; empty unless this is a namespace."""
+        if sync_seconds < FOREVER:
+            with self.shell.turn():
+                self.shell.start_reading()
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,13 +99,95 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """End every call and watch, and give the connections back."""
-        await self.shell.close()
+        """End every call and watch, and give the connections back.
 
-    async def run(self, operation: Operation[T], timeout: float | None = None) -> T:
-        """Make a call that is given as a value."""
+        A namespace has nothing of its own to end.
+        """
+        if not self._prefix:
+            await self.shell.close()
+
+    async def run(
+        self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None
+    ) -> T:
+        """Make a call that is given as a value; with `at`, at that endpoint alone."""
         seconds = self._timeout if timeout is None else timeout
-        return operation.decode(await self.shell.call(operation.rpc, operation.message, seconds))
+        number = None if at is None else self.endpoint_number(at)
+        if self._prefix:
+            operation = self._in_namespace(operation)
+        answer = await self.shell.call(operation.rpc, operation.message, seconds, number)
+        return operation.decode(answer)
+
+    def messages(self, operation: Operation[T], timeout: float) -> AsyncMessages[T]:
+        """Make a call that is answered with several messages."""
+        if self._prefix:
+            operation = self._in_namespace(operation)
+        return AsyncMessages(self.shell, operation, timeout, None)
+
+    # Parts and copies of the store.
+
+    def namespace(self, prefix: Text) -> "AsyncClient":
+        """Return a client of the same connections whose keys all begin with a prefix.
+
+        The prefix is added to keys that are sent, and cut off those that come back.
+        """
+        if not prefix:
+            raise ValueError("a namespace needs a prefix that is not empty")
+        made = copy(self)
+        made._prefix = self._prefix + as_bytes(prefix)
+        return made
+
+    def mirror(self, prefix: Text = b"") -> AsyncMirror:
+        """Return what follows all keys below a prefix, from what they are now on."""
+        return AsyncMirror(self, prefix)
+
+    def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
+        prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
+        return operation._replace(
+            message=request_into(prefix, path, operation.message),
+            decode=lambda answer: decode(answer_from(prefix, path, answer)),
+        )
+
+    # The cluster.
+
+    @property
+    def members(self) -> AsyncMembers:
+        """The members of the cluster."""
+        return AsyncMembers(self)
+
+    @property
+    def maintenance(self) -> AsyncMaintenance:
+        """Status, alarms, space, hashes and snapshots."""
+        return AsyncMaintenance(self)
+
+    @property
+    def auth(self) -> AsyncAuth:
+        """Users and roles."""
+        return AsyncAuth(self)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The endpoints that calls go to."""
+        with self.shell.turn():
+            return [each.address.text for each in self.shell.core.endpoints.all.values()]
+
+    def set_endpoints(self, endpoints: str | Sequence[str]) -> None:
+        """Use other endpoints; those that are given up finish the calls that they have."""
+        self.shell.set_endpoints(parse_endpoints(endpoints))
+
+    async def sync_endpoints(self, timeout: float | None = None) -> list[str]:
+        """Use the endpoints of all members that have started and may vote, and return them."""
+        operation = Operation(rpcs.MEMBER_LIST, MEMBERS_REQUEST, member_addresses)
+        found = await self.run(operation, timeout)
+        if found:
+            self.shell.set_endpoints(found)
+        return self.endpoints
+
+    def endpoint_number(self, at: str | None) -> int | None:
+        """Return by which number calls go to an endpoint; for parts of the client."""
+        if at is None:
+            return None
+        with self.shell.turn():
+            return self.shell.core.endpoints.named(parse_endpoint(at)).number
 
     # Keys.
 
@@ -133,6 +251,32 @@ class AsyncClient:
             # All pages are of the revision of the first.
             revision = revision or found.revision
             keys = keys._replace(key=found.kvs[-1].key + b"\0")
+
+    async def stream(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        limit: int = 0,
+        revision: int = 0,
+        serializable: bool = False,
+        keys_only: bool = False,
+        timeout: float = FOREVER,
+    ) -> AsyncIterator[KeyValue]:
+        """Go through keys in one call, which servers from 3.7 on answer piece by piece."""
+        request = operations.range_request(
+            key_range(key, prefix=prefix, end=end, from_key=from_key),
+            limit=limit,
+            revision=revision,
+            serializable=serializable,
+            keys_only=keys_only,
+        )
+        async with self.messages(operations.stream_operation(request), timeout) as messages:
+            async for found in messages:
+                for each in found.kvs:
+                    yield each
 
     async def read(
         self,
@@ -204,6 +348,29 @@ class AsyncClient:
         request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
         return await self.run(operations.delete_operation(request), timeout)
 
+    async def put_if(
+        self,
+        key: Text,
+        value: Text = b"",
+        *,
+        revision: int,
+        lease: int = 0,
+        timeout: float | None = None,
+    ) -> ConditionalResult:
+        """Set a key if it was changed last at a revision; 0 if it must not exist.
+
+        If the outcome is unknown it can be sent again: it takes effect once at most.
+        """
+        step = transactions.put(key, value, lease=lease)
+        return await self.run(operations.conditional_operation(key, revision, step), timeout)
+
+    async def delete_if(
+        self, key: Text, *, revision: int, timeout: float | None = None
+    ) -> ConditionalResult:
+        """Delete a key if it was changed last at a revision."""
+        step = transactions.delete(key)
+        return await self.run(operations.conditional_operation(key, revision, step), timeout)
+
     def txn(self) -> "AsyncTxn":
         """Begin to write a transaction."""
         return AsyncTxn(self)
@@ -244,7 +411,10 @@ class AsyncClient:
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
-        return AsyncWatch(self.shell, request)
+        if self._prefix:
+            request.key = self._prefix + request.key
+            request.range_end = end_into(self._prefix, request.range_end)
+        return AsyncWatch(self.shell, request, self._prefix)
 
 
 class AsyncTxn:
@@ -277,8 +447,9 @@ class AsyncTxn:
 class AsyncWatch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, shell: Shell, request: pb.WatchCreateRequest) -> None:
+    def __init__(self, shell: Shell, request: pb.WatchCreateRequest, prefix: bytes = b"") -> None:
         self._shell = shell
+        self._prefix = prefix
         self._waiter: Waiter | None = None
         self._events: list[Event] = []
         with shell.turn():
@@ -286,6 +457,11 @@ class AsyncWatch:
             shell.start_reading()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self.begun()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -309,13 +485,28 @@ class AsyncWatch:
             self._events = changes.events[::-1]
         return self._events.pop()
 
+    async def begun(self) -> int:
+        """Return the revision that it begins with, once that is known.
+
+        Every change from that one on is told, so also those that this program makes afterwards.
+        """
+        while not self._watch.revision:
+            with self._shell.turn():
+                if self._watch.error is not None:
+                    raise self._watch.error
+                waiter = self._waiter = Waiter()
+                if self._watch.revision:
+                    break
+            await self._shell.wait(waiter)
+        return self._watch.revision
+
     async def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
         while True:
             with self._shell.turn():
                 found = self._shell.watching.take(self._watch)
                 if found is not None:
-                    return found
+                    return changes_from(self._prefix, found) if self._prefix else found
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()

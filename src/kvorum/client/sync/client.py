@@ -2,22 +2,39 @@
 """The client: keys, transactions and watches, with every option they have."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from types import TracebackType
 from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations
+from kvorum.client import operations, rpcs, transactions
 from kvorum.client.credentials import TlsOptions, contexts
+from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
-from kvorum.client.keys import Text, key_range
+from kvorum.client.finding import MEMBERS_REQUEST, member_addresses, srv_endpoints
+from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client.namespacing import answer_from, changes_from, end_into, request_into
 from kvorum.client.operations import Operation
-from kvorum.client.options import CONNECT_SECONDS, PAGE_KEYS, TIMEOUT_SECONDS, make_core
+from kvorum.client.options import (
+    CONNECT_SECONDS,
+    FOREVER,
+    PAGE_KEYS,
+    TIMEOUT_SECONDS,
+    make_core,
+    parse_endpoints,
+)
+from kvorum.client.sync.auth import Auth
 from kvorum.client.sync.leases import Lease, grant
+from kvorum.client.sync.maintenance import Maintenance
+from kvorum.client.sync.members import Members
+from kvorum.client.sync.mirror import Mirror
+from kvorum.client.sync.streams import Messages
 from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
 from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
+    ConditionalResult,
     DeleteResult,
     Event,
     KeyValue,
@@ -45,12 +62,31 @@ class Client:
         insecure: bool = False,
         timeout: float = TIMEOUT_SECONDS,
         connect_timeout: float = CONNECT_SECONDS,
+        srv: str = "",
+        sync_seconds: float = FOREVER,
     ) -> None:
-        core = make_core(endpoints, user=user, password=password, token=token, timeout=timeout)
+        """Make a client, which connects with its first call.
+
+        `srv` is a domain whose SRV records name the endpoints, in place of `endpoints`. Every
+        `sync_seconds` the endpoints are replaced by those that the cluster's members tell.
+        """
+        core = make_core(
+            srv_endpoints(srv) if srv else endpoints,
+            user=user,
+            password=password,
+            token=token,
+            timeout=timeout,
+            sync_seconds=sync_seconds,
+        )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
         self.shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._timeout = timeout
+        self._prefix = b""
+        """What all keys begin with at the server; empty unless this is a namespace."""
+        if sync_seconds < FOREVER:
+            with self.shell.turn():
+                self.shell.start_reading()
 
     def __enter__(self) -> Self:
         return self
@@ -64,13 +100,95 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End every call and watch, and give the connections back."""
-        self.shell.close()
+        """End every call and watch, and give the connections back.
 
-    def run(self, operation: Operation[T], timeout: float | None = None) -> T:
-        """Make a call that is given as a value."""
+        A namespace has nothing of its own to end.
+        """
+        if not self._prefix:
+            self.shell.close()
+
+    def run(
+        self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None
+    ) -> T:
+        """Make a call that is given as a value; with `at`, at that endpoint alone."""
         seconds = self._timeout if timeout is None else timeout
-        return operation.decode(self.shell.call(operation.rpc, operation.message, seconds))
+        number = None if at is None else self.endpoint_number(at)
+        if self._prefix:
+            operation = self._in_namespace(operation)
+        answer = self.shell.call(operation.rpc, operation.message, seconds, number)
+        return operation.decode(answer)
+
+    def messages(self, operation: Operation[T], timeout: float) -> Messages[T]:
+        """Make a call that is answered with several messages."""
+        if self._prefix:
+            operation = self._in_namespace(operation)
+        return Messages(self.shell, operation, timeout, None)
+
+    # Parts and copies of the store.
+
+    def namespace(self, prefix: Text) -> "Client":
+        """Return a client of the same connections whose keys all begin with a prefix.
+
+        The prefix is added to keys that are sent, and cut off those that come back.
+        """
+        if not prefix:
+            raise ValueError("a namespace needs a prefix that is not empty")
+        made = copy(self)
+        made._prefix = self._prefix + as_bytes(prefix)
+        return made
+
+    def mirror(self, prefix: Text = b"") -> Mirror:
+        """Return what follows all keys below a prefix, from what they are now on."""
+        return Mirror(self, prefix)
+
+    def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
+        prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
+        return operation._replace(
+            message=request_into(prefix, path, operation.message),
+            decode=lambda answer: decode(answer_from(prefix, path, answer)),
+        )
+
+    # The cluster.
+
+    @property
+    def members(self) -> Members:
+        """The members of the cluster."""
+        return Members(self)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Status, alarms, space, hashes and snapshots."""
+        return Maintenance(self)
+
+    @property
+    def auth(self) -> Auth:
+        """Users and roles."""
+        return Auth(self)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The endpoints that calls go to."""
+        with self.shell.turn():
+            return [each.address.text for each in self.shell.core.endpoints.all.values()]
+
+    def set_endpoints(self, endpoints: str | Sequence[str]) -> None:
+        """Use other endpoints; those that are given up finish the calls that they have."""
+        self.shell.set_endpoints(parse_endpoints(endpoints))
+
+    def sync_endpoints(self, timeout: float | None = None) -> list[str]:
+        """Use the endpoints of all members that have started and may vote, and return them."""
+        operation = Operation(rpcs.MEMBER_LIST, MEMBERS_REQUEST, member_addresses)
+        found = self.run(operation, timeout)
+        if found:
+            self.shell.set_endpoints(found)
+        return self.endpoints
+
+    def endpoint_number(self, at: str | None) -> int | None:
+        """Return by which number calls go to an endpoint; for parts of the client."""
+        if at is None:
+            return None
+        with self.shell.turn():
+            return self.shell.core.endpoints.named(parse_endpoint(at)).number
 
     # Keys.
 
@@ -133,6 +251,31 @@ class Client:
             # All pages are of the revision of the first.
             revision = revision or found.revision
             keys = keys._replace(key=found.kvs[-1].key + b"\0")
+
+    def stream(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        end: Text | None = None,
+        from_key: Text | None = None,
+        limit: int = 0,
+        revision: int = 0,
+        serializable: bool = False,
+        keys_only: bool = False,
+        timeout: float = FOREVER,
+    ) -> Iterator[KeyValue]:
+        """Go through keys in one call, which servers from 3.7 on answer piece by piece."""
+        request = operations.range_request(
+            key_range(key, prefix=prefix, end=end, from_key=from_key),
+            limit=limit,
+            revision=revision,
+            serializable=serializable,
+            keys_only=keys_only,
+        )
+        with self.messages(operations.stream_operation(request), timeout) as messages:
+            for found in messages:
+                yield from found.kvs
 
     def read(
         self,
@@ -204,6 +347,29 @@ class Client:
         request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
         return self.run(operations.delete_operation(request), timeout)
 
+    def put_if(
+        self,
+        key: Text,
+        value: Text = b"",
+        *,
+        revision: int,
+        lease: int = 0,
+        timeout: float | None = None,
+    ) -> ConditionalResult:
+        """Set a key if it was changed last at a revision; 0 if it must not exist.
+
+        If the outcome is unknown it can be sent again: it takes effect once at most.
+        """
+        step = transactions.put(key, value, lease=lease)
+        return self.run(operations.conditional_operation(key, revision, step), timeout)
+
+    def delete_if(
+        self, key: Text, *, revision: int, timeout: float | None = None
+    ) -> ConditionalResult:
+        """Delete a key if it was changed last at a revision."""
+        step = transactions.delete(key)
+        return self.run(operations.conditional_operation(key, revision, step), timeout)
+
     def txn(self) -> "Txn":
         """Begin to write a transaction."""
         return Txn(self)
@@ -244,7 +410,10 @@ class Client:
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
-        return Watch(self.shell, request)
+        if self._prefix:
+            request.key = self._prefix + request.key
+            request.range_end = end_into(self._prefix, request.range_end)
+        return Watch(self.shell, request, self._prefix)
 
 
 class Txn:
@@ -277,8 +446,9 @@ class Txn:
 class Watch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, shell: Shell, request: pb.WatchCreateRequest) -> None:
+    def __init__(self, shell: Shell, request: pb.WatchCreateRequest, prefix: bytes = b"") -> None:
         self._shell = shell
+        self._prefix = prefix
         self._waiter: Waiter | None = None
         self._events: list[Event] = []
         with shell.turn():
@@ -286,6 +456,11 @@ class Watch:
             shell.start_reading()
 
     def __enter__(self) -> Self:
+        try:
+            self.begun()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -309,13 +484,28 @@ class Watch:
             self._events = changes.events[::-1]
         return self._events.pop()
 
+    def begun(self) -> int:
+        """Return the revision that it begins with, once that is known.
+
+        Every change from that one on is told, so also those that this program makes afterwards.
+        """
+        while not self._watch.revision:
+            with self._shell.turn():
+                if self._watch.error is not None:
+                    raise self._watch.error
+                waiter = self._waiter = Waiter()
+                if self._watch.revision:
+                    break
+            self._shell.wait(waiter)
+        return self._watch.revision
+
     def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
         while True:
             with self._shell.turn():
                 found = self._shell.watching.take(self._watch)
                 if found is not None:
-                    return found
+                    return changes_from(self._prefix, found) if self._prefix else found
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()

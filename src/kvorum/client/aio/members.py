@@ -1,0 +1,49 @@
+"""The members of a cluster."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvorum.client import administration
+from kvorum.client.values import Member, MemberList
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+
+
+class AsyncMembers:
+    """Who belongs to the cluster, and changes of that, one at a time."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    async def list(self, *, linearizable: bool = True, timeout: float | None = None) -> MemberList:
+        """Return all members; as the endpoint knows them, if that need not be the newest."""
+        operation = administration.list_members(linearizable=linearizable)
+        return await self._client.run(operation, timeout)
+
+    async def add(
+        self,
+        peer_urls: str | Sequence[str],
+        *,
+        learner: bool = False,
+        timeout: float | None = None,
+    ) -> Member:
+        """Add a member, which is to be started then; a learner has no vote until promoted."""
+        operation = administration.add_member(peer_urls, learner=learner)
+        return await self._client.run(operation, timeout)
+
+    async def remove(self, member: int, *, timeout: float | None = None) -> MemberList:
+        """Remove a member by its id; return those that are left."""
+        return await self._client.run(administration.remove_member(member), timeout)
+
+    async def update(
+        self, member: int, peer_urls: str | Sequence[str], *, timeout: float | None = None
+    ) -> MemberList:
+        """Tell where a member is found by the others; return all of them."""
+        return await self._client.run(administration.update_member(member, peer_urls), timeout)
+
+    async def promote(self, member: int, *, timeout: float | None = None) -> MemberList:
+        """Give a learner its vote; return all members."""
+        return await self._client.run(administration.promote_member(member), timeout)

@@ -1,0 +1,74 @@
+"""A snapshot on its way into a file, which gets its name once all of it is there and durable."""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from kvorum.client.errors import SnapshotError
+from kvorum.client.values import Snapshot
+
+DIGEST_BYTES: Final = 32
+PAGE_BYTES: Final = 512
+"""Databases are multiples of this."""
+WRITE_BYTES: Final = 1 << 20
+"""How much is gathered before it is written."""
+
+
+class Saving:
+    """The file `<name>.part`, until it is finished or given up."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.size = 0
+        """Bytes that came."""
+        self.version = ""
+        self._part = self.path.with_name(f"{self.path.name}.part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb", buffering=0)
+        self._pieces: list[bytes] = []
+        self._gathered = 0
+        self._digest = sha256()
+        self._tail = b""
+        """The last bytes, which are the digest of those before them."""
+
+    def add(self, piece: bytes) -> bool:
+        """Take what came; return whether it is time to write."""
+        self.size += len(piece)
+        self._pieces.append(piece)
+        self._gathered += len(piece)
+        return self._gathered >= WRITE_BYTES
+
+    def write(self) -> None:
+        """Write what was gathered."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._gathered = 0
+        hashed = self._tail + data
+        self._digest.update(hashed[: max(0, len(hashed) - DIGEST_BYTES)])
+        self._tail = hashed[-DIGEST_BYTES:]
+        while data:
+            data = data[self._file.write(data) :]
+
+    def finish(self) -> Snapshot:
+        """Check it, make it durable, and give it its name; raises SnapshotError."""
+        self.write()
+        if self.size % PAGE_BYTES != DIGEST_BYTES or self._tail != self._digest.digest():
+            raise SnapshotError(
+                f"the snapshot of {self.size} bytes does not end with its SHA-256; save it again"
+            )
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._part.rename(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return Snapshot(self.path, self.size, self.version)
+
+    def close(self) -> None:
+        """Leave nothing behind, unless it was finished."""
+        if not self._file.closed:
+            self._file.close()
+            self._part.unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""What keeps a cluster in order, member by member: status, alarms, space, hashes, snapshots.
+
+Calls with `at` go to that endpoint, which need not be one of the client's; without it they go where
+other calls go.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvorum.client import administration
+from kvorum.client.options import FOREVER
+from kvorum.client.saving import Saving
+from kvorum.client.sync.streams import Messages
+from kvorum.client.values import Alarm, AlarmKind, MemberStatus, Snapshot, StoreHash
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+
+class Maintenance:
+    """Maintenance of the members."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def status(self, at: str | None = None, *, timeout: float | None = None) -> MemberStatus:
+        """Ask a member how it is."""
+        return self._client.run(administration.status(), timeout, at=at)
+
+    def alarms(self, *, timeout: float | None = None) -> list[Alarm]:
+        """Return the alarms of all members."""
+        return self._client.run(administration.alarms(), timeout)
+
+    def raise_alarm(self, kind: AlarmKind, member: int, *, timeout: float | None = None) -> None:
+        """Raise an alarm: `nospace` refuses writes, `corrupt` nearly everything."""
+        self._client.run(administration.raise_alarm(Alarm(member, kind)), timeout)
+
+    def clear_alarms(self, *, timeout: float | None = None) -> list[Alarm]:
+        """End all alarms; return those that there were."""
+        found = self.alarms(timeout=timeout)
+        for alarm in found:
+            self._client.run(administration.clear_alarm(alarm), timeout)
+        return found
+
+    def defragment(self, at: str | None = None, *, timeout: float = FOREVER) -> None:
+        """Give a member's free space back to its file system; it may serve nobody meanwhile."""
+        self._client.run(administration.defragment(), timeout, at=at)
+
+    def hash(self, at: str | None = None, *, timeout: float | None = None) -> int:
+        """Hash a member's whole database, which may differ between members that agree."""
+        return self._client.run(administration.hash_database(), timeout, at=at)
+
+    def hash_kv(
+        self, at: str | None = None, *, revision: int = 0, timeout: float | None = None
+    ) -> StoreHash:
+        """Hash a member's keys up to a revision, or up to its newest."""
+        return self._client.run(administration.hash_keys(revision), timeout, at=at)
+
+    def snapshot(
+        self,
+        path: str | Path,
+        at: str | None = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        timeout: float = FOREVER,
+    ) -> Snapshot:
+        """Save a snapshot of a member's database, checked and durable, or raise and save nothing.
+
+        `progress` is called with the bytes that came, and those that are to come.
+        """
+        shell, number = self._client.shell, self._client.endpoint_number(at)
+        saving = shell.work(lambda: Saving(path))
+        try:
+            with Messages(shell, administration.snapshot(), timeout, number) as messages:
+                for message in messages:
+                    saving.version = message.version
+                    if saving.add(message.blob):
+                        shell.work(saving.write)
+                    if progress is not None:
+                        progress(saving.size, message.remaining_bytes)
+            return shell.work(saving.finish)
+        finally:
+            saving.close()
+
+    def move_leader(
+        self, member: int, at: str | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Make another member the leader; without `at`, the present one is found first."""
+        operation = administration.move_leader(member)
+        if at is not None:
+            self._client.run(operation, timeout, at=at)
+            return
+        for endpoint in self._client.endpoints:
+            status = self.status(endpoint, timeout=timeout)
+            if status.is_leader:
+                self._client.run(operation, timeout, at=endpoint)
+                return
+        raise ValueError(
+            "no endpoint of this client is the leader; give its endpoint as at, "
+            "or call sync_endpoints before"
+        )
+
+    def validate_downgrade(self, version: str, *, timeout: float | None = None) -> str:
+        """Ask whether the cluster can be downgraded to a version such as 3.6; return its own."""
+        return self._client.run(administration.downgrade("VALIDATE", version), timeout)
+
+    def downgrade(self, version: str, *, timeout: float | None = None) -> str:
+        """Let the cluster be downgraded to a version; return its own."""
+        return self._client.run(administration.downgrade("ENABLE", version), timeout)
+
+    def cancel_downgrade(self, *, timeout: float | None = None) -> str:
+        """Stay with the cluster's version, and return it."""
+        return self._client.run(administration.downgrade("CANCEL", ""), timeout)

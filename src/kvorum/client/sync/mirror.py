@@ -1,0 +1,73 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""A mirror: all keys below a prefix as they are, then every change of them, without a gap."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kvorum.client.keys import Text, as_bytes
+from kvorum.client.transactions import Step, delete, put
+from kvorum.client.values import Changes, KeyValue
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+STEPS_MAX = 128
+"""Operations of a transaction, as servers allow them unless told otherwise."""
+
+
+class Mirror:
+    """The keys below a prefix of one store, on their way to another store or into a program."""
+
+    def __init__(self, client: "Client", prefix: Text) -> None:
+        self._client = client
+        self._prefix = as_bytes(prefix)
+        self.revision = 0
+        """Up to which revision everything was told; 0 before `base`."""
+
+    def base(self) -> Iterator[KeyValue]:
+        """Go through all keys as they are at one revision, which `revision` is from then on."""
+        self.revision = (self._client.read(prefix=self._prefix, count_only=True)).revision
+        yield from self._client.range(prefix=self._prefix, revision=self.revision)
+
+    def updates(self) -> Iterator[Changes]:
+        """Go through what has changed since, whole revisions at once, and wait for more.
+
+        Raises WatchCompactedError if some of it is gone; then begin with `base` again.
+        """
+        if not self.revision:
+            raise ValueError("a mirror has no updates before its base was read")
+        watch = self._client.watch(prefix=self._prefix, revision=self.revision + 1)
+        with watch:
+            while True:
+                changes = watch.changes()
+                yield changes
+                self.revision = changes.revision
+
+    def copy_to(self, target: "Client", prefix: Text | None = None) -> None:
+        """Put everything into another store, and each change in one transaction, until it fails.
+
+        Keys below the prefix get another one, if one is given. What the target has besides stays.
+        """
+        new = self._prefix if prefix is None else as_bytes(prefix)
+        cut = len(self._prefix)
+        steps: list[Step] = []
+        for kv in self.base():
+            steps.append(put(new + kv.key[cut:], kv.value))
+            if len(steps) == STEPS_MAX:
+                _commit(target, steps)
+                steps = []
+        _commit(target, steps)
+        for changes in self.updates():
+            steps, revision = [], 0
+            for event in changes.events:
+                if event.revision != revision or len(steps) == STEPS_MAX:
+                    _commit(target, steps)
+                    steps, revision = [], event.revision
+                key = new + event.key[cut:]
+                steps.append(put(key, event.value) if event.is_put else delete(key))
+            _commit(target, steps)
+
+
+def _commit(target: "Client", steps: list[Step]) -> None:
+    if steps:
+        target.txn().then(*steps).commit()

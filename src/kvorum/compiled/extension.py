@@ -1,0 +1,50 @@
+"""Where the extension is, whether it fits the sources, and so which core runs."""
+
+import hashlib
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from kvorum.compiled import MODULES, core_wanted
+
+LIBRARY = "core__mypyc"
+PACKAGE = Path(__file__).parents[1]
+
+
+def source_hash(package: Path) -> str:
+    """Hash every source of the rooms that have compiled modules.
+
+    A compiled module contains constants of the modules it imports, so more than the listed ones
+    matter.
+    """
+    digest = hashlib.sha256()
+    for room in sorted({"compiled"} | {name.split(".")[1] for name in MODULES}):
+        for path in sorted((package / room).rglob("*.py")):
+            name = str(path.relative_to(package))
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+@cache
+def library(package: Path) -> Path:
+    """Return the path of the extension for these sources, whether it is built or not."""
+    return package / "compiled" / source_hash(package) / (LIBRARY + EXTENSION_SUFFIXES[0])
+
+
+@cache
+def core_name() -> str:
+    """Return which core runs, `compiled` or `python`; KVORUM_COMPILED forces one.
+
+    Raises ImportError if the compiled core is forced, but there is none for these sources.
+    """
+    choice = core_wanted()
+    if choice == "0":
+        return "python"
+    if library(PACKAGE).exists():
+        return "compiled"
+    if choice == "1":
+        raise ImportError(
+            "KVORUM_COMPILED is '1', but no extension is built from these sources; "
+            "run 'make setup', or leave it unset"
+        )
+    return "python"

@@ -1,0 +1,51 @@
+"""The extension, loaded when this module is imported, and the listed modules that come from it."""
+
+import ctypes
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from kvorum.compiled.extension import LIBRARY, PACKAGE, core_name, library
+
+
+class _Core(MetaPathFinder, Loader):
+    """Finds the listed modules in the extension."""
+
+    def __init__(self, path: Path) -> None:
+        loader = ExtensionFileLoader(LIBRARY, str(path))
+        spec = spec_from_file_location(LIBRARY, path, loader=loader)
+        assert spec is not None
+        self._library = module_from_spec(spec)
+        loader.exec_module(self._library)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a listed module."""
+        del path, target
+        return ModuleSpec(fullname, self, origin=self._library.__file__)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Call the module's init function, which the extension hands out in a capsule."""
+        name = "init_" + spec.name.replace(".", "___")
+        pointer = _capsule_pointer(getattr(self._library, name), f"{LIBRARY}.{name}".encode())
+        module: ModuleType = ctypes.PYFUNCTYPE(ctypes.py_object)(pointer)()
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as it is: its body ran when it was created."""
+
+
+def _capsule_pointer(capsule: object, name: bytes) -> int:
+    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    pointer: int = get(capsule, name)
+    return pointer
+
+
+CORE = _Core(library(PACKAGE)) if core_name() == "compiled" else None
+"""What finds the listed modules; None if the sources run."""

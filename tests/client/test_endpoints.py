@@ -1,0 +1,92 @@
+"""Which endpoints a client uses: set, asked for by name, told by the members, found by SRV."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kvorum.client import AsyncClient, UnavailableError
+from kvorum.client.endpoints import Endpoints, parse_endpoint
+
+Run = Callable[..., None]
+NOBODY = "127.0.0.1:1"
+
+
+def test_members_tell_the_endpoints(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        assert sorted(client.endpoints) == sorted([NOBODY, server])
+        assert await client.sync_endpoints() == [server]
+        assert client.endpoints == [server]
+        await client.put("a", "b")
+
+    run(main, [NOBODY, server])
+
+
+def test_endpoints_are_told_by_themselves(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        for _ in range(1000):
+            await client.get("a")
+            if client.endpoints == [server]:
+                break
+        assert client.endpoints == [server]
+
+    run(main, [NOBODY, server], sync_seconds=3600)
+
+
+def test_the_endpoint_that_tells_may_be_given_up(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        for _ in range(1000):
+            await client.put("a", "b")
+            if client.endpoints == [f"http://{server}"]:
+                break
+        assert client.endpoints == [f"http://{server}"]
+        await client.put("a", "b")
+
+    run(main, server.replace("127.0.0.1", "localhost"), sync_seconds=3600)
+
+
+def test_calls_in_flight_are_finished_where_they_are(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        async with client.watch("flight") as watch:
+            client.set_endpoints([f"http://{server}", NOBODY])
+            await client.put("flight", "1")
+            assert (await anext(watch)).value == b"1"
+            # What is watched there goes on there, and new calls do not go there any more.
+            client.set_endpoints(NOBODY)
+            with pytest.raises(UnavailableError, match=NOBODY):
+                await client.put("flight", "2", timeout=0.5)
+            client.set_endpoints(server)
+            await client.put("flight", "3")
+            assert (await anext(watch)).value == b"3"
+
+    run(main, server)
+
+
+def test_a_call_goes_to_the_endpoint_that_it_names(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        with pytest.raises(UnavailableError, match=NOBODY):
+            await client.maintenance.status(timeout=0.5)
+        assert (await client.maintenance.status(server)).is_leader
+        assert client.endpoints == [NOBODY]
+        with pytest.raises(UnavailableError) as caught:
+            await client.maintenance.status("127.0.0.1:2", timeout=0.5)
+        assert "127.0.0.1:2" in str(caught.value) and NOBODY not in str(caught.value)
+
+    run(main, NOBODY)
+
+
+def test_an_address_is_one_endpoint_however_it_is_written() -> None:
+    endpoints = Endpoints([parse_endpoint("host:1"), parse_endpoint("https://other:1")], 0)
+    first, second = endpoints.all.values()
+    assert endpoints.replace([parse_endpoint("http://host:1")]) == [second]
+    assert list(endpoints.all.values()) == [first]
+    assert endpoints.named(parse_endpoint("other:1")) is second
+    assert endpoints.named(parse_endpoint("http://other:1")) is not second
+
+
+def test_no_endpoint_is_a_mistake(server: str, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        with pytest.raises(ValueError, match="a client needs an endpoint"):
+            client.set_endpoints([])
+        await client.put("a", "b")
+
+    run(main, server)

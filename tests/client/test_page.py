@@ -1,0 +1,26 @@
+"""Every example of docs/client.md runs, in the order of the page, and prints what that shows."""
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+ADDRESS = "localhost:2379"
+EXAMPLE = re.compile(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_is_true(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PAGE.read_text()
+    examples = EXAMPLE.findall(text)
+    assert len(examples) == text.count("```python") == text.count("```") // 4 > 8
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for code, shown in examples:
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code.replace(ADDRESS, server), str(PAGE), "exec"), names)
+        assert printed.getvalue() == shown, code
