@@ -170,7 +170,7 @@ differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls wit
 		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
 		tests/cluster/test_differential.py tests/auth/test_table.py tests/auth/test_differential.py \
 		tests/auth/test_members.py tests/auth/test_grants.py tests/gateway/test_differential.py \
-		tests/gateway/test_streams_differential.py
+		tests/gateway/test_streams_differential.py tests/settings/test_differential.py
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
