@@ -172,8 +172,8 @@ class Connection:
             self.goes_away = True
         stream = self._streams[number] = _Stream(self._stream_room)
         stream.ends = ends
-        size = len(data)
-        if size <= self._frame_bytes_max and size <= stream.room and size <= self._room:
+        size, frame_max = len(data), self._frame_bytes_max
+        if max(size, len(block)) <= frame_max and size <= stream.room and size <= self._room:
             # Nearly every call goes out here, in one piece.
             stream.room -= size
             self._room -= size
@@ -189,7 +189,7 @@ class Connection:
                 else (_FRAME.pack(len(block) << 8 | _HEADERS, _END_HEADERS, number), block)
             )
         else:
-            self._put(_HEADERS, _END_HEADERS, number, block)
+            self._put_block(number, block)
             stream.waiting.append(data)
             self._send_waiting(number, stream)
         return number
@@ -390,6 +390,14 @@ class Connection:
     def _put(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         self.output += _FRAME.pack(len(payload) << 8 | kind, flags, number) + payload
 
+    def _put_block(self, number: int, block: bytes) -> None:
+        size = self._frame_bytes_max
+        kind = _HEADERS
+        for at in range(0, len(block), size):
+            flags = _END_HEADERS if at + size >= len(block) else 0
+            self._put(kind, flags, number, block[at : at + size])
+            kind = _CONTINUATION
+
     def _send_all_waiting(self) -> None:
         for number, stream in self._streams.items():
             if stream.waiting:
@@ -400,7 +408,9 @@ class Connection:
         while waiting:
             data = waiting[0]
             size = min(len(data), stream.room, self._room, self._frame_bytes_max)
-            if size <= 0 and data:
+            if not data:
+                size = 0
+            elif size <= 0:
                 return
             stream.room -= size
             self._room -= size

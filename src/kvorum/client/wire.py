@@ -1,5 +1,6 @@
 """The calls on one connection: gRPC's messages and trailers on HTTP/2's streams. No socket here."""
 
+import re
 import zlib
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -8,7 +9,9 @@ from kvorum.client.http2 import Connection, Fields, Kind, ProtocolError, Reset, 
 from kvorum.client.interface import Calls, End, Metadata
 
 MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
+"""The longest message that is taken."""
 _BLOCKS_KEPT: Final = 256
+_STATUS_CODE: Final = re.compile("[0-9]{1,3}", re.ASCII)
 _OK, _CANCELLED, _UNKNOWN, _RESOURCE_EXHAUSTED = 0, 1, 2, 8
 _UNIMPLEMENTED, _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 12, 13, 14, 16
 _PERMISSION_DENIED = 7
@@ -140,15 +143,21 @@ class Wire:
                 code = _RESETS.get(detail, _INTERNAL)  # type: ignore[call-overload]
                 text = f"the server reset the call with HTTP/2's error {detail}"
                 self._end(answer, stream, End(code, text))
+        if self._waiting and self.connection.goes_away:
+            # They would wait for those that go on, which may be for ever.
+            self._refuse_waiting("the connection is closing")
 
     def lose(self, reason: str) -> None:
         """End all calls, because the connection is lost."""
-        calls, waiting = list(self._streams), list(self._waiting)
+        calls = list(self._streams)
         self._streams.clear()
         self._answers.clear()
-        self._waiting.clear()
         for call in calls:
             self._calls.take_end(call, End(_UNAVAILABLE, reason))
+        self._refuse_waiting(reason)
+
+    def _refuse_waiting(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, {}
         for call in waiting:
             self._calls.take_end(call, End(_UNAVAILABLE, reason, True))
 
@@ -163,6 +172,8 @@ class Wire:
         at, missing = 0, 5
         while len(data) - at >= 5:
             size = int.from_bytes(data[at + 1 : at + 5], "big")
+            if size > MESSAGE_BYTES_MAX:
+                raise ProtocolError(f"a message of {size} bytes; {MESSAGE_BYTES_MAX} are allowed")
             missing = size + 5
             if len(data) - at < missing:
                 break
@@ -222,4 +233,4 @@ def _end_of(answer: _Answer) -> End:
     text = unquote_to_bytes(fields.get("grpc-message", "")).decode(errors="replace")
     if answer.parts and code == "0":
         return End(_INTERNAL, "the server ended the call in the middle of a message")
-    return End(int(code) if code.isascii() and code.isdigit() else _UNKNOWN, text)
+    return End(int(code) if _STATUS_CODE.fullmatch(code) else _UNKNOWN, text)
