@@ -1,4 +1,4 @@
-"""Calls on one connection, with another implementation of HTTP/2 as the server, and with garbage."""
+"""Calls on one connection, with another HTTP/2 as the server, and with garbage."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -179,7 +179,9 @@ def test_every_answer_arrives_whole_however_the_bytes_are_cut(
     for number, request in requests.items():
         metadata: Metadata = (("call", str(number)), ("long", "x" * (number * 9_000)))
         wire.start(number, "/s/M", metadata, request, ends=True)
-    sizes = data.draw(st.lists(st.sampled_from([300, 4000, 70_000]), min_size=1, max_size=4), label="cuts")
+    sizes = data.draw(
+        st.lists(st.sampled_from([300, 4000, 70_000]), min_size=1, max_size=4), label="cuts"
+    )
     for step in range(STEPS_MAX):
         sent, wire.connection.output = bytes(wire.connection.output), bytearray()
         size = sizes[step % len(sizes)]
@@ -277,8 +279,7 @@ def test_a_frame_and_a_header_block_have_a_longest() -> None:
     number = connection.open(field_block(()), b"", ends=True)
     connection.receive(frame_of(1, 0, number, b""))
     with pytest.raises(ProtocolError, match="header block of more"):
-        for _ in range(100):
-            connection.receive(frame_of(9, 0, number, b"\0" * 16_384))
+        connection.receive(frame_of(9, 0, number, b"\0" * 16_384) * 5)
 
 
 def test_a_message_has_a_longest() -> None:

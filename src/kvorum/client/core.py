@@ -13,7 +13,7 @@ No socket, no thread and no clock: the transport carries calls, time is passed i
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from kvorum.api.errors import Code
@@ -42,9 +42,13 @@ RETRY_SECONDS: Final = 0.025
 """How long to wait after all endpoints were tried."""
 SYNC_SECONDS_MAX: Final = 5.0
 """How long the question for the members may take."""
+CONNECT_SECONDS_SLOW: Final = 1.0
+"""After so long another endpoint is connected to as well."""
 LOGINS_MAX: Final = 3
 """How often a call waits for a new token before the refusal is its end."""
 TIMEOUT_TEXTS_KEPT: Final = 64
+ENDED_KEPT_MAX: Final = 1000
+"""So many calls that have ended may be kept until their time would have been over."""
 TIMEOUT_SECONDS_MAX: Final = 99_999.0
 """More milliseconds than gRPC can write; such calls wait as long as it takes."""
 HAS_LEADER: Final = ("hasleader", "true")
@@ -142,6 +146,10 @@ class Stream:
         self.token = ""
 
 
+def _ignore(_: KvorumError | None) -> None:
+    """Take the end of a stream that nobody knows of yet."""
+
+
 class Core:
     """The calls of one client."""
 
@@ -164,6 +172,8 @@ class Core:
         self._resting: list[tuple[float, int, Call]] = []
         """Those that wait a moment before they are made again."""
         self._deadlines: list[tuple[float, int, Call]] = []
+        self._ended_count = 0
+        """How many of those may have ended already."""
         self._streams: dict[int, Stream] = {}
         self._timeouts: dict[float, Metadata] = {}
         self._is_logging_in = False
@@ -225,14 +235,18 @@ class Core:
     ) -> Stream | None:
         """Open a stream with its first message; None if no endpoint can be asked at once."""
         endpoint = self.endpoints.pick(self.now) if at is None else self.endpoints.known[at]
-        if not self._is_ready(endpoint) or not self._has_token():
+        if self.closed is not None or not self._is_ready(endpoint) or not self._has_token():
             return None
         self._next_number += 1
-        stream = Stream(self._next_number, endpoint, on_message, on_end)
+        stream = Stream(self._next_number, endpoint, on_message, _ignore)
         stream.token = self._token or ""
         self._streams[stream.number] = stream
         fields = (*metadata, VERSION, *self._token_field())
         self.transport.start(stream.number, endpoint.number, rpc.path, fields, message, False)
+        if stream.number not in self._streams:
+            # The connection is closing: nothing is told before this returns.
+            return None
+        stream.on_end = on_end
         return stream
 
     def send(self, stream: Stream, message: bytes) -> None:
@@ -257,6 +271,10 @@ class Core:
         for _, _, call in self._resting:
             self._finish(call, self.closed)
         self._resting.clear()
+        self._waiting.clear()
+        self._waiting_pinned.clear()
+        self._without_token.clear()
+        self._forget_deadlines()
         for stream in list(self._streams.values()):
             self._streams.pop(stream.number, None)
             stream.on_end(self.closed)
@@ -351,6 +369,9 @@ class Core:
             picked = self.endpoints.pick(self.now)
             if not picked.is_connecting:
                 moment = min(moment, picked.avoided_until)
+            elif len(self.endpoints.all) > 1:
+                slow_at = picked.connecting_since + CONNECT_SECONDS_SLOW
+                moment = min(moment, max(slow_at, picked.avoided_until))
         return min(moment, self._sync_at)
 
     def pass_time(self, now: float) -> None:
@@ -366,6 +387,11 @@ class Core:
             if call.rpc is not _NOTHING:
                 self._attempt(call)
         if self._waiting:
+            for endpoint in self.endpoints.all.values():
+                # It may be behind something that drops all packets; another may be reached.
+                slow_at = endpoint.connecting_since + CONNECT_SECONDS_SLOW
+                if endpoint.is_connecting and slow_at <= now:
+                    self.endpoints.fails(endpoint, now)
             self._serve_waiting()
         if self._sync_at <= now:
             self._synchronize()
@@ -412,6 +438,7 @@ class Core:
             return True
         if not endpoint.is_connecting and endpoint.avoided_until <= self.now:
             endpoint.is_connecting = True
+            endpoint.connecting_since = self.now
             self.transport.connect(endpoint.number)
         return endpoint.is_connected
 
@@ -473,9 +500,11 @@ class Core:
             self._finish(call, self.closed)
             return
         was_sent = call.endpoint is not None
-        if was_sent:
+        if call.endpoint is not None:
             self._calls.pop(call.number, None)
             self.transport.cancel(call.number)
+            # It may have stopped; others, if there are any, may fare better.
+            self.endpoints.fails(call.endpoint, self.now)
         problem = f"; {call.problem}" if call.problem is not None else ""
         late = DeadlineError(f"{call.rpc.path} was not answered in time{problem}")
         if (was_sent or call.is_sent) and not call.rpc.is_repeatable:
@@ -502,7 +531,17 @@ class Core:
             return False
         call.rpc = _NOTHING
         self._calls.pop(call.number, None)
+        call.message = b""
+        self._ended_count += 1
+        if self._ended_count > ENDED_KEPT_MAX and self._ended_count * 2 > len(self._deadlines):
+            self._forget_deadlines()
         return True
+
+    def _forget_deadlines(self) -> None:
+        """Let go of calls that have ended before their time was over."""
+        self._deadlines[:] = [each for each in self._deadlines if each[2].rpc is not _NOTHING]
+        heapify(self._deadlines)
+        self._ended_count = 0
 
     def _end_stream(self, stream: Stream, end: End) -> None:
         if end.code == Code.OK:
@@ -546,6 +585,10 @@ class Core:
                 self._finish(call, error)
         else:
             self._attempt(call)
+
+    def refuse(self, stream: Stream) -> None:
+        """Note that a server does not take the token that a stream was opened with."""
+        self._forget_token(stream.token)
 
     def _forget_token(self, token: str) -> None:
         if self._settings.credentials is not None and token == self._token:

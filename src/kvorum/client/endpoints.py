@@ -72,6 +72,7 @@ class Endpoint:
     __slots__ = (
         "address",
         "avoided_until",
+        "connecting_since",
         "failures",
         "is_connected",
         "is_connecting",
@@ -84,6 +85,7 @@ class Endpoint:
         self.address = address
         self.is_connected = False
         self.is_connecting = False
+        self.connecting_since = 0.0
         self.is_named = False
         """Whether calls were made that go to this one alone."""
         self.failures = 0
@@ -153,7 +155,9 @@ class Endpoints:
         endpoint.avoided_until = 0.0
 
     def fails(self, endpoint: Endpoint, now: float) -> None:
-        """Avoid an endpoint for a while."""
+        """Avoid an endpoint for a while; all calls that fail with it together count once."""
+        if endpoint.avoided_until > now:
+            return
         seconds = BACK_OFF_SECONDS * 2.0 ** min(endpoint.failures, 10)
         endpoint.failures += 1
         endpoint.avoided_until = now + min(seconds, BACK_OFF_SECONDS_MAX)

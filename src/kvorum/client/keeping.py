@@ -61,6 +61,10 @@ class Keeping:
             kept.error = ClosedError("the lease is not kept alive any more")
             self._close_unused()
 
+    def close(self) -> None:
+        """Keep no lease any more: the client is closed."""
+        self._lose_all(ClosedError("the client is closed"))
+
     # Time.
 
     def wake_at(self) -> float:
@@ -147,12 +151,15 @@ class Keeping:
             and not self._core.renews(error)
             and error.code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED, Code.INVALID_ARGUMENT)
         )
-        if lasting or isinstance(error, ClosedError):
-            for kept in list(self._kept.values()):
-                lost = LeaseLostError(f"lease {kept.id} cannot be renewed: {error}")
-                lost.__cause__ = error
-                self._lose(kept, lost)
+        if error is not None and (lasting or isinstance(error, ClosedError)):
+            self._lose_all(error)
         self._retry_later()
+
+    def _lose_all(self, error: KvorumError) -> None:
+        for kept in list(self._kept.values()):
+            lost = LeaseLostError(f"lease {kept.id} cannot be renewed: {error}")
+            lost.__cause__ = error
+            self._lose(kept, lost)
 
     def _forget_questions(self) -> None:
         for kept in self._kept.values():

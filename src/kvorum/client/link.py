@@ -8,6 +8,13 @@ from kvorum.client.interface import Calls
 from kvorum.client.wire import Wire
 
 AGENT: Final = "kvorum-client"
+SILENT_SECONDS: Final = 6.0
+"""After so long without a byte the server is asked whether it is there, if a call waits for it.
+
+Servers of etcd take it amiss if they are asked more often than every five seconds.
+"""
+PONG_SECONDS_MAX: Final = 5.0
+"""How long it may take to answer that."""
 READ_BYTES: Final = 256 << 10
 """How much is read from a socket at once."""
 
@@ -19,7 +26,18 @@ class LinkError(Exception):
 class Link:
     """The bytes of a connection: `receive` takes what came, `take_output` gives what to send."""
 
-    __slots__ = ("_incoming", "_outgoing", "_tls", "is_leaving", "is_open", "number", "wire")
+    __slots__ = (
+        "_asked_at",
+        "_incoming",
+        "_outgoing",
+        "_silent_since",
+        "_tls",
+        "is_leaving",
+        "is_open",
+        "number",
+        "opens_until",
+        "wire",
+    )
 
     def __init__(
         self, number: int, address: Address, calls: Calls, context: ssl.SSLContext | None
@@ -29,6 +47,12 @@ class Link:
         self.wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
         self.is_open = context is None
         """Whether calls can be sent: without TLS at once, otherwise after the handshake."""
+        self.opens_until = float("inf")
+        """When that must have come, or the connection is given up."""
+        self._silent_since: float | None = None
+        """Since when calls wait and nothing came."""
+        self._asked_at: float | None = None
+        """When the server was asked whether it is there, if nothing came since."""
         self.is_leaving = False
         """Whether only calls that have begun are finished here."""
         self._tls: ssl.SSLObject | None = None
@@ -41,6 +65,7 @@ class Link:
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the other side. Raises LinkError or ProtocolError."""
+        self._silent_since = self._asked_at = None
         if self._tls is None:
             self.wire.receive(data)
             return
@@ -54,6 +79,30 @@ class Link:
             return
         except ssl.SSLError as error:
             raise LinkError(f"TLS failed: {_reason(error)}") from error
+
+    def wake_at(self, now: float) -> float:
+        """Return when there is something to do even if nothing comes before."""
+        if not self.is_open:
+            return self.opens_until
+        if not self.wire.calls_open:
+            self._silent_since = self._asked_at = None
+            return float("inf")
+        if self._silent_since is None:
+            self._silent_since = now
+        if self._asked_at is None:
+            return self._silent_since + SILENT_SECONDS
+        return self._asked_at + PONG_SECONDS_MAX
+
+    def pass_time(self, now: float) -> None:
+        """Ask a silent server whether it is there; raises LinkError if it is not."""
+        if now < self.wake_at(now):
+            return
+        if not self.is_open:
+            raise LinkError("the TLS handshake was not finished in time")
+        if self._asked_at is not None:
+            raise LinkError("the server does not answer any more")
+        self._asked_at = now
+        self.wire.connection.ping()
 
     def take_output(self) -> bytes:
         """Return what is to be sent now."""

@@ -37,6 +37,7 @@ class _Protocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self._client.opened(self)
 
     def data_received(self, data: bytes) -> None:
         self._client.received(self, data)
@@ -158,6 +159,7 @@ class LoopClient:
         """End everything."""
         self.core.now = clock()
         self.core.close()
+        self.watching.close()
         for task in self._connecting:
             task.cancel()
         if self._connecting:
@@ -216,6 +218,8 @@ class LoopClient:
             if protocol.transport is not None and (data := protocol.link.take_output()):
                 protocol.transport.write(data)
         moment = min(self.core.wake_at(), self.watching.wake_at())
+        for protocol in self._protocols:
+            moment = min(moment, protocol.link.wake_at(self.core.now))
         if moment < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -227,9 +231,23 @@ class LoopClient:
         now = self.core.now = clock()
         self.core.pass_time(now)
         self.watching.pass_time(now)
+        for protocol in list(self._protocols):
+            try:
+                protocol.link.pass_time(now)
+            except LinkError as error:
+                self.lost(protocol, str(error))
         self.leave()
 
     # Connections.
+
+    def opened(self, protocol: _Protocol) -> None:
+        """Take a new connection."""
+        self.core.now = clock()
+        self._protocols.add(protocol)
+        self._links[protocol.link.number] = protocol
+        if protocol.link.is_open:
+            self.core.connected(protocol.link.number)
+        self.leave()
 
     def received(self, protocol: _Protocol, data: bytes) -> None:
         """Take bytes of a connection."""
@@ -274,13 +292,12 @@ class LoopClient:
         loop = self._loop
         try:
             link = Link(number, address, self.core, self._context(address))
+            link.opens_until = clock() + self._connect_seconds_max
             async with asyncio.timeout(self._connect_seconds_max):
                 if address.port is None:
-                    _, protocol = await loop.create_unix_connection(
-                        lambda: _Protocol(self, link), address.host
-                    )
+                    await loop.create_unix_connection(lambda: _Protocol(self, link), address.host)
                 else:
-                    _, protocol = await loop.create_connection(
+                    await loop.create_connection(
                         lambda: _Protocol(self, link),
                         address.host,
                         address.port,
@@ -291,13 +308,6 @@ class LoopClient:
             self.core.now = clock()
             self.core.disconnected(number, problem)
             self.leave()
-            return
-        self.core.now = clock()
-        self._protocols.add(protocol)
-        self._links[number] = protocol
-        if link.is_open:
-            self.core.connected(number)
-        self.leave()
 
     # What the core asks for.
 

@@ -81,6 +81,8 @@ class Turn:
         self._client = client
 
     def __enter__(self) -> None:
+        # Looked at first: a lock that was held when the process forked is never released.
+        self._client.check_process()
         self._client.lock.acquire()
         try:
             self._client.enter()
@@ -153,17 +155,20 @@ class ThreadedClient:
         return Turn(self)
 
     def enter(self) -> None:
-        """Begin to touch the core: it is the process that it was, and knows the time."""
-        if os.getpid() != self._process:
-            raise ForkedError(
-                "this client was made before the process forked; make one in the child"
-            )
+        """Begin to touch the core: it knows the time, and what came meanwhile."""
         now = clock()
         if now - self._used_at > IDLE_SECONDS and self._reader is None:
             # The server may have gone away since; a write that it never saw can go elsewhere.
             self._read(self._poll.poll(0))
         self._used_at = now
         self.core.now = now
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a child of the process that the client was made in."""
+        if os.getpid() != self._process:
+            raise ForkedError(
+                "this client was made before the process forked; make one in the child"
+            )
 
     def leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent, and somebody reads."""
@@ -216,15 +221,25 @@ class ThreadedClient:
             with self.lock:
                 self._reader = None
                 self._pass_on()
+                if self._is_closed:
+                    self._close_bell()
 
     def _wake_at(self) -> float:
-        return min(self.core.wake_at(), self.watching.wake_at(), self.keeping.wake_at())
+        moment = min(self.core.wake_at(), self.watching.wake_at(), self.keeping.wake_at())
+        for _, link in self._sockets.values():
+            moment = min(moment, link.wake_at(self.core.now))
+        return moment
 
     def _pass_time(self) -> None:
         now = self.core.now
         self.core.pass_time(now)
         self.watching.pass_time(now)
         self.keeping.pass_time(now)
+        for descriptor, (connection, link) in list(self._sockets.items()):
+            try:
+                link.pass_time(now)
+            except LinkError as error:
+                self._lose(descriptor, connection, link, str(error))
 
     # Leases.
 
@@ -266,12 +281,19 @@ class ThreadedClient:
 
     def close(self) -> None:
         """End everything, and wait until nothing of it is left."""
+        if os.getpid() != self._process:
+            # The parent's threads and locks are not here; only what it has open is.
+            for connection, _ in self._sockets.values():
+                connection.close()
+            return
         with self.lock:
             if self._is_closed:
                 return
             self._is_closed = True
             self.core.now = clock()
             self.core.close()
+            self.watching.close()
+            self.keeping.close()
             thread = self._thread
         if thread is not None:
             self._server.wake()
@@ -283,9 +305,18 @@ class ThreadedClient:
             for connection, _ in self._sockets.values():
                 connection.close()
             self._sockets.clear()
+            for _, _, arrived, _ in self._arrived:
+                if arrived is not None:
+                    arrived.close()
+            self._arrived.clear()
             if self._reader is None:
-                self._bell.close()
-                self._ringer.close()
+                self._close_bell()
+
+    def _close_bell(self) -> None:
+        if self._bell.fileno() != -1:
+            self._poll.unregister(self._bell)
+            self._bell.close()
+            self._ringer.close()
 
     def _ring(self) -> None:
         with suppress(OSError):
@@ -304,6 +335,7 @@ class ThreadedClient:
         problem = ""
         try:
             link = Link(number, address, self.core, self._context(address))
+            link.opens_until = clock() + self._connect_seconds_max
             if address.port is None:
                 connection = socket.socket(socket.AF_UNIX)
                 connection.settimeout(self._connect_seconds_max)
@@ -317,8 +349,11 @@ class ThreadedClient:
         except (OSError, LinkError, ValueError) as error:
             problem = (isinstance(error, OSError) and error.strerror) or str(error)
         with self.lock:
-            self._arrived.append((number, link, connection, problem))
-            self._ring()
+            if not self._is_closed:
+                self._arrived.append((number, link, connection, problem))
+                self._ring()
+            elif connection is not None:
+                connection.close()
 
     def disconnect(self, endpoint: int) -> None:
         """Give a connection up."""

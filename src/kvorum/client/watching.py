@@ -61,6 +61,7 @@ class Watch:
     __slots__ = (
         "changes",
         "error",
+        "is_created",
         "kept_bytes",
         "kept_events",
         "number",
@@ -68,6 +69,7 @@ class Watch:
         "parts",
         "ready",
         "revision",
+        "seen",
         "standing",
     )
 
@@ -78,7 +80,11 @@ class Watch:
         self.ready = ready
         self.revision: int = options.start_revision
         """The first revision that it was not told of yet."""
+        self.seen = 0
+        """The newest revision of the store that it knows of."""
         self.standing = Standing.LOST
+        self.is_created = False
+        """Whether the server has said that it watches, so that what it says after is for it."""
         self.changes: deque[Changes] = deque()
         self.error: KvorumError | None = None
         self.parts: list[WatchResponse] = []
@@ -107,7 +113,11 @@ class Watching:
         options.watch_id = number
         # Long revisions come in pieces; in one they could be longer than a message may be.
         options.fragment = True
-        watch = self._watches[number] = Watch(number, options, ready)
+        watch = Watch(number, options, ready)
+        if self._core.closed is not None:
+            watch.standing, watch.error = Standing.ENDED, self._core.closed
+            return watch
+        self._watches[number] = watch
         if watch.revision:
             self._create(watch)
         else:
@@ -132,6 +142,11 @@ class Watching:
             self._send_cancel(watch)
         watch.error = watch.error or ClosedError("the watch is closed")
         self._forget(watch)
+
+    def close(self) -> None:
+        """End all watches: the client is closed."""
+        for watch in list(self._watches.values()):
+            self._end(watch, ClosedError("the client is closed"))
 
     def request_progress(self) -> None:
         """Ask the server to tell all watches how far they are."""
@@ -165,7 +180,8 @@ class Watching:
             if watch.standing is Standing.ENDED:
                 return
             if isinstance(answer, bytes):
-                watch.revision = RangeResponse.FromString(answer).header.revision + 1
+                watch.seen = RangeResponse.FromString(answer).header.revision
+                watch.revision = watch.seen + 1
                 watch.standing = Standing.LOST
                 self._create(watch)
                 watch.ready()
@@ -187,6 +203,7 @@ class Watching:
 
     def _create_request(self, watch: Watch) -> bytes:
         watch.options.start_revision = watch.revision
+        watch.is_created = False
         watch.parts.clear()
         return WatchRequest(create_request=watch.options).SerializeToString()
 
@@ -224,7 +241,8 @@ class Watching:
         if response.watch_id == -1 and not response.created and not response.canceled:
             # Progress of all watches of this stream.
             for watch in list(self._watches.values()):
-                if watch.standing is Standing.OPEN:
+                # One that the server had not heard of yet is not meant, nor one it speaks to now.
+                if watch.standing is Standing.OPEN and watch.is_created and not watch.parts:
                     self._tell(watch, response)
             return
         found = self._watches.get(response.watch_id)
@@ -240,20 +258,25 @@ class Watching:
             self._tell(found, response)
 
     def _created(self, watch: Watch, response: WatchResponse) -> None:
-        if response.header.revision < watch.revision - 1:
+        watch.is_created = True
+        if response.header.revision < watch.seen:
             # The member lags behind, or the store was restored: the leader knows.
             self._check_revision(watch)
 
     def _check_revision(self, watch: Watch) -> None:
-        seen = watch.revision - 1
+        seen = watch.seen
         request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
 
         def answered(answer: bytes | KvorumError) -> None:
-            if watch.standing is Standing.ENDED or not isinstance(answer, bytes):
+            if watch.standing is not Standing.OPEN:
+                # The next stream finds it out.
                 return
-            found = RangeResponse.FromString(answer).header.revision
-            if found < seen:
-                self.cancel_with(watch, RevisionWentBackError(seen, found))
+            if isinstance(answer, bytes):
+                found = RangeResponse.FromString(answer).header.revision
+                if found < seen:
+                    self.cancel_with(watch, RevisionWentBackError(seen, found))
+            elif not isinstance(answer, CallError | ClosedError):
+                self._check_revision(watch)
 
         message = request.SerializeToString()
         self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
@@ -274,6 +297,8 @@ class Watching:
             self._end(watch, WatchCanceledError(f"the server ended the watch: {reason}"))
         elif self._core.renews(error):
             # The stream keeps the token that it was opened with.
+            if self._stream is not None:
+                self._core.refuse(self._stream)
             self._lose_stream()
         else:
             self._end(watch, error)
@@ -291,11 +316,12 @@ class Watching:
         ]
         if events:
             revision = events[-1].kv.mod_revision
-        elif response.header.revision >= first:
+        elif response.header.revision >= first and not any(each.events for each in messages):
             revision = response.header.revision
         else:
             return
         watch.revision = revision + 1
+        watch.seen = max(watch.seen, revision)
         changes = Changes(events, revision)
         watch.changes.append(changes)
         watch.kept_events += len(events)
