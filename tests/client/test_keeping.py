@@ -152,6 +152,17 @@ class Leases(RuleBasedStateMachine):
         self.core.pass_time(now)
         self.keeping.pass_time(now)
 
+    @rule(seconds=st.sampled_from([0.01, STEP_SECONDS_MAX]))
+    def renew(self, seconds: float) -> None:
+        """Do all that is to be done; the answers take that long."""
+        if self.is_connecting:
+            self.connected(True)
+        while self.stream is not None and self.requests:
+            self.read()
+        self.pass_time(seconds)
+        while self.stream is not None and self.answers:
+            self.answer()
+
     # What holds always.
 
     @invariant()
@@ -168,7 +179,7 @@ class Leases(RuleBasedStateMachine):
         """With a server that answers, what lives goes on living; at the end nothing is left."""
         if not hasattr(self, "core"):
             return
-        for _ in range(8):
+        for _ in range(100):
             self._serve()
         living = [each for each in self.kept if each.error is None]
         for _ in range(40):
@@ -182,13 +193,8 @@ class Leases(RuleBasedStateMachine):
         assert self.keeping.wake_at() == float("inf")
 
     def _serve(self) -> None:
+        self.renew(0.01)
         self.pass_time(0.05)
-        if self.is_connecting:
-            self.connected(True)
-        while self.stream is not None and self.requests:
-            self.read()
-        while self.stream is not None and self.answers:
-            self.answer()
 
 
 TestLeases = Leases.TestCase
