@@ -1,0 +1,199 @@
+"""How a client connects: TLS whose certificates change, unix sockets, servers that say nothing."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvorum.client import link
+from kvorum.client.aio.client import AsyncClient
+from kvorum.client.endpoints import parse_endpoint
+from kvorum.client.errors import UnavailableError
+from kvorum.client.interface import End
+from kvorum.client.link import PONG_SECONDS_MAX, SILENT_SECONDS, Link, LinkError
+from kvorum.client.sync.client import Client
+from tests.certificates import Authority, Pair, replace
+from tests.etcd import _running as etcd_at
+from tests.etcd import running_etcd
+from tests.kvorum import _running as kvorum_at
+from tests.kvorum import running_kvorum
+from tests.ports import held_port
+
+TIMEOUT_SECONDS = 60.0
+Server = Callable[..., AbstractContextManager[Any]]
+
+
+@pytest.fixture(params=["kvorum", "etcd"])
+def server_at(request: pytest.FixtureRequest) -> Server:
+    return kvorum_at if request.param == "kvorum" else etcd_at
+
+
+def tls_flags(authority: Authority, pair: Pair) -> tuple[str, ...]:
+    return (
+        f"--cert-file={pair.cert}",
+        f"--key-file={pair.key}",
+        f"--trusted-ca-file={authority.cert}",
+        "--client-cert-auth",
+    )
+
+
+def test_renewed_certificates_need_no_new_client(server_at: Server, tmp_path: Path) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    shown = old.issue("client", file="shown")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(old.cert.read_bytes())
+    options = {"ca": str(trusted), "cert": str(shown.cert), "key": str(shown.key)}
+    with held_port() as port:
+        address = f"127.0.0.1:{port}"
+        with Client(f"https://{address}", timeout=TIMEOUT_SECONDS, **options) as client:
+            flags = tls_flags(old, old.issue("server"))
+            with server_at(tmp_path / "first", port, *flags, scheme="https"):
+                client.put("a", "1")
+                with Client(address, timeout=2.0, ca=str(trusted)) as stranger:
+                    # It shows no certificate of its own.
+                    with pytest.raises(UnavailableError, match="certificate|TLS|connection"):
+                        stranger.get("a")
+            renewed = new.issue("client", file="renewed")
+            replace(trusted, new.cert.read_bytes())
+            replace(shown.key, renewed.key.read_bytes())
+            replace(shown.cert, renewed.cert.read_bytes())
+            flags = tls_flags(new, new.issue("server"))
+            with server_at(tmp_path / "second", port, *flags, scheme="https"):
+                assert client.count(prefix="") == 0
+
+                async def page() -> int:
+                    async with (
+                        AsyncClient(
+                            f"https://{address}", timeout=TIMEOUT_SECONDS, **options
+                        ) as loop_client,
+                        await loop_client.lease(60) as lease,
+                    ):
+                        await loop_client.put("b", "x" * 1_000_000, lease=lease.id)
+                        found = await loop_client.get("b")
+                        assert found is not None
+                        return len(found.value)
+
+                assert asyncio.run(page()) == 1_000_000
+                with (
+                    Client(f"https://{address}", timeout=2.0, ca=str(old.cert)) as stranger,
+                    pytest.raises(UnavailableError, match="certificate is not accepted"),
+                ):
+                    stranger.get("a")
+
+
+@pytest.mark.parametrize("running", [running_kvorum, running_etcd])
+def test_a_unix_socket_is_an_endpoint(running: Server, tmp_path: Path) -> None:
+    # A port in its name is what etcd needs; the file is called just so.
+    path = tmp_path / "socket:1"
+    flags = (f"--listen-client-urls=http://127.0.0.1:0,unix://{path}",)
+    with running(tmp_path / "data", *flags):
+        with Client(f"unix://{path}", timeout=TIMEOUT_SECONDS) as client:
+            client.put("a", "1")
+            assert client.count("a") == 1
+
+        async def page() -> int:
+            async with AsyncClient(f"unix:{path}", timeout=TIMEOUT_SECONDS) as client:
+                return await client.count("a")
+
+        assert asyncio.run(page()) == 1
+
+
+# Endpoints that accept a connection and do nothing of use with it.
+
+
+@contextmanager
+def accepting(take: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Accept connections for as long as the block takes; return where."""
+    accepted: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                accepted.append(connection)
+                take(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in accepted:
+                connection.close()
+
+
+def keep_silent(connection: socket.socket) -> None:
+    """Neither read nor send."""
+
+
+def hang_up(connection: socket.socket) -> None:
+    connection.close()
+
+
+def speak_nonsense(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 64)
+
+
+@pytest.mark.parametrize("take", [keep_silent, hang_up, speak_nonsense])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_endpoint_that_is_no_server_does_not_keep_calls_from_one_that_is(
+    take: Callable[[socket.socket], None],
+    scheme: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(link, "PONG_SECONDS_MAX", 0.2)
+    with running_kvorum(tmp_path) as server, accepting(take) as bad:
+        endpoints = [f"{scheme}://{bad}", f"http://{server.address}"]
+        for _ in range(3):
+            with Client(endpoints, timeout=TIMEOUT_SECONDS) as client:
+                assert client.count("a") == 0
+
+            async def page() -> None:
+                async with AsyncClient(endpoints, timeout=TIMEOUT_SECONDS) as client:
+                    assert await client.count("a") == 0
+
+            asyncio.run(page())
+
+
+class _Ends:
+    def __init__(self) -> None:
+        self.ends: list[End] = []
+
+    def take_message(self, call: int, message: bytes) -> None:
+        """Nothing comes."""
+
+    def take_end(self, call: int, end: End) -> None:  # noqa: ARG002
+        self.ends.append(end)
+
+
+def test_a_silent_server_is_asked_and_then_given_up() -> None:
+    calls = _Ends()
+    found = Link(0, parse_endpoint("127.0.0.1:1"), calls, None)
+    assert found.wake_at(0.0) == float("inf")
+    found.wire.start(1, "/s/M", (), b"", ends=True)
+    asked_at = found.wake_at(10.0)
+    assert asked_at == 10.0 + SILENT_SECONDS
+    found.take_output()
+    found.pass_time(asked_at)
+    assert found.take_output()
+    # A pong, or any byte, is an answer.
+    found.receive(b"\0\0\10\6\1\0\0\0\0kvorum\0\0")
+    assert found.wake_at(asked_at) == asked_at + SILENT_SECONDS
+    found.pass_time(asked_at + SILENT_SECONDS)
+    with pytest.raises(LinkError, match="does not answer"):
+        found.pass_time(asked_at + SILENT_SECONDS + PONG_SECONDS_MAX)
+    # Without a call nobody is asked.
+    found.wire.cancel(1)
+    assert found.wake_at(100.0) == float("inf")
