@@ -13,7 +13,7 @@ import pytest
 from kvorum.client import link
 from kvorum.client.aio.client import AsyncClient
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.client.errors import UnavailableError
+from kvorum.client.errors import DeadlineError, UnavailableError
 from kvorum.client.interface import End
 from kvorum.client.link import PONG_SECONDS_MAX, SILENT_SECONDS, Link, LinkError
 from kvorum.client.sync.client import Client
@@ -47,17 +47,21 @@ def test_renewed_certificates_need_no_new_client(server_at: Server, tmp_path: Pa
     shown = old.issue("client", file="shown")
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(old.cert.read_bytes())
-    options = {"ca": str(trusted), "cert": str(shown.cert), "key": str(shown.key)}
+    ca, cert, key = str(trusted), str(shown.cert), str(shown.key)
     with held_port() as port:
         address = f"127.0.0.1:{port}"
-        with Client(f"https://{address}", timeout=TIMEOUT_SECONDS, **options) as client:
+        with Client(
+            f"https://{address}", ca=ca, cert=cert, key=key, timeout=TIMEOUT_SECONDS
+        ) as client:
             flags = tls_flags(old, old.issue("server"))
             with server_at(tmp_path / "first", port, *flags, scheme="https"):
                 client.put("a", "1")
-                with Client(address, timeout=2.0, ca=str(trusted)) as stranger:
+                with (
                     # It shows no certificate of its own.
-                    with pytest.raises(UnavailableError, match="certificate|TLS|connection"):
-                        stranger.get("a")
+                    Client(address, timeout=2.0, ca=ca) as stranger,
+                    pytest.raises((UnavailableError, DeadlineError), match="certificate"),
+                ):
+                    stranger.get("a")
             renewed = new.issue("client", file="renewed")
             replace(trusted, new.cert.read_bytes())
             replace(shown.key, renewed.key.read_bytes())
@@ -69,7 +73,7 @@ def test_renewed_certificates_need_no_new_client(server_at: Server, tmp_path: Pa
                 async def page() -> int:
                     async with (
                         AsyncClient(
-                            f"https://{address}", timeout=TIMEOUT_SECONDS, **options
+                            f"https://{address}", ca=ca, cert=cert, key=key, timeout=TIMEOUT_SECONDS
                         ) as loop_client,
                         await loop_client.lease(60) as lease,
                     ):
