@@ -19,7 +19,7 @@ from kvorum.client.link import PONG_SECONDS_MAX, SILENT_SECONDS, Link, LinkError
 from kvorum.client.sync.client import Client
 from tests.certificates import Authority, Pair, replace
 from tests.etcd import _running as etcd_at
-from tests.etcd import running_etcd
+from tests.etcd import is_target, running_etcd
 from tests.kvorum import _running as kvorum_at
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
@@ -92,6 +92,8 @@ def test_renewed_certificates_need_no_new_client(server_at: Server, tmp_path: Pa
 
 @pytest.mark.parametrize("running", [running_kvorum, running_etcd])
 def test_a_unix_socket_is_an_endpoint(running: Server, tmp_path: Path) -> None:
+    if running is running_etcd and not is_target():
+        pytest.skip("etcd 3.5.1 listens only on sockets in its working directory")
     # A port in its name is what etcd needs; the file is called just so.
     path = tmp_path / "socket:1"
     flags = (f"--listen-client-urls=http://127.0.0.1:0,unix://{path}",)
