@@ -33,7 +33,7 @@ class Kept:
         self.asked_at: float | None = None
         """When the request was sent that is not answered yet."""
         self.on_change = on_change
-        """Called when it was renewed, and when it is lost."""
+        """Called when it was renewed, when it is lost, and when it is released."""
         self.error: KvorumError | None = None
         """Why it is not kept any more."""
 
@@ -60,6 +60,7 @@ class Keeping:
         if self._kept.pop(kept.id, None) is not None:
             kept.error = ClosedError("the lease is not kept alive any more")
             self._close_unused()
+            kept.on_change()
 
     def close(self) -> None:
         """Keep no lease any more: the client is closed."""

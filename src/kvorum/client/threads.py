@@ -173,7 +173,9 @@ class ThreadedClient:
     def leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent, and somebody reads."""
         self._send()
-        if self._reader is not None and self._wake_at() < self._read_until:
+        reader = self._reader
+        # A reader that was woken sits in a poll, which hears the bell alone.
+        if reader is not None and (reader.is_done or self._wake_at() < self._read_until):
             self._ring()
 
     def wait(self, waiter: Waiter) -> None:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
-from kvorum.client.errors import KvorumError, LeaseExistsError, LeaseNotFoundError
+from kvorum.client.errors import ClosedError, KvorumError, LeaseExistsError, LeaseNotFoundError
 from kvorum.client.keeping import Kept
 from kvorum.client.threads import Waiter, clock, random_id
 from kvorum.client.values import LeaseStatus
@@ -44,18 +44,17 @@ class Lease:
 
     def keep_alive(self) -> None:
         """Renew it in time from now on, until it is revoked or released."""
-        if self._kept is None:
+        if self._kept is None or self._kept.error is not None:
             self._kept = self._shell.keep(self.id, self.ttl, self._asked_at, self._changed)
 
     def release(self) -> None:
         """Renew it no longer; it lives on until its time is over."""
         if self._kept is not None:
             self._shell.release(self._kept)
-            self._kept = None
 
     @property
     def lost(self) -> KvorumError | None:
-        """Why it is not kept alive any more; None while it is."""
+        """Why it is not kept alive any more; None while it is, or if it never was."""
         return None if self._kept is None else self._kept.error
 
     @property
@@ -65,6 +64,8 @@ class Lease:
 
     def wait_lost(self) -> KvorumError:
         """Wait until it is not kept alive any more, and return why."""
+        if self._kept is None:
+            raise ClosedError(f"lease {self.id} is not kept alive, so it cannot be lost")
         while self.lost is None:
             self._waiter = Waiter()
             if self.lost is None:

@@ -1,0 +1,76 @@
+"""Leases on real servers: kept alive, lost, released, and what waits for that."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kvorum.client import operations
+from kvorum.client.aio.client import AsyncClient
+from kvorum.client.errors import ClosedError, KvorumError, LeaseLostError
+from kvorum.client.sync.client import Client
+from tests.etcd import running_etcd
+from tests.kvorum import running_kvorum
+
+TIMEOUT_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module", params=["kvorum", "etcd"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    running = running_kvorum if request.param == "kvorum" else running_etcd
+    with running(tmp_path_factory.mktemp("server")) as found:
+        yield found.address
+
+
+def test_a_lease_that_another_revokes_is_lost_and_says_so(server: str) -> None:
+    with (
+        Client(server, timeout=TIMEOUT_SECONDS) as client,
+        Client(server, timeout=TIMEOUT_SECONDS) as other,
+    ):
+        # It is renewed every second.
+        lease = client.lease(3)
+        lease.keep_alive()
+        client.put("held", "", lease=lease.id)
+        lives_until = lease.lives_until
+        other.run(operations.revoke_operation(lease.id))
+        assert isinstance(lease.wait_lost(), LeaseLostError)
+        assert lease.lives_until >= lives_until
+
+
+def test_whoever_waits_for_the_loss_of_a_lease_is_told_that_it_is_released(server: str) -> None:
+    told: list[KvorumError] = []
+    with Client(server, timeout=TIMEOUT_SECONDS) as client:
+        lease = client.lease(60)
+        with pytest.raises(ClosedError, match="not kept alive"):
+            lease.wait_lost()
+        lease.keep_alive()
+        thread = threading.Thread(target=lambda: told.append(lease.wait_lost()))
+        thread.start()
+        lease.release()
+        thread.join(TIMEOUT_SECONDS)
+        assert isinstance(told[0], ClosedError)
+        lease.keep_alive()
+        assert lease.lost is None
+        lease.revoke()
+        assert lease.lost is not None
+
+
+def test_the_same_on_asyncio(server: str) -> None:
+    async def page() -> None:
+        async with AsyncClient(server, timeout=TIMEOUT_SECONDS) as client:
+            lease = await client.lease(60)
+            lease.keep_alive()
+            waiting = asyncio.ensure_future(lease.wait_lost())
+            await asyncio.sleep(0)
+            lease.release()
+            assert isinstance(await asyncio.wait_for(waiting, TIMEOUT_SECONDS), ClosedError)
+            lease.keep_alive()
+            waiting = asyncio.ensure_future(lease.wait_lost())
+            await asyncio.sleep(0)
+        # A client that is closed keeps nothing alive.
+        assert isinstance(await asyncio.wait_for(waiting, TIMEOUT_SECONDS), LeaseLostError)
+
+    asyncio.run(page())
