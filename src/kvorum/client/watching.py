@@ -108,7 +108,9 @@ class Watching:
         # Long revisions come in pieces; in one they could be longer than a message may be.
         options.fragment = True
         watch = self._watches[number] = Watch(number, options, ready)
-        if watch.revision:
+        if self._core.closed is not None:
+            self._end(watch, self._core.closed)
+        elif watch.revision:
             self._create(watch)
         else:
             self._ask_revision(watch)
@@ -132,6 +134,11 @@ class Watching:
             self._send_cancel(watch)
         watch.error = watch.error or ClosedError("the watch is closed")
         self._forget(watch)
+
+    def close(self, error: KvorumError) -> None:
+        """End every watch, also those that have no stream and so hear of no end."""
+        for watch in list(self._watches.values()):
+            self._end(watch, error)
 
     def request_progress(self) -> None:
         """Ask the server to tell all watches how far they are."""
