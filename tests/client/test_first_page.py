@@ -1,6 +1,7 @@
 """What the first page of a user's program does, with both clients, on our server and on etcd."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -58,3 +59,27 @@ def test_endpoints_that_cannot_be_reached_are_told_by_name() -> None:
         pytest.raises(UnavailableError, match=r"0\.0\.1:1"),
     ):
         client.put("a", "b")
+
+
+def test_a_watch_without_a_server_ends_with_its_client() -> None:
+    with Client("127.0.0.1:1") as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.watch("a", revision=1).changes)
+        client.close()
+        with pytest.raises(ClosedError):
+            waiting.result()
+        with pytest.raises(ClosedError):
+            client.watch("a", revision=1).changes()
+
+
+def test_a_watch_without_a_server_ends_with_its_client_on_asyncio() -> None:
+    async def close() -> None:
+        client = AsyncClient("127.0.0.1:1")
+        waiting = asyncio.ensure_future(client.watch("a", revision=1).changes())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await client.watch("a", revision=1).changes()
+
+    asyncio.run(close())

@@ -133,30 +133,78 @@ if TYPE_CHECKING:
     from kvorum.client.aio.maintenance import AsyncMaintenance
     from kvorum.client.aio.members import AsyncMembers
     from kvorum.client.aio.mirror import AsyncMirror
+    from kvorum.client.aio.recipes.barriers import AsyncBarrier, AsyncDoubleBarrier
+    from kvorum.client.aio.recipes.caches import AsyncCache
+    from kvorum.client.aio.recipes.elections import AsyncElection
+    from kvorum.client.aio.recipes.locks import (
+        AsyncLock,
+        AsyncReadLock,
+        AsyncReadWriteLock,
+        AsyncSemaphore,
+        AsyncWriteLock,
+    )
+    from kvorum.client.aio.recipes.queues import AsyncPriorityQueue, AsyncQueue
+    from kvorum.client.aio.recipes.registry import AsyncServiceRegistry
+    from kvorum.client.aio.recipes.sessions import AsyncSession
+    from kvorum.client.aio.recipes.stm import AsyncCounter, AsyncStm
+    from kvorum.client.recipes.errors import (
+        BarrierExistsError,
+        NotANumberError,
+        NotHeldError,
+        TooManyClientsError,
+    )
+    from kvorum.client.recipes.isolation import Isolation
+    from kvorum.client.recipes.naming import Service, ServiceChange
     from kvorum.client.sync.auth import Auth
     from kvorum.client.sync.client import Client, Txn, Watch
     from kvorum.client.sync.leases import Lease
     from kvorum.client.sync.maintenance import Maintenance
     from kvorum.client.sync.members import Members
     from kvorum.client.sync.mirror import Mirror
+    from kvorum.client.sync.recipes.barriers import Barrier, DoubleBarrier
+    from kvorum.client.sync.recipes.caches import Cache
+    from kvorum.client.sync.recipes.elections import Election
+    from kvorum.client.sync.recipes.locks import Lock, ReadLock, ReadWriteLock, Semaphore, WriteLock
+    from kvorum.client.sync.recipes.queues import PriorityQueue, Queue
+    from kvorum.client.sync.recipes.registry import ServiceRegistry
+    from kvorum.client.sync.recipes.sessions import Session
+    from kvorum.client.sync.recipes.stm import Counter, Stm
 
 __all__ = [
     "Access",
     "Alarm",
     "AlarmKind",
     "AsyncAuth",
+    "AsyncBarrier",
+    "AsyncCache",
     "AsyncClient",
+    "AsyncCounter",
+    "AsyncDoubleBarrier",
+    "AsyncElection",
     "AsyncLease",
+    "AsyncLock",
     "AsyncMaintenance",
     "AsyncMembers",
     "AsyncMirror",
+    "AsyncPriorityQueue",
+    "AsyncQueue",
+    "AsyncReadLock",
+    "AsyncReadWriteLock",
+    "AsyncSemaphore",
+    "AsyncServiceRegistry",
+    "AsyncSession",
+    "AsyncStm",
     "AsyncTxn",
     "AsyncWatch",
+    "AsyncWriteLock",
     "Auth",
     "AuthNotEnabledError",
     "AuthOutdatedError",
     "AuthStatus",
     "BadTransfereeError",
+    "Barrier",
+    "BarrierExistsError",
+    "Cache",
     "CallError",
     "Changes",
     "Client",
@@ -166,13 +214,16 @@ __all__ = [
     "Condition",
     "ConditionalResult",
     "CorruptError",
+    "Counter",
     "DeadlineError",
     "DeleteResult",
+    "DoubleBarrier",
     "DowngradeFormatError",
     "DowngradeRunningError",
     "DowngradeTargetError",
     "DowngradeUnavailableError",
     "DuplicateKeyError",
+    "Election",
     "ElectionNoLeaderError",
     "ElectionNotLeaderError",
     "Event",
@@ -184,6 +235,7 @@ __all__ = [
     "InvalidClientVersionError",
     "InvalidSortError",
     "InvalidTokenError",
+    "Isolation",
     "KeyEmptyError",
     "KeyNotFoundError",
     "KeyValue",
@@ -198,6 +250,7 @@ __all__ = [
     "LeaseNotFoundError",
     "LeaseStatus",
     "LeaseTooLongError",
+    "Lock",
     "LoginFailedError",
     "Maintenance",
     "Member",
@@ -212,8 +265,10 @@ __all__ = [
     "NoLeaderError",
     "NoSpaceError",
     "NotALearnerError",
+    "NotANumberError",
     "NotCapableError",
     "NotEnoughStartedError",
+    "NotHeldError",
     "NotLeaderError",
     "OutcomeUnknownError",
     "PeerUrlExistsError",
@@ -221,8 +276,12 @@ __all__ = [
     "PermissionDeniedError",
     "PermissionMissingError",
     "PermissionNotGrantedError",
+    "PriorityQueue",
     "PutResult",
+    "Queue",
     "RangeResult",
+    "ReadLock",
+    "ReadWriteLock",
     "RequestTooLargeError",
     "RevisionWentBackError",
     "RoleEmptyError",
@@ -231,10 +290,16 @@ __all__ = [
     "RoleNotGrantedError",
     "RootRoleMissingError",
     "RootUserMissingError",
+    "Semaphore",
+    "Service",
+    "ServiceChange",
+    "ServiceRegistry",
+    "Session",
     "SessionExpiredError",
     "Snapshot",
     "SnapshotError",
     "Step",
+    "Stm",
     "StoppedError",
     "StoreHash",
     "Text",
@@ -243,6 +308,7 @@ __all__ = [
     "TimedOutError",
     "TimedOutLeaderFailedError",
     "TimedOutTransferError",
+    "TooManyClientsError",
     "TooManyLearnersError",
     "TooManyOperationsError",
     "TooManyRequestsError",
@@ -257,6 +323,7 @@ __all__ = [
     "Watch",
     "WatchCanceledError",
     "WatchCompactedError",
+    "WriteLock",
     "create_revision",
     "delete",
     "get",
@@ -271,25 +338,62 @@ __all__ = [
 if not TYPE_CHECKING:
     _MODULES = {
         "AsyncAuth": "aio.auth",
+        "AsyncBarrier": "aio.recipes.barriers",
+        "AsyncCache": "aio.recipes.caches",
         "AsyncClient": "aio.client",
+        "AsyncCounter": "aio.recipes.stm",
+        "AsyncDoubleBarrier": "aio.recipes.barriers",
+        "AsyncElection": "aio.recipes.elections",
         "AsyncLease": "aio.leases",
+        "AsyncLock": "aio.recipes.locks",
         "AsyncMaintenance": "aio.maintenance",
         "AsyncMembers": "aio.members",
         "AsyncMirror": "aio.mirror",
+        "AsyncPriorityQueue": "aio.recipes.queues",
+        "AsyncQueue": "aio.recipes.queues",
+        "AsyncReadLock": "aio.recipes.locks",
+        "AsyncReadWriteLock": "aio.recipes.locks",
+        "AsyncSemaphore": "aio.recipes.locks",
+        "AsyncServiceRegistry": "aio.recipes.registry",
+        "AsyncSession": "aio.recipes.sessions",
+        "AsyncStm": "aio.recipes.stm",
         "AsyncTxn": "aio.client",
         "AsyncWatch": "aio.client",
+        "AsyncWriteLock": "aio.recipes.locks",
         "Auth": "sync.auth",
+        "Barrier": "sync.recipes.barriers",
+        "BarrierExistsError": "recipes.errors",
+        "Cache": "sync.recipes.caches",
         "Client": "sync.client",
+        "Counter": "sync.recipes.stm",
+        "DoubleBarrier": "sync.recipes.barriers",
+        "Election": "sync.recipes.elections",
+        "Isolation": "recipes.isolation",
         "Lease": "sync.leases",
+        "Lock": "sync.recipes.locks",
         "Maintenance": "sync.maintenance",
         "Members": "sync.members",
         "Mirror": "sync.mirror",
+        "NotANumberError": "recipes.errors",
+        "NotHeldError": "recipes.errors",
+        "PriorityQueue": "sync.recipes.queues",
+        "Queue": "sync.recipes.queues",
+        "ReadLock": "sync.recipes.locks",
+        "ReadWriteLock": "sync.recipes.locks",
+        "Semaphore": "sync.recipes.locks",
+        "Service": "recipes.naming",
+        "ServiceChange": "recipes.naming",
+        "ServiceRegistry": "sync.recipes.registry",
+        "Session": "sync.recipes.sessions",
+        "Stm": "sync.recipes.stm",
+        "TooManyClientsError": "recipes.errors",
         "Txn": "sync.client",
         "Watch": "sync.client",
+        "WriteLock": "sync.recipes.locks",
     }
 
     def __getattr__(name: str) -> object:
-        """Import what belongs to one of the two clients when it is asked for."""
+        """Import what belongs to one of the two clients, or to recipes, when it is asked for."""
         if name not in _MODULES:
             raise AttributeError(f"module 'kvorum.client' has no attribute {name!r}")
         from importlib import import_module

@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -16,12 +16,22 @@ from kvorum.client.interface import Metadata
 from kvorum.client.keeping import Kept
 from kvorum.client.link import Link, LinkError
 from kvorum.client.rpcs import Rpc
-from kvorum.client.threads import ThreadedClient, random_id
+from kvorum.client.threads import FOREVER, ThreadedClient, random_id, unix_nanoseconds
 from kvorum.client.watching import Watching
 
-__all__ = ["LoopClient", "Waiter", "clock", "random_id"]
+__all__ = [
+    "FOREVER",
+    "LoopClient",
+    "Outcome",
+    "Waiter",
+    "clock",
+    "random_id",
+    "unix_nanoseconds",
+]
 
 clock = time.monotonic
+Outcome = Awaitable
+"""What users' functions return: here something to await."""
 
 T = TypeVar("T")
 
@@ -131,9 +141,12 @@ class LoopClient:
         """Touch the core, and let what it wants to send be sent at the end."""
         return Turn(self)
 
-    async def wait(self, waiter: "Waiter") -> None:
-        """Return when a waiter was woken."""
-        await waiter.future
+    async def wait(self, waiter: "Waiter", until: float = FOREVER) -> None:
+        """Return when a waiter was woken, or at that moment."""
+        seconds = None if until == FOREVER else max(until - clock(), 0.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await waiter.future
 
     def start_reading(self) -> None:
         """Let somebody read even if no call waits: the loop does."""

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -27,13 +27,17 @@ from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.watching import Watching
 
+T = TypeVar("T")
+
 IDLE_SECONDS: Final = 1.0
 """After so long without a call, a connection is looked at before it is used again."""
 SLEEP_SECONDS_MAX: Final = 3600.0
+FOREVER: Final = float("inf")
 
 clock = time.monotonic
-
-T = TypeVar("T")
+unix_nanoseconds = time.time_ns
+Outcome = Annotated[T, "of a function that may wait"]
+"""What users' functions return: here the value itself."""
 
 
 def random_id() -> int:
@@ -67,9 +71,9 @@ class Waiter:
         with suppress(RuntimeError):
             self._bell.release()
 
-    def wait(self) -> None:
-        """Wait until somebody rings."""
-        self._bell.acquire()
+    def wait(self, seconds_max: float) -> None:
+        """Wait until somebody rings, or the time is over."""
+        self._bell.acquire(timeout=min(max(seconds_max, 0.0), SLEEP_SECONDS_MAX))
 
 
 class Turn:
@@ -178,18 +182,18 @@ class ThreadedClient:
         if reader is not None and (reader.is_done or self._wake_at() < self._read_until):
             self._ring()
 
-    def wait(self, waiter: Waiter) -> None:
-        """Return when a waiter was woken; read for all meanwhile, unless somebody does."""
-        while not waiter.is_done:
+    def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
+        """Return when a waiter was woken or at that moment; read for all, unless somebody does."""
+        while not waiter.is_done and clock() < until:
             with self.lock:
                 if self._reader is None:
                     self._reader = waiter
                 elif not waiter.is_done:
                     self._waiters.append(waiter)
             if self._reader is waiter:
-                self._read_for(waiter)
+                self._read_for(waiter, until)
             else:
-                self._wait_in_line(waiter)
+                self._wait_in_line(waiter, until)
         with self.lock:
             # Whoever was told to read may have had its answer by then.
             self._pass_on()
@@ -199,18 +203,18 @@ class ThreadedClient:
         if self._reader is None and self._waiters:
             self._waiters.popleft().ring()
 
-    def _wait_in_line(self, waiter: Waiter) -> None:
+    def _wait_in_line(self, waiter: Waiter, until: float) -> None:
         try:
-            waiter.wait()
+            waiter.wait(until - clock())
         finally:
             with self.lock, suppress(ValueError):
                 self._waiters.remove(waiter)
 
-    def _read_for(self, waiter: Waiter) -> None:
+    def _read_for(self, waiter: Waiter, until: float) -> None:
         try:
-            while not waiter.is_done:
+            while not waiter.is_done and clock() < until:
                 with self.lock:
-                    self._read_until = self._wake_at()
+                    self._read_until = min(self._wake_at(), until)
                     seconds = min(max(self._read_until - clock(), 0.0), SLEEP_SECONDS_MAX)
                 # Rounded up, or it would look a moment too early, again and again.
                 ready = self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)

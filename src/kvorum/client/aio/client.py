@@ -12,6 +12,7 @@ from kvorum.client.aio.leases import AsyncLease, grant
 from kvorum.client.aio.maintenance import AsyncMaintenance
 from kvorum.client.aio.members import AsyncMembers
 from kvorum.client.aio.mirror import AsyncMirror
+from kvorum.client.aio.recipes.methods import AsyncRecipes
 from kvorum.client.aio.streams import AsyncMessages
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
@@ -45,7 +46,7 @@ from kvorum.client.values import (
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncRecipes):
     """A client of a cluster; close it when done."""
 
     def __init__(
@@ -135,6 +136,11 @@ class AsyncClient:
         made = copy(self)
         made._prefix = self._prefix + as_bytes(prefix)
         return made
+
+    @property
+    def key_prefix(self) -> bytes:
+        """What all keys begin with at the server; empty unless this is a namespace."""
+        return self._prefix
 
     def mirror(self, prefix: Text = b"") -> AsyncMirror:
         """Return what follows all keys below a prefix, from what they are now on."""
@@ -451,6 +457,7 @@ class AsyncWatch:
         self._shell = shell
         self._prefix = prefix
         self._waiter: Waiter | None = None
+        self._is_woken = False
         self._events: list[Event] = []
         with shell.turn():
             self._watch = shell.watching.begin(request, self._ready)
@@ -502,15 +509,29 @@ class AsyncWatch:
 
     async def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
-        while True:
-            with self._shell.turn():
-                found = self._shell.watching.take(self._watch)
-                if found is not None:
-                    return changes_from(self._prefix, found) if self._prefix else found
-                if self._watch.error is not None:
-                    raise self._watch.error
-                waiter = self._waiter = Waiter()
-            await self._shell.wait(waiter)
+        while (found := await self.changes_until(FOREVER)) is None:
+            pass
+        return found
+
+    async def changes_until(self, moment: float) -> Changes | None:
+        """Return the next changes; None at a moment of `time.monotonic`, or when it is woken."""
+        with self._shell.turn():
+            found = self._shell.watching.take(self._watch)
+            if found is not None:
+                return changes_from(self._prefix, found) if self._prefix else found
+            if self._watch.error is not None:
+                raise self._watch.error
+            if self._is_woken:
+                self._is_woken = False
+                return None
+            waiter = self._waiter = Waiter()
+        await self._shell.wait(waiter, moment)
+        return None
+
+    def wake(self) -> None:
+        """Let whoever waits for changes look around."""
+        self._is_woken = True
+        self._ready()
 
     async def close(self) -> None:
         """End the watch; whoever waits for its events is told."""

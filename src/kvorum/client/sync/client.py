@@ -28,6 +28,7 @@ from kvorum.client.sync.leases import Lease, grant
 from kvorum.client.sync.maintenance import Maintenance
 from kvorum.client.sync.members import Members
 from kvorum.client.sync.mirror import Mirror
+from kvorum.client.sync.recipes.methods import Recipes
 from kvorum.client.sync.streams import Messages
 from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
@@ -46,7 +47,7 @@ from kvorum.client.values import (
 T = TypeVar("T")
 
 
-class Client:
+class Client(Recipes):
     """A client of a cluster; close it when done."""
 
     def __init__(
@@ -136,6 +137,11 @@ class Client:
         made = copy(self)
         made._prefix = self._prefix + as_bytes(prefix)
         return made
+
+    @property
+    def key_prefix(self) -> bytes:
+        """What all keys begin with at the server; empty unless this is a namespace."""
+        return self._prefix
 
     def mirror(self, prefix: Text = b"") -> Mirror:
         """Return what follows all keys below a prefix, from what they are now on."""
@@ -450,6 +456,7 @@ class Watch:
         self._shell = shell
         self._prefix = prefix
         self._waiter: Waiter | None = None
+        self._is_woken = False
         self._events: list[Event] = []
         with shell.turn():
             self._watch = shell.watching.begin(request, self._ready)
@@ -501,15 +508,29 @@ class Watch:
 
     def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
-        while True:
-            with self._shell.turn():
-                found = self._shell.watching.take(self._watch)
-                if found is not None:
-                    return changes_from(self._prefix, found) if self._prefix else found
-                if self._watch.error is not None:
-                    raise self._watch.error
-                waiter = self._waiter = Waiter()
-            self._shell.wait(waiter)
+        while (found := self.changes_until(FOREVER)) is None:
+            pass
+        return found
+
+    def changes_until(self, moment: float) -> Changes | None:
+        """Return the next changes; None at a moment of `time.monotonic`, or when it is woken."""
+        with self._shell.turn():
+            found = self._shell.watching.take(self._watch)
+            if found is not None:
+                return changes_from(self._prefix, found) if self._prefix else found
+            if self._watch.error is not None:
+                raise self._watch.error
+            if self._is_woken:
+                self._is_woken = False
+                return None
+            waiter = self._waiter = Waiter()
+        self._shell.wait(waiter, moment)
+        return None
+
+    def wake(self) -> None:
+        """Let whoever waits for changes look around."""
+        self._is_woken = True
+        self._ready()
 
     def close(self) -> None:
         """End the watch; whoever waits for its events is told."""

@@ -1,0 +1,1 @@
+"""Recipes: what programs build from keys, leases and watches, on the wire as Go's packages do."""

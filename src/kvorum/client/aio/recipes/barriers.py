@@ -1,0 +1,173 @@
+"""Barriers: many wait for one, or all of them for each other."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kvorum.client.aio.recipes.sessions import AsyncSession, begin_session
+from kvorum.client.aio.recipes.waiting import AsyncPatience
+from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client.loop import unix_nanoseconds
+from kvorum.client.operations import put as put_request
+from kvorum.client.operations import put_operation, txn_operation
+from kvorum.client.recipes.errors import BarrierExistsError, TooManyClientsError, session_expired
+from kvorum.client.transactions import TxnParts, get, put, version
+from kvorum.client.values import KeyValue, RangeResult
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+
+
+class AsyncBarrier:
+    """A barrier: everybody waits as long as it is there."""
+
+    def __init__(self, client: "AsyncClient", key: Text) -> None:
+        self._client = client
+        self._key = as_bytes(key)
+
+    async def create(self, timeout: float | None = None) -> None:
+        """Let everybody wait; raises BarrierExistsError if they do already."""
+        txn = self._client.txn().when(version(self._key) == 0).then(put(self._key))
+        if not (await txn.commit(timeout)).succeeded:
+            raise BarrierExistsError(self._key.decode(errors="replace"))
+
+    async def remove(self, timeout: float | None = None) -> None:
+        """Let everybody go on."""
+        await self._client.delete(self._key, timeout=timeout)
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Return when it is not there; raises DeadlineError if the seconds are over before."""
+        what = f"barrier {self._key.decode(errors='replace')!r} was not removed"
+        patience = AsyncPatience(self._client, what, timeout)
+        keys = key_range(self._key)
+        while (found := await patience.read(keys)).kvs:
+            if await patience.event(keys, found.revision + 1, deletes=True) is not None:
+                return
+
+
+class AsyncDoubleBarrier:
+    """A double barrier: so many begin together, and end together."""
+
+    def __init__(
+        self, client: "AsyncClient", key: Text, count: int, ttl: int, session: AsyncSession | None
+    ) -> None:
+        self._client = client
+        self._name = as_bytes(key)
+        self._waiters = key_range(prefix=self._name + b"/waiters")
+        self._ready = self._name + b"/ready"
+        self._count = count
+        self._ttl = ttl
+        self._shared = session
+        self._session: AsyncSession | None = None
+        self._key = b""
+
+    async def __aenter__(self) -> Self:
+        await self.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.leave()
+        elif self._session is not None:
+            # Whoever failed waits for nobody, and nobody for it.
+            await self._end(self._session)
+
+    async def enter(self, timeout: float | None = None) -> None:
+        """Wait until as many have entered; raises TooManyClientsError if they have already."""
+        if self._session is not None:
+            raise RuntimeError(f"this object has entered {self._name!r} already")
+        session = self._shared or await begin_session(self._client, self._ttl)
+        self._session = session
+        self._key = b""
+        what = f"{self._count} did not enter {self._name.decode(errors='replace')!r}"
+        patience = AsyncPatience(self._client, what, timeout, session)
+        try:
+            await self._enter(session, patience)
+        except BaseException:
+            await self._end(session)
+            raise
+
+    async def _enter(self, session: AsyncSession, patience: AsyncPatience) -> None:
+        if len((await patience.read(self._waiters)).kvs) >= self._count:
+            raise self._too_many()
+        revision = await self._create_key(session, patience)
+        entered = await patience.read(self._waiters, order="ascending", by="create_revision")
+        if len(entered.kvs) >= self._count:
+            last = entered.kvs[self._count - 1].create_revision
+            if revision > last:
+                raise self._too_many()
+            if revision == last:
+                request = put_request(
+                    self._ready, b"", 0, previous=False, keep_value=False, keep_lease=False
+                )
+                await patience.run(put_operation(request))
+                return
+        keys = key_range(self._ready)
+        if await patience.event(keys, revision, puts=True) is None:
+            # What happened since is forgotten; if it is there, it came after this one.
+            while not (found := await patience.read(keys)).kvs:
+                await patience.event(keys, found.revision + 1, puts=True)
+
+    async def _create_key(self, session: AsyncSession, patience: AsyncPatience) -> int:
+        while True:
+            self._key = b"%s/waiters/%d" % (self._name, unix_nanoseconds())
+            parts = TxnParts()
+            parts.add_conditions((version(self._key) == 0,))
+            parts.add_success((put(self._key, lease=session.id),))
+            parts.add_failure((get(self._key),))
+            done = await patience.run(txn_operation(parts.request))
+            found = done.responses[0]
+            if not isinstance(found, RangeResult):
+                return done.revision
+            if found.kvs[0].lease == session.id:
+                return found.kvs[0].create_revision
+
+    async def leave(self, timeout: float | None = None) -> None:
+        """Wait until all who have entered leave."""
+        session = self._session
+        if session is None:
+            return
+        what = f"not all left {self._name.decode(errors='replace')!r}"
+        patience = AsyncPatience(self._client, what, timeout, session)
+        try:
+            await self._leave(session, patience)
+        finally:
+            await self._end(session)
+
+    async def _leave(self, session: AsyncSession, patience: AsyncPatience) -> None:
+        is_in = True
+        while True:
+            found = await patience.read(self._waiters, order="ascending", by="create_revision")
+            if not found.kvs:
+                return
+            lowest, highest = found.kvs[0], found.kvs[-1]
+            if is_in and not any(each.key == self._key for each in found.kvs):
+                raise session_expired()
+            if lowest.key != self._key:
+                if is_in:
+                    await session.remove(self._key)
+                    is_in = False
+                await self._gone(lowest, found.revision, patience)
+            elif len(found.kvs) > 1:
+                await self._gone(highest, found.revision, patience)
+            else:
+                await self._client.delete(self._ready)
+                await session.remove(self._key)
+                return
+
+    async def _gone(self, waiter: KeyValue, revision: int, patience: AsyncPatience) -> None:
+        await patience.event(key_range(waiter.key), revision + 1, deletes=True)
+
+    async def _end(self, session: AsyncSession) -> None:
+        self._session = None
+        if session is not self._shared:
+            await session.close()
+        elif self._key:
+            await session.remove(self._key)
+
+    def _too_many(self) -> TooManyClientsError:
+        return TooManyClientsError(self._name.decode(errors="replace"), self._count)

@@ -1,0 +1,125 @@
+"""How recipes wait: for a change of keys, for so long, and while a session lives."""
+
+from typing import TYPE_CHECKING, TypeVar
+
+from kvorum.client import operations
+from kvorum.client.aio.recipes.sessions import AsyncSession
+from kvorum.client.errors import (
+    DeadlineError,
+    OutcomeUnknownError,
+    UnavailableError,
+    WatchCompactedError,
+)
+from kvorum.client.keys import KeyRange, key_range
+from kvorum.client.loop import FOREVER, clock
+from kvorum.client.operations import Operation
+from kvorum.client.options import TIMEOUT_SECONDS
+from kvorum.client.values import Event, KeyValue, RangeResult
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+
+T = TypeVar("T")
+
+CALL_SECONDS_MIN = 0.01
+"""A call is made even if the time is over, so that without waiting something can be had."""
+
+
+class AsyncPatience:
+    """Until when somebody waits, for what, and with which session."""
+
+    def __init__(
+        self,
+        client: "AsyncClient",
+        what: str,
+        timeout: float | None,
+        session: AsyncSession | None = None,
+    ) -> None:
+        self._client = client
+        self._what = what
+        self._timeout = timeout
+        self._session = session
+        self._until = FOREVER if timeout is None else clock() + timeout
+
+    def check(self) -> None:
+        """Raise if the session is lost or the time is over."""
+        if self._session is not None:
+            lost = self._session.lost
+            if lost is not None:
+                raise lost
+        if clock() >= self._until:
+            raise DeadlineError(f"{self._what} within {self._timeout} s")
+
+    def _seconds_left(self) -> float | None:
+        if self._until == FOREVER:
+            return None
+        return min(TIMEOUT_SECONDS, max(self._until - clock(), CALL_SECONDS_MIN))
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Make a call that does no harm if it is made twice, until it is answered."""
+        while True:
+            try:
+                return await self._client.run(operation, self._seconds_left())
+            except (UnavailableError, OutcomeUnknownError, DeadlineError):
+                self.check()
+                if self._session is None and self._until == FOREVER:
+                    raise
+
+    async def read(
+        self,
+        keys: KeyRange,
+        *,
+        limit: int = 0,
+        order: str = "",
+        by: str = "key",
+        older_than: int = 0,
+    ) -> RangeResult:
+        """Read keys; those that were created before a revision, if one is given."""
+        request = operations.range_request(
+            keys,
+            limit=limit,
+            order=order,
+            by=by,
+            create_revisions=(0, older_than - 1 if older_than else 0),
+        )
+        return await self.run(operations.range_operation(request))
+
+    async def event(
+        self, keys: KeyRange, revision: int, *, puts: bool = False, deletes: bool = False
+    ) -> Event | None:
+        """Return the first change of such a kind from a revision on.
+
+        None if that revision was compacted meanwhile: then look again at what there is.
+        """
+        watch = self._client.watch(
+            keys.key, end=keys.end or None, revision=revision, puts=puts, deletes=deletes
+        )
+        if self._session is not None:
+            self._session.listen(watch.wake)
+        try:
+            while True:
+                self.check()
+                changes = await watch.changes_until(self._until)
+                if changes is not None and changes.events:
+                    return changes.events[0]
+        except WatchCompactedError:
+            return None
+        finally:
+            if self._session is not None:
+                self._session.ignore(watch.wake)
+            await watch.close()
+
+    async def older_gone(self, prefix: bytes, revision: int) -> None:
+        """Wait until no key under a prefix is older than a revision: for one after the other."""
+        while True:
+            found = await self.read(
+                key_range(prefix=prefix),
+                limit=1,
+                order="descending",
+                by="create_revision",
+                older_than=revision,
+            )
+            if not found.kvs:
+                return
+            blocking: KeyValue = found.kvs[0]
+            await self.event(key_range(blocking.key), found.revision + 1, deletes=True)

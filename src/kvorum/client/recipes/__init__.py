@@ -1,0 +1,1 @@
+"""What the recipes of both clients share: nothing here waits."""

@@ -1,0 +1,167 @@
+"""A reflection of keys: read once, then followed by a watch.
+
+Rules: * What is shown is the store as it was at one revision, which never goes back by itself. *
+If the watch's history was compacted, or the store was restored from a backup, everything is read
+anew, and replaces what was there at once. * Errors that pass are waited for; any other ends the
+reflection, which goes on showing the last that it has.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kvorum.api.errors import Code
+from kvorum.api.pb.etcdserverpb import RangeResponse
+from kvorum.client import rpcs
+from kvorum.client.core import Core
+from kvorum.client.errors import (
+    CallError,
+    ClosedError,
+    CompactedError,
+    KvorumError,
+    RevisionWentBackError,
+    WatchCompactedError,
+)
+from kvorum.client.keys import KeyRange
+from kvorum.client.operations import range_request, range_result, watch_request
+from kvorum.client.values import KeyValue
+from kvorum.client.watching import Watch, Watching
+
+PAGE_KEYS: Final = 1000
+PAGE_SECONDS_MAX: Final = 5.0
+
+
+class Reflector:
+    """Keys as they were a moment ago. `changed` is called after every change, and at the end."""
+
+    def __init__(
+        self,
+        core: Core,
+        watching: Watching,
+        keys: KeyRange,
+        cut: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._watching = watching
+        self._keys = keys
+        self._cut = cut
+        """So many bytes of keys are not shown: the prefix of a namespace."""
+        self._changed = changed
+        self._watch: Watch | None = None
+        self._pages: dict[bytes, KeyValue] = {}
+        self._order: list[bytes] | None = None
+        self.found: dict[bytes, KeyValue] = {}
+        self.revision = 0
+        """Everything up to this revision is shown; 0 before the first reading."""
+        self.readings = 0
+        """How often everything was read: once, and once more after each gap in the history."""
+        self.error: KvorumError | None = None
+        """Why it has ended."""
+
+    def begin(self) -> None:
+        """Read everything, and follow it from there."""
+        self._pages = {}
+        self._ask(self._keys, 0)
+
+    def end(self, error: KvorumError) -> None:
+        """Follow no longer."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._watch is not None:
+            self._watching.cancel(self._watch)
+            self._watch = None
+        self._changed()
+
+    def confirm(self) -> None:
+        """Ask whether what is shown is what the store has now; if so, the revision says it.
+
+        Of changes elsewhere in the store the watch tells nothing for minutes. Progress is not
+        asked for: etcd before 3.5.8 answers with revisions whose events are still to come.
+        """
+        if self._watch is None:
+            return
+        before, readings = self.revision, self.readings
+        request = range_request(self._keys, limit=1, keys_only=True, mod_revisions=(before + 1, 0))
+
+        def answered(answer: bytes | KvorumError) -> None:
+            if not isinstance(answer, bytes) or self.error is not None:
+                return
+            found = range_result(RangeResponse.FromString(answer))
+            is_same = (self.revision, self.readings) == (before, readings)
+            if is_same and not found.kvs and found.total == len(self.found):
+                # Nothing was set since, and as nothing is missing, nothing was deleted.
+                self.revision = max(before, found.revision)
+                self._changed()
+
+        self._core.start(rpcs.RANGE, request.SerializeToString(), PAGE_SECONDS_MAX, answered)
+
+    def ordered(self) -> list[bytes]:
+        """Return the keys in their order; nobody changes that list."""
+        order = self._order
+        if order is None:
+            order = self._order = sorted(self.found)
+        return order
+
+    def _ask(self, keys: KeyRange, revision: int) -> None:
+        request = range_request(keys, limit=PAGE_KEYS, revision=revision)
+
+        def answered(answer: bytes | KvorumError) -> None:
+            if self.error is not None:
+                return
+            if isinstance(answer, bytes):
+                self._take_page(keys, revision, RangeResponse.FromString(answer))
+            elif isinstance(answer, CompactedError):
+                self.begin()
+            elif isinstance(answer, ClosedError) or (
+                isinstance(answer, CallError) and answer.code is not Code.UNAVAILABLE
+            ):
+                self.end(answer)
+            else:
+                # The call has waited for as long as it may: nobody could be reached.
+                self._ask(keys, revision)
+
+        self._core.start(rpcs.RANGE, request.SerializeToString(), PAGE_SECONDS_MAX, answered)
+
+    def _take_page(self, keys: KeyRange, revision: int, response: RangeResponse) -> None:
+        page = range_result(response)
+        revision = revision or page.revision
+        for each in page.kvs:
+            shown = self._shown(each)
+            self._pages[shown.key] = shown
+        if page.has_more:
+            self._ask(keys._replace(key=page.kvs[-1].key + b"\0"), revision)
+            return
+        self.found, self._pages, self._order = self._pages, {}, None
+        self.revision = revision
+        self.readings += 1
+        request = watch_request(
+            self._keys, revision + 1, previous=False, progress=True, puts=True, deletes=True
+        )
+        self._watch = self._watching.begin(request, self._take_changes)
+        self._changed()
+
+    def _take_changes(self) -> None:
+        watch = self._watch
+        if watch is None:
+            return
+        while (changes := self._watching.take(watch)) is not None:
+            for event in changes.events:
+                kv = self._shown(event.kv)
+                if kv.key not in self.found or not event.is_put:
+                    self._order = None
+                if event.is_put:
+                    self.found[kv.key] = kv
+                else:
+                    self.found.pop(kv.key, None)
+            self.revision = changes.revision
+        if isinstance(watch.error, WatchCompactedError | RevisionWentBackError):
+            self._watch = None
+            self.begin()
+        elif watch.error is not None:
+            self._watch = None
+            self.end(watch.error)
+        self._changed()
+
+    def _shown(self, kv: KeyValue) -> KeyValue:
+        return kv._replace(key=kv.key[self._cut :]) if self._cut else kv

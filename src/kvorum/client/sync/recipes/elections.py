@@ -1,0 +1,172 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""Elections: candidates wait in the order in which they came; the first of them leads."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kvorum.client.errors import KvorumError
+from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client.operations import txn_operation
+from kvorum.client.recipes.errors import no_leader, not_leader, session_expired
+from kvorum.client.sync.recipes.sessions import Session, begin_session
+from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.transactions import Condition, TxnParts, create_revision, get, put
+from kvorum.client.values import KeyValue, RangeResult
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+
+class Election:
+    """An election: whoever campaigns leads once nobody is left who came before."""
+
+    def __init__(self, client: "Client", name: Text, ttl: int, session: Session | None) -> None:
+        self._client = client
+        self._name = as_bytes(name)
+        self._prefix = self._name + b"/"
+        self._ttl = ttl
+        self._shared = session
+        self._session: Session | None = None
+        self._key = b""
+        self._revision = 0
+
+    # The candidate.
+
+    def campaign(self, value: Text = b"", timeout: float | None = None) -> None:
+        """Wait until this one leads, and let others see its value meanwhile."""
+        if self._session is not None:
+            raise RuntimeError(f"this object leads, or campaigns in, {self._name!r} already")
+        session = self._shared or begin_session(self._client, self._ttl)
+        what = f"election {self._name.decode(errors='replace')!r} was not won"
+        patience = Patience(self._client, what, timeout, session)
+        key = b"%s%x" % (self._prefix, session.id)
+        session.claim(key)
+        self._session, self._key, self._revision = session, key, 0
+        try:
+            self._enter(session, as_bytes(value), patience)
+            patience.older_gone(self._prefix, self._revision)
+            own = (patience.read(key_range(key))).kvs
+            if not own or own[0].create_revision != self._revision:
+                raise session_expired()
+        except BaseException:
+            self.resign()
+            raise
+
+    def _enter(self, session: Session, value: bytes, patience: Patience) -> None:
+        parts = TxnParts()
+        parts.add_conditions((create_revision(self._key) == 0,))
+        parts.add_success((put(self._key, value, lease=session.id),))
+        parts.add_failure((get(self._key),))
+        done = patience.run(txn_operation(parts.request))
+        self._revision = done.revision
+        own = done.responses[0]
+        if isinstance(own, RangeResult):
+            self._revision = own.kvs[0].create_revision
+            if own.kvs[0].value != value:
+                self.proclaim(value)
+
+    def proclaim(self, value: Text, timeout: float | None = None) -> None:
+        """Change the value that others see; raises ElectionNotLeaderError if it leads no more."""
+        session = self._leading()
+        parts = TxnParts()
+        parts.add_conditions((self.condition,))
+        parts.add_success((put(self._key, value, lease=session.id),))
+        done = self._client.run(txn_operation(parts.request), timeout)
+        if not done.succeeded:
+            self.resign()
+            raise not_leader()
+
+    def resign(self) -> None:
+        """Let the next one lead; nothing happens if this one does not."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            if session is self._shared:
+                session.remove(self._key)
+            else:
+                session.close()
+        finally:
+            session.unclaim(self._key)
+
+    def resume(self, leader: KeyValue) -> None:
+        """Go on leading with the key of an earlier object whose session is the one given here."""
+        if self._shared is None or leader.lease != self._shared.id:
+            raise ValueError(
+                f"the leader's key {leader.key!r} ends with lease {leader.lease}; expected an "
+                "election with the session of that lease"
+            )
+        self._shared.claim(leader.key)
+        self._session, self._key = self._shared, leader.key
+        self._revision = leader.create_revision
+
+    # What is known of it.
+
+    @property
+    def fencing(self) -> int:
+        """A number that is greater for each later leader: give it to what it leads."""
+        self._leading()
+        return self._revision
+
+    @property
+    def key(self) -> bytes:
+        """The key that stands for this candidate."""
+        self._leading()
+        return self._key
+
+    @property
+    def condition(self) -> Condition:
+        """The condition, for a transaction, that it still leads."""
+        self._leading()
+        return create_revision(self._key) == self._revision
+
+    @property
+    def lost(self) -> KvorumError | None:
+        """Why it does not lead any more although it did not resign; None while it does."""
+        return self._leading().lost
+
+    def wait_lost(self) -> KvorumError:
+        """Wait until it does not lead any more, and return why."""
+        return self._leading().wait_lost()
+
+    def _leading(self) -> Session:
+        if self._session is None:
+            raise not_leader()
+        return self._session
+
+    # Everybody.
+
+    def leader(self, timeout: float | None = None) -> KeyValue:
+        """Return the leader's key; raises ElectionNoLeaderError if there is none."""
+        found = self._oldest(timeout)
+        if not found.kvs:
+            raise no_leader()
+        return found.kvs[0]
+
+    def observe(self) -> Iterator[KeyValue]:
+        """Go through leaders and what they proclaim, from the present one on, for ever."""
+        patience = Patience(self._client, "leaders", None)
+        while True:
+            found = self._oldest(None)
+            if not found.kvs:
+                keys = key_range(prefix=self._prefix)
+                patience.event(keys, found.revision + 1, puts=True)
+                continue
+            yield found.kvs[0]
+            keys = key_range(found.kvs[0].key)
+            revision = found.revision
+            while True:
+                event = patience.event(keys, revision + 1, puts=True, deletes=True)
+                if event is None or not event.is_put:
+                    break
+                revision = event.revision
+                yield event.kv
+
+    def _oldest(self, timeout: float | None) -> RangeResult:
+        return self._client.read(
+            prefix=self._prefix,
+            limit=1,
+            order="ascending",
+            by="create_revision",
+            timeout=timeout,
+        )

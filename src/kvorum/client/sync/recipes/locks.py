@@ -1,0 +1,299 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""Locks, semaphores, and locks for readers and writers: keys that wait in a queue for their turn.
+
+The queue is in the order in which the keys were created. The revision of that is the holder's
+fencing number: whoever comes later has a greater one.
+"""
+
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kvorum.client.errors import KvorumError
+from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client.operations import txn_operation
+from kvorum.client.recipes.errors import NotHeldError, session_expired
+from kvorum.client.sync.recipes.sessions import Session, begin_session
+from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.threads import unix_nanoseconds
+from kvorum.client.transactions import Condition, TxnParts, create_revision, get, put
+from kvorum.client.values import RangeResult
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+
+class Holder:
+    """One that holds, or waits for its turn; what the kinds of locks have in common."""
+
+    def __init__(
+        self,
+        client: "Client",
+        name: Text,
+        ttl: int,
+        session: Session | None,
+        timeout: float | None,
+    ) -> None:
+        self._client = client
+        self._name = as_bytes(name)
+        self._ttl = ttl
+        self._shared = session
+        self._timeout = timeout
+        self._permits = 1
+        self._value = b""
+        self._blockers = self._name + b"/"
+        """Keys under this prefix that are older go first."""
+        self._is_trying = False
+        self._session: Session | None = None
+        self._key = b""
+        self._revision = 0
+
+    def __enter__(self) -> Self:
+        self.acquire(self._timeout)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.release()
+            return
+        # What went wrong first is what is told.
+        with suppress(KvorumError):
+            self.release()
+
+    # What is known of it.
+
+    @property
+    def key(self) -> bytes:
+        """The key that stands for the holder."""
+        self._held()
+        return self._key
+
+    @property
+    def fencing(self) -> int:
+        """A number that is greater for each later holder: give it to what the lock protects."""
+        self._held()
+        return self._revision
+
+    @property
+    def condition(self) -> Condition:
+        """The condition, for a transaction, that it is still held."""
+        self._held()
+        return create_revision(self._key) == self._revision
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held for sure."""
+        return self._session is not None and self._session.lost is None
+
+    @property
+    def lost(self) -> KvorumError | None:
+        """Why it is not held any more although nobody released it; None while it is."""
+        return self._held().lost
+
+    def wait_lost(self) -> KvorumError:
+        """Wait until it is not held any more, and return why."""
+        return self._held().wait_lost()
+
+    def _held(self) -> Session:
+        if self._session is None:
+            raise NotHeldError(self._name.decode(errors="replace"))
+        return self._session
+
+    # Acquiring and releasing.
+
+    def acquire(self, timeout: float | None = None) -> None:
+        """Wait until it is held; raises DeadlineError if the seconds are over before."""
+        self._acquire(timeout, waits=True)
+
+    def try_acquire(self) -> bool:
+        """Return whether it is held now, without waiting for others."""
+        return self._acquire(None, waits=False)
+
+    def _acquire(self, timeout: float | None, *, waits: bool) -> bool:
+        with self._client.shell.turn():
+            if self._session is not None or self._is_trying:
+                raise RuntimeError(
+                    f"this object holds {self._name!r} already, or waits for it; each holder "
+                    "needs its own"
+                )
+            self._is_trying = True
+        try:
+            session = self._shared or begin_session(self._client, self._ttl)
+            what = f"{self._name.decode(errors='replace')!r} was not free"
+            patience = Patience(self._client, what, timeout, session)
+            self._claim_key(session)
+            try:
+                found = self._enter(session, patience)
+                is_free = not self._is_blocked(found)
+                if not is_free and waits:
+                    self._wait_turn(found, patience)
+                    is_free = True
+            except BaseException:
+                self._give_back(session)
+                raise
+            if not is_free:
+                self._give_back(session)
+                return False
+            self._session = session
+            return True
+        finally:
+            self._is_trying = False
+
+    def release(self) -> None:
+        """Let the next one hold it; raises what it was lost by, if it was not held until now."""
+        session = self._held()
+        lost = session.lost
+        self._session = None
+        self._give_back(session)
+        if lost is not None:
+            raise lost
+
+    def _give_back(self, session: Session) -> None:
+        try:
+            if session is self._shared:
+                session.remove(self._key)
+            else:
+                session.close()
+        finally:
+            session.unclaim(self._key)
+
+    # The queue.
+
+    def _new_key(self, session: Session) -> bytes:
+        return b"%s/%x" % (self._name, session.id)
+
+    def _claim_key(self, session: Session) -> None:
+        key = self._new_key(session)
+        session.claim(key)
+        self._key = key
+
+    def _enter(self, session: Session, patience: Patience) -> RangeResult:
+        """Stand in line; return who stands in front."""
+        front = get(
+            prefix=self._blockers, limit=self._permits, order="ascending", by="create_revision"
+        )
+        while True:
+            parts = TxnParts()
+            parts.add_conditions((create_revision(self._key) == 0,))
+            parts.add_success((put(self._key, self._value, lease=session.id), front))
+            parts.add_failure((get(self._key), front))
+            done = patience.run(txn_operation(parts.request))
+            own, found = done.responses
+            assert isinstance(found, RangeResult)
+            self._revision = done.revision
+            if not isinstance(own, RangeResult):
+                return found
+            self._revision = own.kvs[0].create_revision
+            if own.kvs[0].lease == session.id or self._key == self._new_key(session):
+                return found
+            # Somebody else chose the same name.
+            session.unclaim(self._key)
+            self._claim_key(session)
+
+    def _is_blocked(self, found: RangeResult) -> bool:
+        older = sum(1 for each in found.kvs if each.create_revision < self._revision)
+        return older >= self._permits
+
+    def _wait_turn(self, found: RangeResult, patience: Patience) -> None:
+        if self._permits == 1:
+            patience.older_gone(self._blockers, self._revision)
+        else:
+            keys = key_range(prefix=self._blockers)
+            while self._is_blocked(found):
+                patience.event(keys, found.revision + 1, deletes=True)
+                found = patience.read(
+                    keys, limit=self._permits, order="ascending", by="create_revision"
+                )
+        own = (patience.read(key_range(self._key))).kvs
+        if not own or own[0].create_revision != self._revision:
+            raise session_expired()
+
+
+class Lock(Holder):
+    """A lock: one at a time holds it, in the order in which they came."""
+
+
+class Semaphore(Holder):
+    """A semaphore: so many hold it at a time, in the order in which they came."""
+
+    def __init__(
+        self,
+        client: "Client",
+        name: Text,
+        permits: int,
+        ttl: int,
+        session: Session | None,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(client, name, ttl, session, timeout)
+        if permits < 1:
+            raise ValueError(f"a semaphore of {permits} was asked for; expected 1 or more")
+        self._permits = permits
+        self._value = b"%d" % permits
+
+    def _is_blocked(self, found: RangeResult) -> bool:
+        for each in found.kvs:
+            if each.value != self._value:
+                raise ValueError(
+                    f"semaphore {self._name!r} is for {self._permits} here, and for "
+                    f"{each.value.decode(errors='replace')} by {each.key!r}; all must say the same"
+                )
+        return super()._is_blocked(found)
+
+
+class ReadLock(Holder):
+    """One side of a lock for readers and writers: its keys have names of their own."""
+
+    def __init__(
+        self,
+        client: "Client",
+        name: Text,
+        ttl: int,
+        session: Session | None,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(client, name, ttl, session, timeout)
+        self._names = self._name + b"/read/"
+        self._blockers = self._name + b"/write/"
+
+    def _new_key(self, session: Session) -> bytes:  # noqa: ARG002
+        return b"%s%d" % (self._names, unix_nanoseconds())
+
+
+class WriteLock(ReadLock):
+    """The other side: a writer waits for everybody who came before."""
+
+    def __init__(
+        self,
+        client: "Client",
+        name: Text,
+        ttl: int,
+        session: Session | None,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(client, name, ttl, session, timeout)
+        self._names = self._name + b"/write/"
+        self._blockers = self._name + b"/"
+
+
+class ReadWriteLock:
+    """A lock that many readers hold together, or one writer alone."""
+
+    def __init__(self, client: "Client", name: Text, ttl: int, session: Session | None) -> None:
+        self._client = client
+        self._name = name
+        self._ttl = ttl
+        self._session = session
+
+    def read(self, *, timeout: float | None = None) -> ReadLock:
+        """Return the lock of one reader; each needs its own."""
+        return ReadLock(self._client, self._name, self._ttl, self._session, timeout)
+
+    def write(self, *, timeout: float | None = None) -> WriteLock:
+        """Return the lock of one writer; each needs its own."""
+        return WriteLock(self._client, self._name, self._ttl, self._session, timeout)

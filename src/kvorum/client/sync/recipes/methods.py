@@ -1,0 +1,117 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""The recipes as methods of the client."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from kvorum.client.keys import Text
+from kvorum.client.recipes.isolation import Isolation
+from kvorum.client.sync.recipes.barriers import Barrier, DoubleBarrier
+from kvorum.client.sync.recipes.caches import Cache
+from kvorum.client.sync.recipes.elections import Election
+from kvorum.client.sync.recipes.locks import Lock, ReadWriteLock, Semaphore
+from kvorum.client.sync.recipes.queues import PriorityQueue, Queue
+from kvorum.client.sync.recipes.registry import ServiceRegistry
+from kvorum.client.sync.recipes.sessions import SESSION_SECONDS, Session, begin_session
+from kvorum.client.sync.recipes.stm import Counter, Stm, transact
+from kvorum.client.threads import Outcome
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+T = TypeVar("T")
+
+
+class Recipes:
+    """What a client has beside calls. `ttl` are the seconds after which a crash is noticed."""
+
+    def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> Session:
+        """Begin a session, for recipes to share; with a lease that there is, or a new one."""
+        return begin_session(self._client, ttl, lease)
+
+    def lock(
+        self,
+        name: Text,
+        *,
+        ttl: int = SESSION_SECONDS,
+        session: Session | None = None,
+        timeout: float | None = None,
+    ) -> Lock:
+        """Return a lock; `timeout` is how long `with` waits for it."""
+        return Lock(self._client, name, ttl, session, timeout)
+
+    def semaphore(
+        self,
+        name: Text,
+        permits: int,
+        *,
+        ttl: int = SESSION_SECONDS,
+        session: Session | None = None,
+        timeout: float | None = None,
+    ) -> Semaphore:
+        """Return a semaphore that so many hold at a time."""
+        return Semaphore(self._client, name, permits, ttl, session, timeout)
+
+    def read_write_lock(
+        self, name: Text, *, ttl: int = SESSION_SECONDS, session: Session | None = None
+    ) -> ReadWriteLock:
+        """Return a lock that many readers hold together, or one writer alone."""
+        return ReadWriteLock(self._client, name, ttl, session)
+
+    def election(
+        self, name: Text, *, ttl: int = SESSION_SECONDS, session: Session | None = None
+    ) -> Election:
+        """Return an election: to campaign in, or to see who leads."""
+        return Election(self._client, name, ttl, session)
+
+    def barrier(self, key: Text) -> Barrier:
+        """Return a barrier, which many wait at until somebody removes it."""
+        return Barrier(self._client, key)
+
+    def double_barrier(
+        self,
+        key: Text,
+        count: int,
+        *,
+        ttl: int = SESSION_SECONDS,
+        session: Session | None = None,
+    ) -> DoubleBarrier:
+        """Return a barrier at which so many begin together, and end together."""
+        return DoubleBarrier(self._client, key, count, ttl, session)
+
+    def queue(self, name: Text) -> Queue:
+        """Return a queue: first in, first out."""
+        return Queue(self._client, name)
+
+    def priority_queue(self, name: Text) -> PriorityQueue:
+        """Return a queue from which the lowest number is taken first."""
+        return PriorityQueue(self._client, name)
+
+    def counter(self, key: Text, default: int = 0) -> Counter:
+        """Return a number that many may change at a time."""
+        return Counter(self._client, key, default)
+
+    def transact(
+        self,
+        function: "Callable[[Stm], Outcome[T]]",
+        *,
+        isolation: Isolation = Isolation.SERIALIZABLE_SNAPSHOT,
+        timeout: float | None = None,
+    ) -> T:
+        """Run a function that reads and writes keys as one transaction; return what it returns.
+
+        It is run again whenever others change what it depends on: it must have no other effects.
+        """
+        return transact(self._client, function, isolation, timeout)
+
+    def service_registry(self, target: Text) -> ServiceRegistry:
+        """Return the registry of the services of a target."""
+        return ServiceRegistry(self._client, target)
+
+    def cache(self, prefix: Text, *, timeout: float | None = None) -> Cache:
+        """Return a local mirror of a prefix; `timeout` is how long `with` waits to fill it."""
+        return Cache(self._client, prefix, timeout)
+
+    @property
+    def _client(self) -> "Client":
+        return cast("Client", self)

@@ -1,0 +1,101 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""Queues: every item is taken by one; in the order in which they came, or by priority."""
+
+from typing import TYPE_CHECKING
+
+from kvorum.client.keys import KeyRange, Text, as_bytes, key_range
+from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.threads import unix_nanoseconds
+from kvorum.client.transactions import delete, mod_revision, put, version
+from kvorum.client.values import RangeResult
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+PRIORITY_MAX = 65535
+
+
+class Items:
+    """Items under a prefix, of which the first in some order is taken next."""
+
+    def __init__(self, client: "Client", name: Text, by: str) -> None:
+        self._client = client
+        self._name = as_bytes(name)
+        self._by = by
+        # With the slash: without it, a queue would take the items of every name that begins so.
+        self._keys: KeyRange = key_range(prefix=self._name + b"/")
+
+    def get(self, timeout: float | None = None) -> bytes:
+        """Take the next item, wait for one; raises DeadlineError if the seconds are over before.
+
+        If it raises OutcomeUnknownError, the item that was next may have been taken or not.
+        """
+        what = f"queue {self._name.decode(errors='replace')!r} had no item"
+        patience = Patience(self._client, what, timeout)
+        while True:
+            found = self._first(patience)
+            if not found.kvs:
+                patience.event(self._keys, found.revision + 1, puts=True)
+            elif self._claim(found):
+                return found.kvs[0].value
+
+    def get_nowait(self) -> bytes | None:
+        """Take the next item, if there is one."""
+        patience = Patience(self._client, "", None)
+        while True:
+            found = self._first(patience)
+            if not found.kvs:
+                return None
+            if self._claim(found):
+                return found.kvs[0].value
+
+    def size(self, timeout: float | None = None) -> int:
+        """Return how many items there are."""
+        return self._client.count(self._keys.key, end=self._keys.end, timeout=timeout)
+
+    def _first(self, patience: Patience) -> RangeResult:
+        return patience.read(self._keys, limit=1, order="ascending", by=self._by)
+
+    def _claim(self, found: RangeResult) -> bool:
+        first = found.kvs[0]
+        txn = self._client.txn().when(mod_revision(first.key) == first.mod_revision)
+        return (txn.then(delete(first.key)).commit()).succeeded
+
+
+class Queue(Items):
+    """A queue: first in, first out."""
+
+    def __init__(self, client: "Client", name: Text) -> None:
+        super().__init__(client, name, "mod_revision")
+
+    def put(self, value: Text, timeout: float | None = None) -> None:
+        """Add an item; if it raises OutcomeUnknownError, it may be there or not."""
+        while True:
+            key = b"%s/%d" % (self._name, unix_nanoseconds())
+            txn = self._client.txn().when(version(key) == 0).then(put(key, value))
+            if (txn.commit(timeout)).succeeded:
+                return
+
+
+class PriorityQueue(Items):
+    """A queue: the lowest number first; of the same number, first in, first out."""
+
+    def __init__(self, client: "Client", name: Text) -> None:
+        super().__init__(client, name, "key")
+
+    def put(self, value: Text, priority: int = 0, timeout: float | None = None) -> None:
+        """Add an item; if it raises OutcomeUnknownError, it may be there or not."""
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise ValueError(f"priority {priority} was given; expected 0 to {PRIORITY_MAX}")
+        prefix = b"%s/%05d" % (self._name, priority)
+        # Without it, the number of an item that was just taken could be given a second time.
+        guard = b"__" + prefix
+        while True:
+            last = self._client.read(
+                prefix=prefix + b"/", limit=1, order="descending", timeout=timeout
+            )
+            number = int(last.kvs[0].key.rpartition(b"/")[2]) + 1 if last.kvs else 0
+            txn = self._client.txn().when(mod_revision(guard) < last.revision + 1)
+            txn = txn.then(put(guard), put(b"%s/%016d" % (prefix, number), value))
+            if (txn.commit(timeout)).succeeded:
+                return

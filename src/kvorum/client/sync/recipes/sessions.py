@@ -1,0 +1,170 @@
+# Written by `make client` from kvorum/client/aio; change that.
+"""Sessions: a lease that is kept alive, and everything that ends with it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kvorum.client import operations
+from kvorum.client.errors import (
+    ClosedError,
+    DeadlineError,
+    KvorumError,
+    LeaseLostError,
+    LeaseNotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from kvorum.client.keeping import Kept
+from kvorum.client.operations import txn_operation
+from kvorum.client.sync.leases import grant
+from kvorum.client.threads import Waiter, clock
+from kvorum.client.transactions import TxnParts, delete, lease
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.client import Client
+
+SESSION_SECONDS = 60
+REMOVALS_MAX = 3
+"""How often it is tried to remove a key before the session is given up with it."""
+
+
+class Session:
+    """A lease that is kept alive until the session is closed, or lost.
+
+    Locks and the like may share one; what is held with it is free for others once it has ended.
+    """
+
+    def __init__(self, client: "Client", lease: int, ttl: int, asked_at: float) -> None:
+        self.client = client
+        self.id = lease
+        self.ttl = ttl
+        """Seconds after which it ends if it is not renewed."""
+        self._ended: KvorumError | None = None
+        self._listeners: set[Callable[[], None]] = set()
+        self._claimed: set[bytes] = set()
+        self._kept: Kept = client.shell.keep(lease, ttl, asked_at, self._changed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def lost(self) -> KvorumError | None:
+        """Why it has ended, or must be taken for ended; None while it lives for sure."""
+        if self._ended is not None:
+            return self._ended
+        if self._kept.error is not None:
+            return self._kept.error
+        if clock() >= self._kept.lives_until:
+            return LeaseLostError(f"lease {self.id} was not renewed within {self.ttl} s")
+        return None
+
+    @property
+    def lives_until(self) -> float:
+        """The moment of `time.monotonic` up to which it lives for sure."""
+        return self._kept.lives_until
+
+    def wait_lost(self) -> KvorumError:
+        """Wait until it has ended, and return why."""
+        while True:
+            waiter = Waiter()
+            self._listeners.add(waiter.wake)
+            try:
+                lost = self.lost
+                if lost is not None:
+                    return lost
+                self.client.shell.wait(waiter)
+            finally:
+                self._listeners.discard(waiter.wake)
+
+    def close(self) -> None:
+        """End it, and with it everything that is held; if nobody answers, within its seconds."""
+        if self._ended is not None:
+            return
+        was_lost = self.lost is not None
+        self._end(ClosedError("the session is closed"))
+        if was_lost:
+            # Its time is over at the server, too, or will be in a moment.
+            return
+        with suppress(LeaseNotFoundError, UnavailableError, DeadlineError, OutcomeUnknownError):
+            self.client.run(operations.revoke_operation(self.id))
+
+    def orphan(self) -> None:
+        """Keep it alive no longer; it ends when its seconds are over."""
+        if self._ended is None:
+            self._end(ClosedError("the session is not kept alive any more"))
+
+    # For recipes.
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Let a function be called when it is lost."""
+        self._listeners.add(callback)
+
+    def ignore(self, callback: Callable[[], None]) -> None:
+        """Call a function no longer."""
+        self._listeners.discard(callback)
+
+    def claim(self, key: bytes) -> None:
+        """Use a key that is named for this session: two users of it would both hold it."""
+        with self.client.shell.turn():
+            if key in self._claimed:
+                raise RuntimeError(
+                    f"this session holds {key!r} already, or waits for it; a session holds it "
+                    "once, whoever else is to wait for it needs a session of its own"
+                )
+            self._claimed.add(key)
+
+    def unclaim(self, key: bytes) -> None:
+        """Let another use the key."""
+        self._claimed.discard(key)
+
+    def remove(self, key: bytes) -> None:
+        """Remove a key of this session's; if that cannot be done, the session goes with it.
+
+        A key that stays while the session lives would be held by nobody, for ever.
+        """
+        parts = TxnParts()
+        parts.add_conditions((lease(key) == self.id,))
+        parts.add_success((delete(key),))
+        for _ in range(REMOVALS_MAX):
+            if self.lost is not None:
+                return
+            with suppress(UnavailableError, DeadlineError, OutcomeUnknownError):
+                self.client.run(txn_operation(parts.request))
+                return
+        self._end(LeaseLostError(f"the key {key!r} of the session could not be removed"))
+
+    def _end(self, reason: KvorumError) -> None:
+        self._ended = self.lost or reason
+        self.client.shell.release(self._kept)
+        with self.client.shell.turn():
+            self._wake_listeners()
+
+    def _changed(self) -> None:
+        if self._kept.error is not None:
+            self._wake_listeners()
+
+    def _wake_listeners(self) -> None:
+        for each in tuple(self._listeners):
+            each()
+
+
+def begin_session(client: "Client", ttl: int, lease: int = 0) -> Session:
+    """Grant a lease and keep it alive; or keep one alive that there is."""
+    if not lease:
+        granted = grant(client, ttl, 0, None)
+        return Session(client, granted.id, granted.ttl, granted.lives_until - granted.ttl)
+    asked_at = clock()
+    status = client.run(operations.time_to_live_operation(lease, keys=False))
+    if status.remaining < 0:
+        raise LeaseLostError(f"lease {lease} has ended, or never was")
+    return Session(client, lease, status.remaining, asked_at)
