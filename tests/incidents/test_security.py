@@ -34,8 +34,9 @@ TIMES = [each for each in Limits.__dataclass_fields__ if each.endswith("_seconds
 SERVER = f"""
 import sys
 from functools import partial
-from kvorum.process import main, startup
-startup.Limits = partial(startup.Limits, **dict.fromkeys({TIMES}, {SHORT_SECONDS}))
+from kvorum.process import main
+from kvorum.server import settings
+settings.Limits = partial(settings.Limits, **dict.fromkeys({TIMES}, {SHORT_SECONDS}))
 sys.exit(main.run(sys.argv[1:]))
 """
 PATHS = {"client": "/health", "metrics": "/metrics", "peer": "/version"}

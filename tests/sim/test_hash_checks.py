@@ -102,6 +102,9 @@ def written(directory: Path, seed: int, **options: object) -> Iterator[Cluster]:
 
 def lose_a_row(cluster: Cluster, machine: Machine, random: Random, *, is_hidden: bool) -> None:
     """Let a row go; if it is hidden, by a bit of its key: it comes behind all others."""
+    # A hash that is being computed sees the database as it was when it began.
+    world = cluster._world
+    assert world.run_while(lambda: machine.hands._stepped is not None, world.now + 5.0)
     (path,) = machine.disk.environments._paths(f"{machine.disk.member_directory}/backend")
     with (
         machine.disk.environments._raw(path) as (environment, databases),
