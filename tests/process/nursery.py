@@ -143,3 +143,14 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+@contextmanager
+def running(servers: Nursery, directory: Path, *flags: str) -> Iterator[Child]:
+    """Run a server, which is ready, until the block ends."""
+    server = servers.start(directory, *flags)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.terminate()

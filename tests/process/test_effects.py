@@ -1,7 +1,6 @@
 """Flags of the process, from the command line to what they do."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from kvorum.settings.checks import make_config
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 from tests.edge.wire import PREFACE, Wire, grpc_headers
-from tests.process.nursery import Child, Nursery, nursery
+from tests.process.nursery import Nursery, nursery, running
 from tests.rpc.harness import by_name
 
 WATCH = by_name("Watch/Watch").path
@@ -28,17 +27,6 @@ UNANSWERED_SECONDS = 10.0
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     with nursery(tmp_path_factory.mktemp("servers")) as made:
         yield made
-
-
-@contextmanager
-def running(servers: Nursery, directory: Path, *flags: str) -> Iterator[Child]:
-    """Run a server, which is ready, until the block ends."""
-    server = servers.start(directory, *flags)
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.terminate()
 
 
 def test_pings_and_streams_of_clients(servers: Nursery, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.etcd import is_target, running_etcd
 from tests.kvorum import command
 from tests.ports import held_port, held_ports
 from tests.process.client import connected
-from tests.process.nursery import Child, Nursery, nursery
+from tests.process.nursery import Child, Nursery, nursery, running
 
 MEBIBYTE = 1 << 20
 
@@ -29,17 +28,6 @@ MEBIBYTE = 1 << 20
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     with nursery(tmp_path_factory.mktemp("servers")) as made:
         yield made
-
-
-@contextmanager
-def running(servers: Nursery, directory: Path, *flags: str) -> Iterator[Child]:
-    """Run a server, which is ready, until the block ends."""
-    server = servers.start(directory, *flags)
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.terminate()
 
 
 def messages(server: Child) -> list[str]:
