@@ -324,6 +324,9 @@ class Connection:
             self.tls.say_goodbye()
             try:
                 del self.tls.wire[: self.socket.send(self.tls.wire)]
+            except BlockingIOError:
+                # The end of an answer may be among it, and leaves when there is room.
+                pass
             except OSError:
                 self.tls.wire.clear()
         return not self.tls.wire
