@@ -29,8 +29,8 @@ from kvorum.api.pb.etcdserverpb import (
     WatchRequest,
     WatchResponse,
 )
+from kvorum.api.ranges import prefix_end
 from kvorum.mvcc.watch.hub import REQUEST_BYTES_MAX
-from kvorum.mvcc.watch.matching import prefix_end
 from tests.etcd import Etcd, running_etcd
 from tests.mvcc.watch_walk import FILTERS, KEYS, WIDE
 from tests.mvcc.watch_world import Limits, Operation, Watch, World

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvorum.api.ranges import prefix_end
 from kvorum.mvcc.watch import intervals
-from kvorum.mvcc.watch.matching import KeyRange, Kind, WatchedRanges, key_range, prefix_end
+from kvorum.mvcc.watch.matching import KeyRange, Kind, WatchedRanges, key_range
 
 T = TypeVar("T")
 

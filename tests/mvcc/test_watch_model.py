@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvorum.mvcc.watch.matching import prefix_end
+from kvorum.api.ranges import prefix_end
 from tests.mvcc.watch_world import Client, Limits, Operation, World, patched
 
 KEYS = [b"a", b"a/1", b"a/2", b"a/3", b"b", b"b\xff", b"c", b"\xff\xff"]

@@ -71,3 +71,8 @@ def _decimal(value: int, size: int) -> str:
     if not rest:
         return str(whole)
     return f"{whole}." + str(rest).rjust(len(str(size)) - 1, "0").rstrip("0")
+
+
+def seconds_text(seconds: float) -> str:
+    """Write a number of seconds as Go does."""
+    return duration_text(int(seconds * SECOND))

@@ -10,6 +10,7 @@ from typing import Final
 from kvorum.api.errors import Code
 from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
 from kvorum.client import rpcs
+from kvorum.client.backoff import BackOff
 from kvorum.client.core import HAS_LEADER, Core, Stream
 from kvorum.client.errors import CallError, ClosedError, KvorumError, LeaseLostError
 
@@ -45,8 +46,7 @@ class Keeping:
         self._core = core
         self._stream: Stream | None = None
         self._kept: dict[int, Kept] = {}
-        self._failures = 0
-        self._open_at = 0.0
+        self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
     def keep(self, lease: int, ttl: int, granted_at: float, on_change: Callable[[], None]) -> Kept:
         """Keep a lease alive that was asked for at that moment; several may keep the same one."""
@@ -73,7 +73,7 @@ class Keeping:
         moments = [
             min(
                 each.lives_until,
-                max(each.renew_at, self._open_at if self._stream is None else 0.0)
+                max(each.renew_at, self._back_off.until if self._stream is None else 0.0)
                 if each.asked_at is None
                 else each.asked_at + ANSWER_SECONDS_MAX,
             )
@@ -103,7 +103,7 @@ class Keeping:
         due = [e for e in self._kept.values() if e.renew_at <= now and e.asked_at is None]
         if not due:
             return
-        if self._stream is None and (now < self._open_at or not self._open(due.pop(0))):
+        if self._stream is None and (now < self._back_off.until or not self._open(due.pop(0))):
             return
         for kept in due:
             assert self._stream is not None
@@ -119,18 +119,13 @@ class Keeping:
             (HAS_LEADER,),
         )
         if self._stream is None:
-            self._retry_later()
+            self._back_off.failed(self._core.now)
             return False
         first.asked_at = self._core.now
         return True
 
-    def _retry_later(self) -> None:
-        seconds = min(BACK_OFF_SECONDS * 1.5**self._failures, BACK_OFF_SECONDS_MAX)
-        self._failures = min(self._failures + 1, 20)
-        self._open_at = self._core.now + seconds
-
     def _take_message(self, message: bytes) -> None:
-        self._failures = 0
+        self._back_off.worked()
         response = LeaseKeepAliveResponse.FromString(message)
         kept = self._kept.get(response.ID)
         if kept is None or kept.asked_at is None:
@@ -154,7 +149,7 @@ class Keeping:
         )
         if error is not None and (lasting or isinstance(error, ClosedError)):
             self._lose_all(error)
-        self._retry_later()
+        self._back_off.failed(self._core.now)
 
     def _lose_all(self, error: KvorumError) -> None:
         for kept in list(self._kept.values()):

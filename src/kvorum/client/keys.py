@@ -2,6 +2,8 @@
 
 from typing import Final, NamedTuple, TypeAlias
 
+from kvorum.api.ranges import prefix_end
+
 Text: TypeAlias = bytes | str
 """A key or a value: text is encoded as UTF-8."""
 
@@ -19,14 +21,6 @@ class KeyRange(NamedTuple):
 def as_bytes(text: Text) -> bytes:
     """Return a key or a value as bytes."""
     return text.encode() if isinstance(text, str) else text
-
-
-def prefix_end(prefix: bytes) -> bytes:
-    """Return the first key behind all keys that begin with a prefix."""
-    for at in range(len(prefix) - 1, -1, -1):
-        if prefix[at] < 0xFF:
-            return prefix[:at] + bytes((prefix[at] + 1,))
-    return ALL
 
 
 def key_range(

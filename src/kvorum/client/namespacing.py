@@ -9,9 +9,10 @@ from typing import Any
 
 from kvorum.api.errors import EMPTY_KEY
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.ranges import prefix_end
 from kvorum.client import rpcs
 from kvorum.client.errors import KeyEmptyError
-from kvorum.client.keys import ALL, prefix_end
+from kvorum.client.keys import ALL
 from kvorum.client.values import Changes, Event, KeyValue
 
 

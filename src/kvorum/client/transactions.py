@@ -6,6 +6,7 @@ client.txn().when(version("job") == 0).then(put("job", "mine")).otherwise(get("j
 from typing import TypeAlias
 
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.client import operations
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.operations import range_request
 
@@ -98,13 +99,8 @@ def put(
     keep_lease: bool = False,
 ) -> Step:
     """Return the step that sets a key."""
-    request = pb.PutRequest(
-        key=as_bytes(key),
-        value=as_bytes(value),
-        lease=lease,
-        prev_kv=previous,
-        ignore_value=keep_value,
-        ignore_lease=keep_lease,
+    request = operations.put(
+        key, value, lease, previous=previous, keep_value=keep_value, keep_lease=keep_lease
     )
     return pb.RequestOp(request_put=request)
 

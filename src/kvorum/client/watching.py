@@ -23,7 +23,8 @@ from kvorum.api.pb.etcdserverpb import (
     WatchResponse,
 )
 from kvorum.client import rpcs
-from kvorum.client.core import HAS_LEADER, Core, Stream
+from kvorum.client.backoff import BackOff
+from kvorum.client.core import HAS_LEADER, Answered, Core, Stream
 from kvorum.client.errors import (
     CallError,
     ClosedError,
@@ -101,8 +102,7 @@ class Watching:
         self._stream: Stream | None = None
         self._watches: dict[int, Watch] = {}
         self._next_number = 1
-        self._failures = 0
-        self._open_at = 0.0
+        self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
     # What users of watches do.
 
@@ -159,12 +159,12 @@ class Watching:
     def wake_at(self) -> float:
         """Return when there is something to do even if nothing happens before."""
         if self._stream is None and self._needs_stream():
-            return self._open_at
+            return self._back_off.until
         return float("inf")
 
     def pass_time(self, now: float) -> None:
         """Open a stream if one is needed and the time has come."""
-        if self._stream is None and now >= self._open_at and self._needs_stream():
+        if self._stream is None and now >= self._back_off.until and self._needs_stream():
             self._open()
 
     def _needs_stream(self) -> bool:
@@ -174,7 +174,6 @@ class Watching:
 
     def _ask_revision(self, watch: Watch) -> None:
         watch.standing = Standing.ASKING
-        request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
 
         def answered(answer: bytes | KvorumError) -> None:
             if watch.standing is Standing.ENDED:
@@ -190,12 +189,17 @@ class Watching:
             else:
                 self._ask_revision(watch)
 
+        self._read_revision(watch, answered)
+
+    def _read_revision(self, watch: Watch, answered: Answered) -> None:
+        """Ask for the store's revision, by a read of a key that the watch may read."""
+        request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
         message = request.SerializeToString()
         self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
 
     def _create(self, watch: Watch) -> None:
         if self._stream is None:
-            if self._core.now >= self._open_at:
+            if self._core.now >= self._back_off.until:
                 self._open()
             return
         self._core.send(self._stream, self._create_request(watch))
@@ -222,21 +226,16 @@ class Watching:
             (HAS_LEADER,),
         )
         if self._stream is None:
-            self._retry_later()
+            self._back_off.failed(self._core.now)
             return
         first.standing = Standing.OPEN
         for watch in lost[1:]:
             self._create(watch)
 
-    def _retry_later(self) -> None:
-        seconds = min(BACK_OFF_SECONDS * 1.5**self._failures, BACK_OFF_SECONDS_MAX)
-        self._failures = min(self._failures + 1, 20)
-        self._open_at = self._core.now + seconds
-
     # What the server says.
 
     def _take_message(self, message: bytes) -> None:
-        self._failures = 0
+        self._back_off.worked()
         response = WatchResponse.FromString(message)
         if response.watch_id == -1 and not response.created and not response.canceled:
             # Progress of all watches of this stream.
@@ -265,7 +264,6 @@ class Watching:
 
     def _check_revision(self, watch: Watch) -> None:
         seen = watch.seen
-        request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
 
         def answered(answer: bytes | KvorumError) -> None:
             if watch.standing is not Standing.OPEN:
@@ -274,18 +272,12 @@ class Watching:
             if isinstance(answer, bytes):
                 found = RangeResponse.FromString(answer).header.revision
                 if found < seen:
-                    self.cancel_with(watch, RevisionWentBackError(seen, found))
+                    self._send_cancel(watch)
+                    self._end(watch, RevisionWentBackError(seen, found))
             elif not isinstance(answer, CallError | ClosedError):
                 self._check_revision(watch)
 
-        message = request.SerializeToString()
-        self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
-
-    def cancel_with(self, watch: Watch, error: KvorumError) -> None:
-        """End a watch at the server, and tell its user why."""
-        if watch.standing is Standing.OPEN and self._stream is not None:
-            self._send_cancel(watch)
-        self._end(watch, error)
+        self._read_revision(watch, answered)
 
     def _canceled(self, watch: Watch, response: WatchResponse) -> None:
         if response.compact_revision:
@@ -342,7 +334,7 @@ class Watching:
             else:
                 self._end(watch, error)
         if self._needs_stream():
-            self._retry_later()
+            self._back_off.failed(self._core.now)
 
     def _lose_stream(self) -> None:
         stream, self._stream = self._stream, None

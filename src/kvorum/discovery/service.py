@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from kvorum.api.errors import StatusError
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import mvccpb
+from kvorum.api.ranges import prefix_end
 from kvorum.discovery.client import Client, LoginError, ServiceSettings
 from kvorum.discovery.registry import (
     DiscoveryError,
@@ -19,7 +20,6 @@ from kvorum.discovery.registry import (
     Wait,
 )
 from kvorum.membership.bootstrap import InitialCluster
-from kvorum.mvcc.watch.matching import prefix_end
 from kvorum.net.credentials import DialSettings
 from kvorum.settings.config import Config
 

@@ -14,10 +14,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import compaction_request
+from kvorum.api.durations import seconds_text
 from kvorum.api.errors import COMPACTED, Status
 from kvorum.api.marks import mark
 from kvorum.member.callers import MEMBER
-from kvorum.member.lines import seconds_text, tell
+from kvorum.member.lines import tell
 from kvorum.member.requests import COMPACTION
 from kvorum.member.waits import Propose, Until
 

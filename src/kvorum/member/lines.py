@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.api.durations import SECOND, duration_text
+from kvorum.api.durations import seconds_text
 from kvorum.api.errors import NO_SPACE
 from kvorum.raft.changes import ChangeType
 
@@ -45,11 +45,6 @@ def size_text(count: int) -> str:
         unit += 1
     value = int(count / 1000**unit * 10 + 0.5) / 10
     return f"{value:.1f} {_UNITS[unit]}" if value < 10 else f"{value:.0f} {_UNITS[unit]}"
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a duration as Go writes it."""
-    return duration_text(int(seconds * SECOND))
 
 
 def _sizes(member: Member) -> dict[str, object]:

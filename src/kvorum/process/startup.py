@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kvorum
-from kvorum.api.durations import duration_text
+from kvorum.api.durations import seconds_text
 from kvorum.auth.tokens import Tokens
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled.extension import core_name
@@ -86,7 +86,6 @@ DESCRIPTORS_RESERVED = 150
 DIAL_SECONDS = 1.0
 """Time to connect to another member, in addition to one election timeout."""
 PROGRESS_SECONDS = 5.0
-SECOND = 1_000_000_000
 TRAFFIC = {Serves.BOTH: "grpc+http", Serves.HTTP: "http", Serves.GRPC: "grpc"}
 """What is served, as logs call it."""
 
@@ -266,7 +265,7 @@ class Process:
             cluster_id=f"{member.cluster.cluster_id:x}",
             current_rev=member.store.revision,
             applied_index=member.applied,
-            took=duration_text(int((time.monotonic() - began) * SECOND)),
+            took=seconds_text(time.monotonic() - began),
         )
         return member
 

@@ -9,6 +9,7 @@ read before the client has taken the one before.
 from hashlib import sha256
 
 from kvorum.api import errors
+from kvorum.api.durations import seconds_text
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.api.responses import snapshot_response
@@ -16,7 +17,7 @@ from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place, ignore
-from kvorum.member.lines import seconds_text, size_text, tell
+from kvorum.member.lines import size_text, tell
 from kvorum.member.member import Member
 from kvorum.member.parts import done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps

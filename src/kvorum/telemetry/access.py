@@ -9,15 +9,15 @@ Lines are handed to a writer in batches, a few milliseconds after the first of t
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final, Protocol
 
 from kvorum.api.codec import before_revision, read_varint
 from kvorum.api.errors import Code, Status
+from kvorum.api.ranges import prefix_end
 from kvorum.edge.interface import EventKind, Metadata, Request
 from kvorum.rpc.table import GATEWAY_KEY, RPCS
-from kvorum.telemetry.logs import escaped
+from kvorum.telemetry.logs import escaped, time_text
 
 KEY_BYTES_MAX: Final = 128
 """How much of a key is shown."""
@@ -149,7 +149,7 @@ class AccessLog:
         self._share = _CYCLE // max(one_in, 1)
         self._phase = 0
         self._prefix = prefix
-        self._prefix_end = _end_of(prefix)
+        self._prefix_end = prefix_end(prefix)
         self._calls: dict[int, _Call] = {}
         # Streams whose first message has come in this turn.
         self._opening: list[int] = []
@@ -208,7 +208,7 @@ class AccessLog:
             return False
         if key.startswith(self._prefix):
             return True
-        if not _IS_RANGE[method] or key >= self._prefix_end > b"":
+        if not _IS_RANGE[method] or (key >= self._prefix_end and self._prefix_end != b"\0"):
             return False
         range_end = _field(payload, 2)
         return range_end == b"\0" or (range_end or b"") > self._prefix
@@ -287,7 +287,7 @@ class AccessLog:
         if arrived != self._stamp_of:
             self._stamp_of = arrived
             moment = self._wall_clock() - (self._clock() - arrived)
-            self._stamp = f'{{"ts":"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"'
+            self._stamp = f'{{"ts":"{time_text(moment)}"'
 
     def _look_up(self, call: int) -> str:
         """Return what is known of the client of a call."""
@@ -352,12 +352,6 @@ def _subject(found: _Call) -> str:
 
 def _via(metadata: Metadata) -> str:
     return ',"via":"gateway"' if GATEWAY_KEY in metadata else ""
-
-
-def _end_of(prefix: bytes) -> bytes:
-    """Return the first key after all that begin so; nothing if there is none."""
-    trimmed = prefix.rstrip(b"\xff")
-    return trimmed[:-1] + bytes((trimmed[-1] + 1,)) if trimmed else b""
 
 
 def _varint(data: bytes, place: int) -> int:

@@ -3,13 +3,13 @@
 Used at `--log-level debug` alone: it keeps each request until its answer. Values are left out.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.text_format import MessageToString
 
-from kvorum.api.durations import SECOND, duration_text
+from kvorum.api.durations import seconds_text
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import (
     DeleteRangeRequest,
@@ -23,7 +23,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.edge.interface import Request
 from kvorum.rpc.table import NUMBERS, RPCS
 from kvorum.telemetry.access import Clients
-from kvorum.telemetry.logs import Logger
+from kvorum.telemetry.logs import Logger, time_text
 
 CONTENT_CHARACTERS_MAX = 4096
 _KV = "/etcdserverpb.KV/"
@@ -43,11 +43,11 @@ class RequestStats:
         self._clients = clients
         self._logger = logger
         self._clock = clock
-        self._calls: dict[int, tuple[int, bytes, datetime, float]] = {}
+        self._calls: dict[int, tuple[int, bytes, float, float]] = {}
 
     def receive(self, requests: Sequence[Request]) -> None:
         """Note calls."""
-        began, now = datetime.now(UTC), self._clock()
+        began, now = time.time(), self._clock()
         for call, method, payload, _ in requests:
             self._calls[call] = (method, payload, began, now)
 
@@ -64,8 +64,8 @@ class RequestStats:
             method, payload, began, started = found
             stats = stats_of(method, payload, result if isinstance(result, bytes) else None)
             fields: dict[str, object] = {
-                "start time": f"{began:%Y-%m-%dT%H:%M:%S.%fZ}",
-                "time spent": duration_text(int((self._clock() - started) * SECOND)),
+                "start time": time_text(began),
+                "time spent": seconds_text(self._clock() - started),
                 "remote": self._clients.remote(call) or NOBODY,
                 "response type": RPCS[method].path,
                 "request count": stats[0],

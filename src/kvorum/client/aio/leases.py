@@ -1,6 +1,5 @@
 """Leases: granted, kept alive off the user's thread or loop, and ended."""
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
@@ -33,12 +32,7 @@ class AsyncLease:
         self.keep_alive()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.revoke()
 
     def keep_alive(self) -> None:

@@ -1,7 +1,6 @@
 """The messages of a call that is answered with several, taken as fast as its user wants them."""
 
 from collections import deque
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from kvorum.client.errors import KvorumError
@@ -36,12 +35,7 @@ class AsyncMessages(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with self._shell.turn():
             self._shell.core.cancel(self._call)
 

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from types import TracebackType
 from typing import Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
@@ -92,12 +91,7 @@ class Client(Recipes):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -470,12 +464,7 @@ class Watch:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Self:

@@ -1,7 +1,6 @@
 # Written by `make client` from kvorum/client/aio; change that.
 """Leases: granted, kept alive off the user's thread or loop, and ended."""
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
@@ -34,12 +33,7 @@ class Lease:
         self.keep_alive()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.revoke()
 
     def keep_alive(self) -> None:

@@ -2,7 +2,6 @@
 """The messages of a call that is answered with several, taken as fast as its user wants them."""
 
 from collections import deque
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from kvorum.client.errors import KvorumError
@@ -37,12 +36,7 @@ class Messages(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._shell.turn():
             self._shell.core.cancel(self._call)
 

@@ -9,6 +9,7 @@ prefix is every key.
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
+from kvorum.api.ranges import prefix_end
 from kvorum.mvcc.watch import intervals
 
 T = TypeVar("T")
@@ -28,12 +29,6 @@ class KeyRange(NamedTuple):
     kind: Kind
     begin: bytes
     end: bytes = b""
-
-
-def prefix_end(prefix: bytes) -> bytes:
-    r"""Return the first key after all that begin with a prefix; one zero byte if there is none."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else b"\0"
 
 
 def key_range(key: bytes, range_end: bytes) -> KeyRange | None:

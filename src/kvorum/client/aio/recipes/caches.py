@@ -1,7 +1,6 @@
 """A cache: keys under a prefix, at hand without a call, a moment behind the store at most."""
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client.errors import ClosedError, DeadlineError, KvorumError
@@ -45,12 +44,7 @@ class AsyncCache:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

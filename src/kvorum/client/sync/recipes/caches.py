@@ -2,7 +2,6 @@
 """A cache: keys under a prefix, at hand without a call, a moment behind the store at most."""
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client.errors import ClosedError, DeadlineError, KvorumError
@@ -46,12 +45,7 @@ class Cache:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
