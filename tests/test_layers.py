@@ -12,7 +12,8 @@ SOURCE = REPOSITORY / "src" / "kvorum"
 
 # Each row may import the rows below it, never its own neighbours or a row above.
 ROWS = [
-    {"utl"},
+    {"ctl", "utl"},
+    {"cli"},
     {"process"},
     {"server"},
     {"discovery"},

@@ -3,10 +3,10 @@
 `Client` and `AsyncClient` are its clients; everything else they need is in `kvorum.client`.
 """
 
-from typing import TYPE_CHECKING
-
 from kvorum import compiled
 
+# Its own, since typing takes longer to import than everything else that is imported here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client

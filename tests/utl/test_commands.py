@@ -12,8 +12,8 @@ import pytest
 
 from kvorum.backend.buckets import KEY, META
 from kvorum.backend.encoding import revision_of, row_key
+from kvorum.cli.text import human_bytes
 from kvorum.utl.main import run
-from kvorum.utl.output import human_bytes
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.utl import commands

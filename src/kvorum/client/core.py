@@ -615,6 +615,7 @@ class Core:
             # Once a token is needed, the first call without one is refused, and fetches it.
             self._token = ""
         else:
+            answer.is_of_login = True
             for call in waiting:
                 self._finish(call, answer)
             return

@@ -14,6 +14,9 @@ from kvorum.api.errors import Code, Status
 class KvorumError(Exception):
     """The base of every error of this client."""
 
+    is_of_login = False
+    """Whether it is the login that failed, before any call."""
+
 
 class ClosedError(KvorumError):
     """The client, the watch or the session was closed."""

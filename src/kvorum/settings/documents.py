@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import yaml
 
-from kvorum.settings.values import integer
+from kvorum.api.integers import integer
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

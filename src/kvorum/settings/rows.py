@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from kvorum.api.durations import SECOND, duration
+from kvorum.api.integers import integer
 from kvorum.settings import values
 from kvorum.settings.gates import gates
 
@@ -74,9 +75,9 @@ def _seconds(text: str) -> float:
 
 
 BOOL = Kind("bool", values.boolean)
-UINT = Kind("uint", lambda text: values.integer(text, 0, 2**64 - 1))
+UINT = Kind("uint", lambda text: integer(text, 0, 2**64 - 1))
 UINT32 = Kind("uint32", values.uint32)
-INT = Kind("int", lambda text: values.integer(text, -(2**63), 2**63 - 1))
+INT = Kind("int", lambda text: integer(text, -(2**63), 2**63 - 1))
 SECONDS = Kind("duration", _seconds)
 STRING = Kind("string", str)
 STRINGS = Kind("list", values.strings)

@@ -13,13 +13,14 @@ from typing import NoReturn
 from kvorum import __version__
 from kvorum.backend import BackendError
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.cli.text import human_bytes
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import Version, parse_version
 from kvorum.utl.defragment import defragment
 from kvorum.utl.errors import BAD_ARGUMENTS, BAD_FEATURE, INTERRUPTED, UtlError
 from kvorum.utl.hashing import hash_kv
 from kvorum.utl.migrate import DataDirectory, from_etcd, to_etcd
-from kvorum.utl.output import FORMATS, Column, human_bytes, print_row, write_line
+from kvorum.utl.output import FORMATS, Column, print_row, write_line
 from kvorum.utl.restore import RestoreOptions, restore
 from kvorum.utl.save import save
 from kvorum.utl.snapshots import status_of

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvorum.cli.output import table_text
 from kvorum.utl.errors import BAD_FEATURE, UtlError
 
 FORMATS = ("simple", "fields", "json", "protobuf", "table")
@@ -36,7 +37,8 @@ def print_row(columns: Sequence[Column], form: str) -> None:
         for column in columns:
             write_line(f'"{column.field}" : {json.dumps(column.value)}')
     elif form == "table":
-        write_line(_table(columns))
+        row = [column.text for column in columns]
+        write_line(table_text([column.heading for column in columns], [row]))
     else:
         raise UtlError(f"{form} not supported as output format", BAD_FEATURE)
 
@@ -44,38 +46,3 @@ def print_row(columns: Sequence[Column], form: str) -> None:
 def write_line(text: str) -> None:
     """Write a line to the standard output."""
     sys.stdout.write(f"{text}\n")
-
-
-def _table(columns: Sequence[Column]) -> str:
-    widths = [max(len(column.heading), len(column.text)) for column in columns]
-
-    def line(left: str, between: str, right: str) -> str:
-        return left + between.join("─" * (width + 2) for width in widths) + right
-
-    heads = (
-        f" {column.heading.upper():^{width}} "
-        for column, width in zip(columns, widths, strict=True)
-    )
-    cells = (f" {column.text:>{width}} " for column, width in zip(columns, widths, strict=True))
-    return "\n".join(
-        (
-            line("┌", "┬", "┐"),
-            f"│{'│'.join(heads)}│",
-            line("├", "┼", "┤"),
-            f"│{'│'.join(cells)}│",
-            line("└", "┴", "┘"),
-        )
-    )
-
-
-def human_bytes(count: int) -> str:
-    """Return a size as people read it, in powers of 1000: `20 kB`, `2.1 GB`."""
-    if count < 10:
-        return f"{count} B"
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB", "EB"):  # noqa: B007
-        if value < 1000:
-            break
-        value /= 1000
-    value = int(value * 10 + 0.5) / 10
-    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"

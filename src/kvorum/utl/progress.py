@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from kvorum.backend.images import Content, Entries
-from kvorum.utl.output import human_bytes
+from kvorum.cli.text import human_bytes
 
 DRAW_SECONDS = 0.1
 BAR_CHARACTERS = 30

@@ -1,0 +1,1 @@
+"""Command lines as users of etcd's tools know them: flags, help, errors, formats of output."""

@@ -1,0 +1,24 @@
+"""Why a command was refused or failed, with the exit codes that etcd's tools have."""
+
+GENERAL = 1
+BAD_CONNECTION = 2
+INVALID_INPUT = 3
+BAD_FEATURE = 4
+INTERRUPTED = 5
+BAD_ARGUMENTS = 128
+
+
+class CommandError(Exception):
+    """What the user is told, and the exit code."""
+
+    def __init__(self, text: str, code: int = GENERAL) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class UsageError(Exception):
+    """A command line that cannot be read; `usage` tells how it should have been."""
+
+    def __init__(self, text: str, usage: str) -> None:
+        super().__init__(text)
+        self.usage = usage

@@ -1,0 +1,91 @@
+"""What a tool says of itself: help, usage, the table of flags."""
+
+from collections.abc import Iterable
+
+from kvorum.api.durations import duration_text
+from kvorum.cli.commands import Command, Flag
+
+NAME_WIDTH_MIN = 11
+_KINDS = {"bool": "", "strings": "strings", "string": "string", "duration": "duration"}
+
+
+def help_text(command: Command, closing: str) -> str:
+    """Return everything about a command; `closing` is the last line."""
+    told = command.description or command.summary
+    return f"{told.rstrip()}\n\n{usage_text(command)}{closing}\n"
+
+
+def usage_text(command: Command) -> str:
+    """Return how a command is to be called."""
+    parts = [f"Usage:\n  {_usage_line(command)}\n"]
+    if command.examples:
+        parts.append(f"Examples:\n{command.examples.rstrip()}\n")
+    shown = sorted((each for each in command.children if not each.is_hidden), key=_by_name)
+    if shown:
+        width = max(NAME_WIDTH_MIN, *(len(each.name) for each in shown))
+        groups: dict[str, list[Command]] = {}
+        for each in shown:
+            groups.setdefault(each.group, []).append(each)
+        order = dict.fromkeys(each.group for each in command.children)
+        for group in (each for each in order if each in groups):
+            lines = (f"  {each.name:<{width}} {each.summary}\n" for each in groups[group])
+            parts.append(f"{group or 'Available Commands:'}\n{''.join(lines)}")
+    if command.parent is not None:
+        asking = Flag("help", "bool", f"help for {command.name}", short="h")
+        parts.append(f"Flags:\n{flags_text([*command.own_flags(), asking])}")
+    taken = [flag for flag in _inherited(command) if not flag.is_hidden]
+    if taken:
+        parts.append(f"Global Flags:\n{flags_text(taken)}")
+    if shown:
+        parts.append(f'Use "{command.path} [command] --help" for more information about a command.')
+        return "\n".join(parts) + "\n"
+    return "\n".join(parts)
+
+
+def flags_text(flags: Iterable[Flag]) -> str:
+    """Return a line for each flag, in the order of their names."""
+    rows = []
+    for flag in sorted(flags, key=lambda each: each.name):
+        if flag.is_hidden:
+            continue
+        short = f"-{flag.short}, " if flag.short else "    "
+        kind = _KINDS.get(flag.kind, flag.kind)
+        rows.append((f"  {short}--{flag.name}{kind and ' '}{kind}", f"{flag.text}{_default(flag)}"))
+    width = max(len(left) for left, _ in rows)
+    return "".join(f"{left:<{width}}   {right}\n" for left, right in rows)
+
+
+def _default(flag: Flag) -> str:
+    value = flag.default
+    if not value:
+        return ""
+    if isinstance(value, list):
+        return f" (default [{','.join(value)}])"
+    if isinstance(value, bool):
+        return " (default true)"
+    if isinstance(value, str):
+        return f' (default "{value}")'
+    return f" (default {duration_text(value) if flag.kind == 'duration' else value})"
+
+
+def _usage_line(command: Command) -> str:
+    words = [command.path]
+    if command.children:
+        words.append("[command]")
+    else:
+        words.extend(word for word in (command.arguments,) if word)
+        if command.parent is not None and not command.words:
+            words.append("[flags]")
+    return " ".join(words)
+
+
+def _inherited(command: Command) -> list[Flag]:
+    """Return the flags of a group above, other than those of the tool itself."""
+    group = command.parent
+    if group is None or group.parent is None:
+        return []
+    return list(group.passed_on)
+
+
+def _by_name(command: Command) -> str:
+    return command.name

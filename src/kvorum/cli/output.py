@@ -1,0 +1,181 @@
+"""The formats that results are printed in: simple, fields, json, protobuf and table.
+
+A command says what its result looks like in the formats that have a look of their own; json and
+protobuf are the message itself. A format that a result does not have is refused, as etcd's tools
+do, after the work was done.
+"""
+
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, BinaryIO, TypeVar
+
+from kvorum.cli.errors import BAD_FEATURE, CommandError
+from kvorum.cli.text import quoted
+
+FORMATS = ("simple", "fields", "json", "protobuf", "table")
+Message = Any
+"""A message of protobuf; its fields are found by its descriptor."""
+M = TypeVar("M")
+
+_HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+class Output:
+    """Where results go, and how they look there."""
+
+    __slots__ = ("_out", "form", "is_hex")
+
+    def __init__(self, form: str, *, is_hex: bool = False, out: BinaryIO | None = None) -> None:
+        self.form = form
+        self.is_hex = is_hex
+        """Whether keys, values and ids are shown in hexadecimal, where a format has that."""
+        self._out = sys.stdout.buffer if out is None else out
+
+    def write(self, data: bytes | str) -> None:
+        """Write as it is."""
+        self._out.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+
+    def line(self, text: bytes | str = "") -> None:
+        """Write a line."""
+        self.write(text)
+        self._out.write(b"\n")
+
+    def flush(self) -> None:
+        """Let what was written be seen: for results that come one after the other."""
+        self._out.flush()
+
+    def bytes_line(self, data: bytes) -> None:
+        """Write a key or a value, which may be any bytes, as a line of a simple result."""
+        self.line("".join(f"\\x{byte:02x}" for byte in data) if self.is_hex else data)
+
+    def field(self, name: str, value: int | str | bytes | bool) -> None:
+        """Write a line of the format fields."""
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, int):
+            text = str(value)
+        else:
+            text = quoted(value)
+        self.line(f'"{name}" : {text}')
+
+    def id_field(self, name: str, value: int) -> None:
+        """Write the id of a cluster or a member as a line of the format fields."""
+        self.line(f'"{name}" : {value:x}' if self.is_hex else f'"{name}" : {value}')
+
+    def header_fields(self, header: Message) -> None:
+        """Write the header of an answer in the format fields."""
+        self.id_field("ClusterID", header.cluster_id)
+        self.id_field("MemberID", header.member_id)
+        if header.revision > 0:
+            self.field("Revision", header.revision)
+        self.field("RaftTerm", header.raft_term)
+
+    def show(
+        self,
+        result: M,
+        simple: Callable[[M], None],
+        *,
+        fields: Callable[[M], None] | None = None,
+        table: Callable[[M], None] | None = None,
+        json: Callable[[M], object] | None = None,
+        has_protobuf: bool = True,
+    ) -> None:
+        """Print a result in the chosen format, or refuse the format.
+
+        `json` returns what is shown in place of the message: dictionaries, lists, plain values.
+        """
+        match self.form:
+            case "simple":
+                simple(result)
+            case "fields" if fields is not None:
+                fields(result)
+            case "table" if table is not None:
+                table(result)
+            case "json":
+                self.line(json_text(as_json(result) if json is None else json(result)))
+            case "protobuf" if has_protobuf:
+                self.write(result.SerializeToString())  # type: ignore[attr-defined]
+            case _:
+                raise CommandError(f"{self.form} not supported as output format", BAD_FEATURE)
+
+
+def check_format(form: str) -> None:
+    """Refuse a word that is not a format."""
+    if form not in FORMATS:
+        raise CommandError("unsupported output format", BAD_FEATURE)
+
+
+def as_json(message: Message) -> dict[str, object]:
+    """Return a message as Go's encoding/json shows its struct.
+
+    Fields stand in the order of their declaration under their own names, what is zero is left
+    out, enums are numbers, bytes are base64. The one of several kinds that a field has is in a
+    `Response` of its own, as Go's struct has it.
+    """
+    found: dict[str, object] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.is_repeated:
+            values = getattr(message, field.name)
+            if len(values):
+                found[field.name] = [_json_value(field, each) for each in values]
+        elif field.message_type is not None:
+            if message.HasField(field.name):
+                shown = as_json(getattr(message, field.name))
+                if field.containing_oneof is not None:
+                    found["Response"] = {field.name: shown}
+                else:
+                    found[field.name] = shown
+        else:
+            value = getattr(message, field.name)
+            if value:
+                found[field.name] = _json_value(field, value)
+    return found
+
+
+def _json_value(field: Any, value: Any) -> object:
+    if field.message_type is not None:
+        return as_json(value)
+    return b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def json_text(value: object) -> str:
+    """Write JSON on one line as Go does; 64-bit numbers are not quoted."""
+    import json
+
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    for character, escaped in _HTML.items():
+        text = text.replace(character, escaped)
+    text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return text.encode("utf-8", "replace").decode()
+
+
+def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Draw a table: heads in capitals and centred, cells to the right."""
+    cells = [list(row) for row in rows]
+    heads = [head.replace("_", " ").upper() for head in heads]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+
+    def rule(left: str, between: str, right: str) -> str:
+        return left + between.join("─" * (width + 2) for width in widths) + right
+
+    def line(texts: Iterable[str]) -> str:
+        return f"│{'│'.join(f' {text} ' for text in texts)}│"
+
+    return "\n".join(
+        (
+            rule("┌", "┬", "┐"),
+            line(_centred(head, width) for head, width in zip(heads, widths, strict=True)),
+            rule("├", "┼", "┤"),
+            *(
+                line(text.rjust(width) for text, width in zip(row, widths, strict=True))
+                for row in cells
+            ),
+            rule("└", "┴", "┘"),
+        )
+    )
+
+
+def _centred(text: str, width: int) -> str:
+    left = (width - len(text)) // 2
+    return " " * left + text + " " * (width - len(text) - left)

@@ -1,0 +1,1 @@
+"""`kvorumctl`: a cluster at the command line, as etcdctl has it, and more."""

@@ -1,0 +1,54 @@
+"""What the tool tells of itself: `version`, `options`, `help`."""
+
+from __future__ import annotations
+
+import sys
+
+from kvorum import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kvorum.cli.commands import Command
+    from kvorum.ctl.invocation import Invocation
+
+API_VERSION = "3.7"
+
+
+def version(invocation: Invocation) -> None:
+    """Print the version."""
+    invocation.output_line(f"{invocation.root.name} version: {__version__}")
+    invocation.output_line(f"API version: {API_VERSION}")
+
+
+def options(invocation: Invocation) -> None:
+    """Print the flags of all commands."""
+    from kvorum.cli.help import flags_text
+
+    invocation.output_line("The following options can be passed to any command:\n")
+    invocation.output_line(flags_text(invocation.root.passed_on).rstrip("\n"))
+
+
+def show_help(invocation: Invocation) -> None:
+    """Print the help of a command."""
+    from kvorum.cli.help import usage_text
+
+    command = invocation.root
+    for word in invocation.arguments:
+        child = command.child(word)
+        if child is None:
+            topic = " ".join(f"`{each}`" for each in invocation.arguments)
+            sys.stderr.write(f"Unknown help topic [{topic}]\n{usage_text(invocation.root)}")
+            return
+        command = child
+    print_help(command)
+
+
+def print_help(command: Command) -> None:
+    """Print all there is to know of a command."""
+    from kvorum.cli.help import help_text
+
+    tool = command.path.split(" ")[0]
+    closing = (
+        f'Use "{tool} options" for a list of global command-line options (applies to all commands).'
+    )
+    sys.stdout.write(help_text(command, closing))

@@ -1,0 +1,115 @@
+"""From the global flags to a client: endpoints, TLS, who we are."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
+from kvorum.client.endpoints import parse_endpoint
+from kvorum.client.finding import srv_endpoints
+from kvorum.client.sync.client import Client
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.prompts import ask_password
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Certificates and who we are, of this cluster or of a mirror's destination."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    is_plain: bool = True
+    """Whether TLS is not spoken unless a certificate or an endpoint asks for it."""
+    is_unchecked: bool = False
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+
+def connect(invocation: Invocation, endpoints: Sequence[str] | None = None) -> Client:
+    """Return a client of what the global flags name, or of these endpoints."""
+    secrets = _secrets(invocation)
+    return client_of(
+        invocation, endpoints_of(invocation) if endpoints is None else endpoints, secrets
+    )
+
+
+def client_of(invocation: Invocation, endpoints: Sequence[str], secrets: Secrets) -> Client:
+    """Return a client that connects and logs in with its first call."""
+    if not any(endpoints):
+        raise CommandError("etcdclient: no available endpoints", BAD_CONNECTION)
+    is_secure = not secrets.is_plain or bool(secrets.ca or secrets.cert or secrets.is_unchecked)
+    try:
+        return Client(
+            [_with_scheme(each, is_secure=is_secure) for each in endpoints],
+            # Without a password nobody is logged in, and calls go out without a name.
+            user=secrets.user if secrets.password and not secrets.token else "",
+            password=secrets.password if secrets.user and not secrets.token else "",
+            token=secrets.token,
+            ca=secrets.ca,
+            cert=secrets.cert,
+            key=secrets.key,
+            insecure=secrets.is_unchecked,
+            timeout=invocation.seconds("dial-timeout"),
+            connect_timeout=invocation.seconds("dial-timeout"),
+        )
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error), BAD_ARGUMENTS) from error
+
+
+def endpoints_of(invocation: Invocation) -> list[str]:
+    """Return the endpoints that SRV records name, or those of the flag."""
+    domain = invocation.text("discovery-srv")
+    if not domain:
+        return [each.strip() for each in invocation.texts("endpoints")]
+    try:
+        found = srv_endpoints(domain, invocation.text("discovery-srv-name"))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if invocation.switch("insecure-discovery"):
+        return found
+    kept = []
+    for each in found:
+        if each.startswith("http://"):
+            sys.stderr.write(f'ignoring discovered insecure endpoint "{each}"\n')
+        else:
+            kept.append(each)
+    return kept
+
+
+def _secrets(invocation: Invocation) -> Secrets:
+    for name in ("cert", "key", "cacert"):
+        if name in invocation.given.changed and not invocation.text(name):
+            raise CommandError(f"empty string is passed to --{name} option", BAD_ARGUMENTS)
+    token = invocation.text("auth-jwt-token")
+    user, password = "", ""
+    if not token:
+        user, password = user_of(invocation.text("user"), invocation.text("password"), "Password: ")
+    return Secrets(
+        ca=invocation.text("cacert"),
+        cert=invocation.text("cert"),
+        key=invocation.text("key"),
+        is_plain=invocation.switch("insecure-transport"),
+        is_unchecked=invocation.switch("insecure-skip-tls-verify"),
+        user=user,
+        password=password,
+        token=token,
+    )
+
+
+def user_of(user: str, password: str, prompt: str) -> tuple[str, str]:
+    """Return name and password: given apart, with a colon between them, or asked for."""
+    if not user:
+        return "", ""
+    if password:
+        return user, password
+    name, is_given, rest = user.partition(":")
+    return (name, rest) if is_given else (user, ask_password(prompt))
+
+
+def _with_scheme(endpoint: str, *, is_secure: bool) -> str:
+    address = parse_endpoint(endpoint)
+    if address.is_secure is not None or address.port is None or not is_secure:
+        return endpoint
+    return f"https://{endpoint}"

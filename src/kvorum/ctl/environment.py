@@ -1,0 +1,56 @@
+"""Variables that stand for global flags: `KVORUMCTL_ENDPOINTS`, or etcdctl's `ETCDCTL_ENDPOINTS`.
+
+A variable whose flag was given as well is refused, one whose value cannot be read is ignored, and
+one that no flag has is told of: as etcdctl does.
+"""
+
+import os
+import sys
+from datetime import UTC, datetime
+
+from kvorum.cli.commands import Command
+from kvorum.cli.errors import CommandError
+from kvorum.cli.output import json_text
+from kvorum.cli.parsing import Given
+from kvorum.cli.values import parse_value
+
+PREFIXES = ("KVORUMCTL_", "ETCDCTL_")
+WATCH_VARIABLES = ("WATCH_KEY", "WATCH_RANGE_END")
+
+
+class ShadowedError(CommandError):
+    """A variable and its flag were both given; it is told as a line of the log."""
+
+
+def apply_environment(given: Given, root: Command) -> None:
+    """Set the global flags that variables stand for, once."""
+    known = {flag.name.upper().replace("-", "_"): flag for flag in root.passed_on}
+    taken: set[str] = set()
+    for prefix in PREFIXES:
+        for name, flag in known.items():
+            text = os.environ.get(prefix + name, "")
+            if not text or name in taken:
+                continue
+            if flag.name in given.changed:
+                _log(
+                    "fatal",
+                    "conflicting environment variable is shadowed by corresponding command-line "
+                    "flag (either unset environment variable or disable flag))",
+                    prefix + name,
+                )
+                raise SystemExit(1)
+            taken.add(name)
+            try:
+                given.values[flag.name] = parse_value(flag.kind, text)
+            except ValueError:
+                continue
+        for name, text in os.environ.items():
+            rest = name.removeprefix(prefix)
+            if name.startswith(prefix) and rest not in known and rest not in WATCH_VARIABLES:
+                _log("warn", "unrecognized environment variable", f"{name}={text}")
+
+
+def _log(level: str, message: str, variable: str) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    line = {"level": level, "ts": f"{now}Z", "msg": message, "environment-variable": variable}
+    sys.stderr.write(f"{json_text(line)}\n")

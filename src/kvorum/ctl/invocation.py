@@ -1,0 +1,120 @@
+"""A command that runs: what it was given, the cluster it asks, where its results go."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol, TypeVar
+
+    from kvorum.cli.commands import Command
+    from kvorum.cli.output import Output
+    from kvorum.cli.parsing import Given
+    from kvorum.client.rpcs import Rpc
+    from kvorum.client.sync.client import Client
+
+    M = TypeVar("M", covariant=True)
+
+    class Kind(Protocol[M]):
+        """A class of protobuf messages."""
+
+        def FromString(self, data: bytes) -> M:  # noqa: N802
+            """Read a message."""
+            ...
+
+
+class Invocation:
+    """One run of a command.
+
+    The global flags count from the moment `output` or `client` is asked for: commands check their
+    arguments before that, as etcdctl does.
+    """
+
+    __slots__ = ("_output", "arguments", "given", "root")
+
+    def __init__(self, root: Command, given: Given) -> None:
+        self.root = root
+        self.given = given
+        self.arguments = given.arguments
+        self._output: Output | None = None
+
+    # Flags.
+
+    def text(self, name: str) -> str:
+        """Return a flag that is text."""
+        value = self.given.values[name]
+        assert isinstance(value, str)
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Return a flag that is a list."""
+        value = self.given.values[name]
+        assert isinstance(value, list)
+        return value
+
+    def number(self, name: str) -> int:
+        """Return a flag that is a number, or a duration in nanoseconds."""
+        value = self.given.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def switch(self, name: str) -> bool:
+        """Return a flag that is a boolean."""
+        value = self.given.values[name]
+        assert isinstance(value, bool)
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Return a flag that is a duration, in seconds."""
+        return self.number(name) / 1e9
+
+    # Results.
+
+    def output_line(self, text: str) -> None:
+        """Print a line of fixed text, whatever the format is."""
+        sys.stdout.write(f"{text}\n")
+
+    @property
+    def output(self) -> Output:
+        """Where results go; refuses a format that does not exist."""
+        if self._output is None:
+            from kvorum.cli.output import Output, check_format
+
+            self.configure()
+            check_format(self.text("write-out"))
+            self._output = Output(self.text("write-out"), is_hex=self.switch("hex"))
+        return self._output
+
+    # The cluster.
+
+    def configure(self) -> None:
+        """Let the environment's variables count."""
+        from kvorum.ctl.environment import apply_environment
+
+        apply_environment(self.given, self.root)
+
+    def client(self, endpoints: Sequence[str] | None = None) -> Client:
+        """Return a client of the cluster, or of these endpoints alone; close it."""
+        from kvorum.ctl.connecting import connect
+
+        _ = self.output
+        return connect(self, endpoints)
+
+    def ask(
+        self,
+        client: Client,
+        rpc: Rpc,
+        request: Any,
+        kind: Kind[M],
+        *,
+        timeout: float | None = None,
+        at: str | None = None,
+    ) -> M:
+        """Make a call within `--command-timeout`, or within another time, and return the answer."""
+        from kvorum.client.operations import Operation
+
+        operation = Operation(rpc, request.SerializeToString(), kind.FromString)
+        seconds = self.seconds("command-timeout") if timeout is None else timeout
+        return client.run(operation, seconds, at=at)

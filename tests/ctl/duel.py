@@ -1,0 +1,150 @@
+"""etcdctl and kvorumctl side by side: the same command lines, each at a server of its own.
+
+Both servers are of one kind and see the same calls, so answers are equal, revisions included; what
+cannot be equal (addresses, ids, times) is replaced by a word before the comparison.
+"""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kvorum.ctl.environment import PREFIXES
+from kvorum.ctl.main import run
+from tests.etcd import binary, running_etcd
+from tests.kvorum import running_kvorum
+
+KINDS = ("etcd", "kvorum")
+_TOOK = re.compile(rb"\b[0-9.]+(?:\xc2\xb5s|[mn]?s)\b")
+_LONG_HEX = re.compile(rb"\b[0-9a-f]{13,16}\b")
+_LONG_NUMBER = re.compile(rb"\b[0-9]{15,20}\b")
+_LOG = re.compile(rb'\{"level":"(?:warn|info)"')
+_RAFT = re.compile(rb'("raft_term":|"RaftTerm" : )[0-9]+')
+
+
+class Outcome(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+class Duel:
+    """Two tools, and a server for each."""
+
+    def __init__(self, kind: str, theirs: str, ours: str) -> None:
+        self.kind = kind
+        """What serves both: `etcd` or `kvorum`."""
+        self.theirs = theirs
+        self.ours = ours
+        self._saved: list[tuple[str, str]] = []
+
+    def compare(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        save: str = "",
+        err: bool = True,
+        endpoints: bool = True,
+        change: Callable[[bytes], bytes] = bytes,
+    ) -> Outcome:
+        """Run a command line in both tools, demand the same outcome, return etcdctl's.
+
+        `{0}` in a word stands for what the first `save` found: a pattern whose group is looked for
+        in both outputs. `err=False` compares no standard error. `change` is done to both outputs
+        in addition.
+        """
+        theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
+        ours = self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+        if save:
+            found = [re.search(save.encode(), each.out) for each in (theirs, ours)]
+            assert found[0] and found[1], (theirs, ours)
+            self._saved.append((found[0][1].decode(), found[1][1].decode()))
+        wanted, got = self._plain(theirs, 0, change), self._plain(ours, 1, change)
+        if not err:
+            wanted, got = wanted._replace(err=b""), got._replace(err=b"")
+        assert got == wanted, (words, got, wanted)
+        return theirs
+
+    def _etcdctl(
+        self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
+    ) -> Outcome:
+        command = [str(binary("etcdctl")), *self._filled(words, 0)]
+        if endpoints:
+            command.insert(1, f"--endpoints={self.theirs}")
+        done = subprocess.run(command, input=stdin, env=dict(env), capture_output=True, timeout=60)
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def _kvorumctl(
+        self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
+    ) -> Outcome:
+        """Run ours in this process, which is what makes hundreds of lines quick."""
+        arguments = self._filled(words, 1)
+        if endpoints:
+            arguments.insert(0, f"--endpoints={self.ours}")
+        return run_here(arguments, stdin, env)
+
+    def _filled(self, words: tuple[str, ...], side: int) -> list[str]:
+        values = [pair[side] for pair in self._saved]
+        return [re.sub(r"\{(\d+)\}", lambda at: values[int(at[1])], word) for word in words]
+
+    def _plain(self, outcome: Outcome, side: int, change: Callable[[bytes], bytes]) -> Outcome:
+        def plain(data: bytes) -> bytes:
+            for number, pair in enumerate(self._saved):
+                data = data.replace(pair[side].encode(), b"<saved %d>" % number)
+            data = data.replace((self.theirs, self.ours)[side].encode(), b"<endpoint>")
+            data = data.replace(b"kvorumctl", b"etcdctl")
+            data = _TOOK.sub(b"<took>", data)
+            data = _RAFT.sub(rb"\1<term>", data)
+            data = _LONG_NUMBER.sub(b"<id>", _LONG_HEX.sub(b"<id>", data))
+            return change(data)
+
+        # etcd's client logs the calls that it gives up; nobody may parse that.
+        told = b"".join(
+            line for line in outcome.err.splitlines(keepends=True) if not _LOG.match(line)
+        )
+        return Outcome(outcome.code, plain(outcome.out), plain(told))
+
+
+def run_here(
+    arguments: list[str], stdin: bytes = b"", env: Mapping[str, str] | None = None
+) -> Outcome:
+    """Run kvorumctl in this process; return how it ended."""
+    out, err = io.BytesIO(), io.BytesIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        patch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", "surrogateescape"))
+        patch.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", "surrogateescape"))
+        for name in [each for each in os.environ if each.startswith(PREFIXES)]:
+            patch.delenv(name)
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        try:
+            code = run(arguments)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Outcome(code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def duel_of(kind: str, directory: Path, *flags: str) -> Iterator[Duel]:
+    """Start two servers of a kind, and let the tools meet."""
+    with ExitStack() as stack:
+
+        def address(name: str) -> str:
+            if kind == "etcd":
+                return stack.enter_context(running_etcd(directory / name, *flags)).address
+            return stack.enter_context(running_kvorum(directory / name, *flags)).address
+
+        yield Duel(kind, address("theirs"), address("ours"))
