@@ -4,7 +4,6 @@ A duration is a number of nanoseconds. What cannot be parsed raises ValueError w
 which operators know.
 """
 
-import json
 import re
 
 _UNIT_NANOSECONDS = {
@@ -20,11 +19,14 @@ _UNIT_NANOSECONDS = {
 _DURATION_PART = re.compile(r"(?P<whole>[0-9]*)(?P<fraction>\.[0-9]*)?(?P<unit>[^0-9.]*)", re.ASCII)
 NANOSECONDS_MAX = 2**63 - 1
 SECOND = 1_000_000_000
+_QUOTED = [chr(byte) if 0x20 <= byte < 0x80 else f"\\x{byte:02x}" for byte in range(256)]
+_QUOTED[ord('"')] = '\\"'
+_QUOTED[ord("\\")] = "\\\\"
 
 
 def duration(text: str) -> int:
     """Parse a Go duration such as `1h30m` or `-1.5s`; return nanoseconds."""
-    quoted = json.dumps(text, ensure_ascii=False)
+    quoted = _quoted(text)
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":
         return 0
@@ -38,7 +40,7 @@ def duration(text: str) -> int:
         if not part["unit"]:
             raise ValueError(f"time: missing unit in duration {quoted}")
         if part["unit"] not in _UNIT_NANOSECONDS:
-            raise ValueError(f"time: unknown unit {json.dumps(part['unit'])} in duration {quoted}")
+            raise ValueError(f"time: unknown unit {_quoted(part['unit'])} in duration {quoted}")
         unit = _UNIT_NANOSECONDS[part["unit"]]
         total += int(part["whole"] or "0") * unit
         fraction = (part["fraction"] or "").strip(".")
@@ -48,6 +50,12 @@ def duration(text: str) -> int:
     if total > NANOSECONDS_MAX:
         raise ValueError(f"time: invalid duration {quoted}")
     return -total if text.startswith("-") else total
+
+
+def _quoted(text: str) -> str:
+    """Quote a text as Go's package of times does: bytes that are not ASCII as hexadecimal."""
+    data = text.encode("utf-8", "surrogateescape")
+    return '"' + "".join(map(_QUOTED.__getitem__, data)) + '"'
 
 
 def duration_text(nanoseconds: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kvorum.api.durations import duration_text
 from kvorum.cli.commands import Command, Flag
+from kvorum.cli.parsing import HELP
 
 NAME_WIDTH_MIN = 11
 _KINDS = {"bool": "", "strings": "strings", "string": "string", "duration": "duration"}
@@ -31,8 +32,7 @@ def usage_text(command: Command) -> str:
             lines = (f"  {each.name:<{width}} {each.summary}\n" for each in groups[group])
             parts.append(f"{group or 'Available Commands:'}\n{''.join(lines)}")
     if command.parent is not None:
-        asking = Flag("help", "bool", f"help for {command.name}", short="h")
-        parts.append(f"Flags:\n{flags_text([*command.own_flags(), asking])}")
+        parts.append(f"Flags:\n{flags_text([*command.own_flags(), HELP])}")
     taken = [flag for flag in _inherited(command) if not flag.is_hidden]
     if taken:
         parts.append(f"Global Flags:\n{flags_text(taken)}")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvorum.cli.commands import Value
 
 SIMILAR_EDITS_MAX = 2
+HELP = Flag("help", "bool", "Show this help", short="h")
 
 
 class Given:
@@ -46,7 +47,10 @@ def parse(root: Command, words: Sequence[str]) -> Given:
                 f"Run '{root.name} --help' for usage.\n",
             )
     try:
-        return parse_flags(command, rest)
+        given = parse_flags(command, rest)
+        if command.words and not given.is_help_asked:
+            _check_word(command, given.arguments)
+        return given
     except ValueError as error:
         from kvorum.cli.help import usage_text
 
@@ -60,7 +64,7 @@ def parse_flags(command: Command, words: Sequence[str]) -> Given:
     """
     given = Given(command)
     flags: dict[str, Flag] = {}
-    for flag in command.all_flags():
+    for flag in (*command.all_flags(), HELP):
         flags.setdefault(flag.name, flag)
         given.values.setdefault(flag.name, flag.default)
     shorts = {flag.short: flag for flag in flags.values() if flag.short}
@@ -75,9 +79,15 @@ def parse_flags(command: Command, words: Sequence[str]) -> Given:
             _take_shorts(given, shorts, word, left)
         else:
             given.arguments.append(word)
-        if given.is_help_asked:
-            break
+    given.is_help_asked = given.values[HELP.name] is True
     return given
+
+
+def _check_word(command: Command, arguments: Sequence[str]) -> None:
+    if len(arguments) != 1:
+        raise ValueError(f"accepts 1 arg(s), received {len(arguments)}")
+    if arguments[0] not in command.words:
+        raise ValueError(f'invalid argument "{arguments[0]}" for "{command.path}"')
 
 
 def _take_long(given: Given, flags: dict[str, Flag], word: str, left: Iterator[str]) -> None:
@@ -86,9 +96,6 @@ def _take_long(given: Given, flags: dict[str, Flag], word: str, left: Iterator[s
         raise ValueError(f"bad flag syntax: {word}")
     flag = flags.get(name)
     if flag is None:
-        if name == "help":
-            given.is_help_asked = True
-            return
         raise ValueError(f"unknown flag: --{name}")
     if not is_assigned:
         if flag.kind == "bool":
@@ -107,9 +114,6 @@ def _take_shorts(given: Given, shorts: dict[str, Flag], word: str, left: Iterato
         letter, rest = letters[0], letters[1:]
         flag = shorts.get(letter)
         if flag is None:
-            if letter == "h":
-                given.is_help_asked = True
-                return
             raise ValueError(f"unknown shorthand flag: '{letter}' in -{letters}")
         if rest.startswith("="):
             _set(given, flag, rest[1:])
@@ -165,21 +169,22 @@ def _takes_next(flags: dict[str, Flag], word: str) -> bool:
         flag = next((each for each in flags.values() if each.short == word[1]), None)
     else:
         return False
-    if flag is None and word in ("--help", "-h"):
-        return False
     return flag is None or flag.kind != "bool"
 
 
 def _without_flags(command: Command, words: Sequence[str]) -> list[str]:
-    flags = {flag.name: flag for flag in command.all_flags()}
+    """Return the words that may name a command; a lone last value of a flag ends them."""
+    flags = {flag.name: flag for flag in (*command.all_flags(), HELP)}
     found: list[str] = []
-    left = iter(words)
-    for word in left:
-        if word == "--":
-            break
-        if word.startswith("-") and word != "-":
+    at = 0
+    while at < len(words) and words[at] != "--":
+        word = words[at]
+        at += 1
+        if word.startswith("-"):
             if _takes_next(flags, word):
-                next(left, None)
+                if len(words) - at <= 1:
+                    break
+                at += 1
         elif word:
             found.append(word)
     return found
@@ -187,18 +192,13 @@ def _without_flags(command: Command, words: Sequence[str]) -> list[str]:
 
 def _without_first(command: Command, words: list[str], name: str) -> list[str]:
     """Return the words without the first that is the name of a command, not a flag's value."""
-    flags = {flag.name: flag for flag in command.all_flags()}
+    flags = {flag.name: flag for flag in (*command.all_flags(), HELP)}
     at = 0
-    while at < len(words):
+    while at < len(words) and words[at] != "--":
         word = words[at]
-        if word == "--":
-            break
-        if word.startswith("-") and word != "-":
-            at += 2 if _takes_next(flags, word) else 1
-        elif word == name:
+        if word == name:
             return words[:at] + words[at + 1 :]
-        else:
-            at += 1
+        at += 2 if word.startswith("-") and _takes_next(flags, word) else 1
     return words
 
 

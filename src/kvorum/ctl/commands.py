@@ -190,6 +190,13 @@ ROOT = Command(
             ),
         ),
         Command(
+            "move-leader",
+            "Makes another member the leader",
+            _run("maintenance", "move_leader"),
+            "<transferee-member-id>",
+            group=CLUSTER,
+        ),
+        Command(
             "member",
             "Members; see `kvorumctl member --help`",
             group=CLUSTER,
@@ -268,13 +275,6 @@ ROOT = Command(
                     "<filename>",
                 ),
             ),
-        ),
-        Command(
-            "move-leader",
-            "Makes another member the leader",
-            _run("maintenance", "move_leader"),
-            "<transferee-member-id>",
-            group=CLUSTER,
         ),
         Command(
             "downgrade",
