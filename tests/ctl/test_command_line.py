@@ -163,8 +163,8 @@ def _commands_of_etcdctl() -> list[tuple[list[str], set[str]]]:
     while left:
         path = left.pop()
         told, _, flags = etcdctl([*path, "--help"]).out.decode().partition("\nFlags:")
-        words = {word[2:] for line in flags.splitlines() for word in line.split()[:2]}
-        found.append((path, {word for word in words if f"--{word}" in flags}))
+        words = (word for line in flags.splitlines() for word in line.split()[:2])
+        found.append((path, {word[2:] for word in words if word.startswith("--")}))
         # What `help` is asked for helps with everything else.
         if " [command]\n" in told and path != ["help"]:
             rows = told.partition(" [command]\n")[2].splitlines()
