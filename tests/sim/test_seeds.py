@@ -40,6 +40,7 @@ FOUND = {
     (1004576, 3): "a leader that was removed before it was published ended at once",
     (1006583, 5): "a start after one that was killed left the member's directory not durable",
     (4002437, 1): "a promoted learner had more than the voter, and did not know that it may stand",
+    (12000104, 3): "none in the members: two that were removed tried to tell their names for ever",
 }
 
 
