@@ -6,6 +6,8 @@ from sim.campaign import Summary, run_seeds
 from sim.run import simulate
 
 SEEDS = 160
+# The first of them waits for all runs, on a busy machine for more than five minutes.
+waits_for_all_seeds = pytest.mark.timeout(900)
 
 # Seeds, members, and the bug they found when the code was as it was then.
 FOUND = {
@@ -52,16 +54,19 @@ def summary() -> Summary:
     return summary
 
 
+@waits_for_all_seeds
 def test_every_seed_holds_every_guarantee(summary: Summary) -> None:
     failed = [(each.seed, each.members, each.guarantee) for each in summary.failed]
     assert failed == [], summary.failed[0].violation
     assert summary.seeds == SEEDS
 
 
+@waits_for_all_seeds
 def test_every_history_was_decided(summary: Summary) -> None:
     assert summary.counts["undecided"] == 0
 
 
+@waits_for_all_seeds
 def test_the_runs_do_what_they_are_for(summary: Summary) -> None:
     """Faults happen, requests are answered, snapshots travel: otherwise nothing is tested."""
     counts, faults = summary.counts, summary.faults
@@ -71,6 +76,7 @@ def test_the_runs_do_what_they_are_for(summary: Summary) -> None:
     assert counts["holds"] > 100 and counts["calls in JSON"] > 3000
 
 
+@waits_for_all_seeds
 def test_every_listed_mark_is_reached(summary: Summary) -> None:
     assert summary.missed() == []
 
