@@ -44,6 +44,7 @@ FOUND = {
     (4002437, 1): "a promoted learner had more than the voter, and did not know that it may stand",
     (12000104, 3): "none in the members: two that were removed tried to tell their names for ever",
     (12000806, 3): "a defragmentation was given up with its call, and all later ones waited",
+    (12001261, 1): "none in the members: all were damaged, so that their members were not known",
 }
 
 
