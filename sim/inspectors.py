@@ -208,7 +208,9 @@ class Inspector:
             if before.is_the_same():
                 self.hashes.append(record)
         elif isinstance(record.request, MemberListRequest):
-            self._check_members(record)
+            # The configurations of damaged machines are not noted: there may be no others.
+            if before.is_the_same():
+                self._check_members(record)
         elif isinstance(record.request, LeaseTimeToLiveRequest):
             told = record.response
             is_long = told.TTL - told.grantedTTL > EXTENSION_SECONDS_MAX

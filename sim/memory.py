@@ -1,5 +1,6 @@
 """Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
 
+from kvorum.member.callers import Front
 from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
 from sim.edge import STALLED_FACTOR
 from sim.machine import Machine
@@ -56,12 +57,19 @@ def kept(machine: Machine) -> dict[str, int]:
 def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
     """Return what a member still keeps; once all clients are gone that must be nothing.
 
-    Proposals that were lost, and their calls, are kept for seconds; they can be left out.
+    Proposals that were lost, and their calls, are kept for seconds; they can be left out. Those of
+    the member itself are, while it knows no leader: one that was removed while it was away tries to
+    tell its name for as long as it runs.
     """
-    if machine.member is None:
+    member = machine.member
+    if member is None:
         return {"processes that run": 0}
+    sizes = kept(machine)
+    if not member.leader:
+        waiting = member.proposals.pending.values()
+        sizes[PROPOSALS] -= sum(caller.front is Front.MEMBER for _, caller, *_ in waiting)
     return {
         name: size
-        for name, size in kept(machine).items()
+        for name, size in sizes.items()
         if size and (proposals or name not in (PROPOSALS, CALLS))
     }

@@ -31,7 +31,7 @@ DRIVERS = {
 KEEPERS = {
     "member/hashing.py:hash_kv": "looks whether it is another after the job",
     "rpc/election.py:_send_changes": "looks at the store anew for every slice",
-    "rpc/maintenance.py:_defragment": "looks whether it is another after every wait",
+    "rpc/maintenance.py:_defragment": "gives it to what looks whether it is another",
 }
 """Procedures that keep a part of the state over a wait, and why they may."""
 

@@ -11,7 +11,7 @@ from kvorum.files.memory import Call
 from kvorum.member.callers import MEMBER
 from kvorum.member.handover import hand_over
 from kvorum.member.hashing import hash_kv
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import Job, Place
 from kvorum.member.leases import applied_in_time
 from kvorum.member.member import Member
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
@@ -93,6 +93,37 @@ def test_a_defragmentation_that_fails_lets_the_next_one_begin() -> None:
     machine.files.before = refuse
     first, second = [machine.start_steps(_defragment(machine.running)) for _ in range(2)]
     assert isinstance(cluster.answer(machine, first), Status)
+    assert cluster.answer(machine, second) == b""
+
+
+def test_a_defragmentation_goes_on_without_its_call() -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+    member = machine.running
+    machine.held.add(Place.HELPER)
+    first, second = [machine.start_steps(_defragment(member)) for _ in range(2)]
+    cluster.settle()
+    assert member.backend.is_defragmenting
+    member.cancel(first)
+    machine.held.clear()
+    assert cluster.answer(machine, second) == b""
+    assert not member.backend.is_defragmenting and first not in machine.replies
+
+
+def test_who_waits_for_a_defragmentation_does_not_wait_for_the_next() -> None:
+    cluster = Cluster(1)
+    machine = cluster.leader()
+
+    def hold_the_next(job: Job) -> None:
+        if job.place is Place.HELPER:
+            machine.held.add(Place.HELPER)
+
+    machine.on_job = hold_the_next
+    first, second = [machine.start_steps(_defragment(machine.running)) for _ in range(2)]
+    assert cluster.answer(machine, first) == b""
+    assert machine.running.backend.is_defragmenting and second not in machine.replies
+    machine.on_job = None
+    machine.held.clear()
     assert cluster.answer(machine, second) == b""
 
 

@@ -13,7 +13,7 @@ from kvorum.backend.cache import RowCache
 from kvorum.backend.flush import CommitFlush
 from kvorum.files.interface import read_file
 from kvorum.lease import sorting
-from kvorum.member import installing, requests, transactions
+from kvorum.member import installing, lines, requests, transactions
 from kvorum.member.callers import MEMBER
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, InstallImage, note_image
@@ -27,7 +27,7 @@ from kvorum.mvcc.slices import Slices
 from kvorum.rpc.election import _leader, _observe
 from kvorum.rpc.kv import _compact_physically, _range_stream
 from kvorum.rpc.lease import _listed
-from kvorum.rpc.maintenance import _defragment, _downgrade, _hash, _hash_kv
+from kvorum.rpc.maintenance import _defragment, _defragmented, _downgrade, _hash, _hash_kv
 from kvorum.rpc.sessions import answered
 from kvorum.rpc.snapshot import _snapshot
 from kvorum.snap import ReceivedDatabase, WriteSnap
@@ -340,7 +340,9 @@ def test_a_hash_is_computed_anew(revision: int) -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_defragmentation_ends(fails: bool) -> None:
     cluster, _, late = lagging()
-    steps = _defragment(late.running)
+    member = late.running
+    backend, before = member.backend, lines.defragmenting(member)
+    steps = _defragmented(member, backend, backend.defragment(), before)
     assert isinstance(next(steps), RunJob)
     install(cluster, late)
     with pytest.raises(StopIteration) as end:

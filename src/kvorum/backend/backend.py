@@ -385,6 +385,11 @@ class Backend:
         return self._defragmentation is not None
 
     @property
+    def defragmented_path(self) -> str | None:
+        """The file that the defragmentation under way makes, which no other has made or will."""
+        return None if self._defragmentation is None else self._defragmentation.target
+
+    @property
     def _is_switching(self) -> bool:
         return self._defragmentation is not None and self._defragmentation.is_ready
 

@@ -21,9 +21,10 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.api.wire import parse_message
+from kvorum.backend.backend import Backend
 from kvorum.backend.defragment import CatchUp, CopyDatabase
 from kvorum.member import lines
-from kvorum.member.callers import Caller
+from kvorum.member.callers import MEMBER, Caller
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Place
 from kvorum.member.member import Member
@@ -214,8 +215,27 @@ def _defragment(member: Member) -> Steps:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
     before = lines.defragmenting(member)
-    job: CopyDatabase | CatchUp | None = backend.defragment()
+    defragmented = _defragmented(member, backend, backend.defragment(), before)
+    # The rest is the member's own: half of it, if the client left, would be in the way of the next.
+    results: list[Result] = []
+    member.start(None, MEMBER, _noted(member, defragmented, results))
     member.procedures.signal(Signal.DEFRAGMENTED)
+    while not results:
+        yield Signalled(Signal.DEFRAGMENTED)
+    return results[0]
+
+
+def _noted(member: Member, defragmented: Part[Result], results: list[Result]) -> Steps:
+    """Defragment to the end, and note the result for the call, if there still is one."""
+    results.append((yield from defragmented))
+    member.procedures.signal(Signal.DEFRAGMENTED)
+    return None
+
+
+def _defragmented(
+    member: Member, backend: Backend, first: CopyDatabase, before: tuple[float, int, int]
+) -> Part[Result]:
+    job: CopyDatabase | CatchUp | None = first
     # If a snapshot is installed meanwhile, this ends: its database has no free pages.
     while job is not None:
         try:
@@ -225,13 +245,12 @@ def _defragment(member: Member) -> Steps:
                 return b""
             # The database is unchanged; only the copy is useless.
             yield RunJob(Place.HELPER, backend.abandon_defragmentation())
-            member.procedures.signal(Signal.DEFRAGMENTED)
             return errors.defragmentation_failed(error.status.text)
         if member.backend is not backend:
             return b""
         job = backend.copied()
-    while member.backend is backend and backend.is_defragmenting:
-        # The next flush, which is due at once, ends the defragmentation.
+    # The next flush, which is due at once, ends it; another one may have begun when this is woken.
+    while member.backend is backend and backend.defragmented_path == first.target:
         yield Signalled(Signal.DEFRAGMENTED)
     lines.finished_defragmentation(member, before)
     return b""
