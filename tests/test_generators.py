@@ -43,8 +43,8 @@ Function = tuple[str, ast.FunctionDef]
 def functions() -> list[Function]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        # The client is no part of the core: nothing of it is compiled or touches a member's state.
-        if not {"pb", "client"} & set(path.relative_to(PACKAGE).parts):
+        # Clients are no part of the core: nothing of them is compiled or touches a member's state.
+        if not {"pb", "client", "cli", "ctl"} & set(path.relative_to(PACKAGE).parts):
             name = path.relative_to(PACKAGE).as_posix()
             found += [
                 (f"{name}:{node.name}", node)
