@@ -53,6 +53,18 @@ class RevisionWentBackError(KvorumError):
         self.found = found
 
 
+class MembersBehindError(KvorumError):
+    """All members that answered are behind what was shown before."""
+
+    def __init__(self, shown: int, found: int) -> None:
+        super().__init__(
+            "etcdclient: no cluster members have a revision higher than the previously received "
+            f"revision: {shown} was shown before, and the answers are of {found}"
+        )
+        self.shown = shown
+        self.found = found
+
+
 class WatchCompactedError(KvorumError):
     """The events from `revision` on are gone; the oldest that are left begin at `compacted`."""
 

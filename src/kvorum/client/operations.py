@@ -86,7 +86,7 @@ def txn_operation(request: pb.TxnRequest) -> Operation[TxnResult]:
 
 
 def conditional_operation(
-    key: Text, revision: int, step: pb.RequestOp
+    key: Text, revision: int, step: pb.RequestOp, *, reads: bool = True
 ) -> Operation[ConditionalResult]:
     """Return the call that changes a key if its mod revision is this one, or else reads it."""
     name = as_bytes(key)
@@ -94,11 +94,12 @@ def conditional_operation(
         key=name, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=revision
     )
     read = pb.RequestOp(request_range=pb.RangeRequest(key=name))
-    request = pb.TxnRequest(compare=[compare], success=[step], failure=[read])
+    failure = [read] if reads else []
+    request = pb.TxnRequest(compare=[compare], success=[step], failure=failure)
 
     def decode(answer: bytes) -> ConditionalResult:
         response = pb.TxnResponse.FromString(answer)
-        found = response.responses[0].response_range.kvs
+        found = response.responses[0].response_range.kvs if response.responses else []
         current = None if response.succeeded or not found else key_value(found[0])
         return ConditionalResult(response.succeeded, response.header.revision, current)
 
