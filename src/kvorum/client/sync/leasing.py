@@ -66,8 +66,8 @@ class Leasing:
         """Make a call, or answer it from what is owned."""
         if self._is_closed:
             raise ClosedError("the leasing client is closed")
-        if rpc is rpcs.RANGE and at is None:
-            return self._read(message, seconds_max)
+        if rpc.path == rpcs.RANGE.path and at is None:
+            return self._read(rpc, message, seconds_max)
         if rpc is rpcs.PUT:
             put = pb.RequestOp(request_put=pb.PutRequest.FromString(message))
             answer = (self._write(put, seconds_max)).response_put
@@ -83,7 +83,7 @@ class Leasing:
 
     # Reading.
 
-    def _read(self, message: bytes, seconds_max: float) -> bytes:
+    def _read(self, rpc: Rpc, message: bytes, seconds_max: float) -> bytes:
         request = pb.RangeRequest.FromString(message)
         until = clock() + seconds_max
         if not request.range_end and not request.revision:
@@ -96,7 +96,7 @@ class Leasing:
                 taken = self._take(request, until)
                 if taken is not None:
                     return taken.SerializeToString()
-        return self._below.call(rpcs.RANGE, message, _seconds_to(until))
+        return self._below.call(rpc, message, _seconds_to(until))
 
     def _take(self, request: pb.RangeRequest, until: float) -> pb.RangeResponse | None:
         """Read a key and own it from now on, if that can be; None if it is to be read as usual."""
