@@ -189,7 +189,9 @@ class Owning:
             puts=True,
             deletes=True,
         )
-        owned.watch = self._watching.begin(request, lambda: self._changed(key, owned))
+        owned.watch = self._watching.begin(
+            request, lambda: self._changed(key, owned), owned.revision
+        )
 
     def refused(self, key: bytes) -> None:
         """Leave a key alone for a while: it is another's, or nobody may own it."""

@@ -138,7 +138,7 @@ class Reflector:
         request = watch_request(
             self._keys, revision + 1, previous=False, progress=True, puts=True, deletes=True
         )
-        self._watch = self._watching.begin(request, self._take_changes)
+        self._watch = self._watching.begin(request, self._take_changes, revision)
         self._changed()
 
     def _take_changes(self) -> None:

@@ -106,14 +106,19 @@ class Watching:
 
     # What users of watches do.
 
-    def begin(self, options: WatchCreateRequest, ready: Callable[[], None]) -> Watch:
-        """Begin a watch; from now on, if the options name no revision."""
+    def begin(self, options: WatchCreateRequest, ready: Callable[[], None], seen: int = 0) -> Watch:
+        """Begin a watch; from now on, if the options name no revision.
+
+        `seen` is a revision that the store is known to have had: one that is older now has gone
+        back, and the watch ends with that.
+        """
         number = self._next_number
         self._next_number += 1
         options.watch_id = number
         # Long revisions come in pieces; in one they could be longer than a message may be.
         options.fragment = True
         watch = Watch(number, options, ready)
+        watch.seen = seen
         if self._core.closed is not None:
             watch.standing, watch.error = Standing.ENDED, self._core.closed
             return watch

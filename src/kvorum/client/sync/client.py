@@ -525,6 +525,14 @@ class Watch:
             self._events = changes.events[::-1]
         return self._events.pop()
 
+    def knows(self, revision: int) -> None:
+        """Note that the store has had a revision: if it is behind that, it has gone back.
+
+        What has been told is known anyway.
+        """
+        with self._shell.turn():
+            self._watch.seen = max(self._watch.seen, revision)
+
     def begun(self) -> int:
         """Return the revision that it begins with, once that is known.
 
