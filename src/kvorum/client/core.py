@@ -106,18 +106,18 @@ class Call:
     def __init__(
         self, number: int, rpc: Rpc, message: bytes, deadline: float, answered: Answered
     ) -> None:
-        self.number = number
-        self.rpc = rpc
-        self.message = message
-        self.deadline = deadline
-        self.answered = answered
+        self.number: int = number
+        self.rpc: Rpc = rpc
+        self.message: bytes = message
+        self.deadline: float = deadline
+        self.answered: Answered = answered
         self.endpoint: Endpoint | None = None
         """Where it is now; None while it waits."""
         self.pinned: Endpoint | None = None
         """The only endpoint that it may go to."""
-        self.attempts = 0
-        self.logins = 0
-        self.is_sent = False
+        self.attempts: int = 0
+        self.logins: int = 0
+        self.is_sent: bool = False
         """Whether a server may have looked at it."""
         self.received: bytes | None = None
         self.on_message: TakeMessage | None = None
@@ -125,7 +125,7 @@ class Call:
         self.problem: KvorumError | None = None
         """Why it was not answered so far."""
         self.request_metadata: Metadata = ()
-        self.token = ""
+        self.token: str = ""
 
 
 class Stream:
@@ -140,11 +140,11 @@ class Stream:
         on_message: Callable[[bytes], None],
         on_end: Callable[[KvorumError | None], None],
     ) -> None:
-        self.number = number
-        self.endpoint = endpoint
-        self.on_message = on_message
-        self.on_end = on_end
-        self.token = ""
+        self.number: int = number
+        self.endpoint: Endpoint = endpoint
+        self.on_message: Callable[[bytes], None] = on_message
+        self.on_end: Callable[[KvorumError | None], None] = on_end
+        self.token: str = ""
 
 
 def _ignore(_: KvorumError | None) -> None:
@@ -156,8 +156,8 @@ class Core:
 
     def __init__(self, addresses: Sequence[Address], settings: Settings, *, start: int = 0) -> None:
         self.transport: Transport
-        self.endpoints = Endpoints(addresses, start)
-        self.now = 0.0
+        self.endpoints: Endpoints = Endpoints(addresses, start)
+        self.now: float = 0.0
         self.closed: KvorumError | None = None
         self._settings = settings
         self._token = settings.token if settings.credentials is None else None

@@ -29,7 +29,7 @@ __all__ = [
     "unix_nanoseconds",
 ]
 
-clock = time.monotonic
+clock: Callable[[], float] = time.monotonic
 Outcome = Awaitable
 """What users' functions return: here something to await."""
 
@@ -97,7 +97,7 @@ class LoopClient:
     ) -> None:
         self.core = core
         core.transport = self
-        self.watching = Watching(core)
+        self.watching: Watching = Watching(core)
         self._context = context
         self._connect_seconds_max = connect_seconds_max
         self._process = os.getpid()

@@ -75,14 +75,14 @@ class Owned:
     __slots__ = ("as_of", "kv", "revision", "standing", "watch", "writes")
 
     def __init__(self) -> None:
-        self.standing = Standing.ASKED
-        self.revision = 0
+        self.standing: Standing = Standing.ASKED
+        self.revision: int = 0
         """The ownership key is not newer than this revision."""
         self.kv: KeyValue | None = None
         """The key itself; None if it does not exist."""
-        self.as_of = 0
+        self.as_of: int = 0
         """The revision of the store at which it was so."""
-        self.writes = 0
+        self.writes: int = 0
         """How many writes of this client's are under way; until they end it is not known."""
         self.watch: Watch | None = None
 
@@ -95,7 +95,7 @@ class Owning:
         self._watching = watching
         self._names = names
         self.lease = lease
-        self.has_ended = False
+        self.has_ended: bool = False
         """Whether nothing is owned any more, and nothing will be."""
         self._owned: dict[bytes, Owned] = {}
         self._rests: dict[bytes, float] = {}

@@ -19,8 +19,8 @@ class Saving:
     """The file `<name>.part`, until it is finished or given up."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.size = 0
+        self.path: Path = Path(path)
+        self.size: int = 0
         """Bytes that came."""
         self.version = ""
         self._part = self.path.with_name(f"{self.path.name}.part")

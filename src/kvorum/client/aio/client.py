@@ -83,7 +83,7 @@ class AsyncClient(AsyncRecipes):
             sync_seconds=sync_seconds,
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self.shell = Shell(core, tls, connect_timeout)
+        self.shell: Shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._carrier: AsyncCarrier = self.shell
         self._closes: Shell | AsyncLeasing | None = self.shell

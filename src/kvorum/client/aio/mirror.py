@@ -20,7 +20,7 @@ class AsyncMirror:
     def __init__(self, client: "AsyncClient", prefix: Text) -> None:
         self._client = client
         self._prefix = as_bytes(prefix)
-        self.revision = 0
+        self.revision: int = 0
         """Up to which revision everything was told; 0 before `base`."""
 
     async def base(self) -> AsyncIterator[KeyValue]:

@@ -84,7 +84,7 @@ class Client(Recipes):
             sync_seconds=sync_seconds,
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self.shell = Shell(core, tls, connect_timeout)
+        self.shell: Shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._carrier: Carrier = self.shell
         self._closes: Shell | Leasing | None = self.shell

@@ -21,7 +21,7 @@ class Mirror:
     def __init__(self, client: "Client", prefix: Text) -> None:
         self._client = client
         self._prefix = as_bytes(prefix)
-        self.revision = 0
+        self.revision: int = 0
         """Up to which revision everything was told; 0 before `base`."""
 
     def base(self) -> Iterator[KeyValue]:
