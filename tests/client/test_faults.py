@@ -341,6 +341,26 @@ def test_clients_and_watches_leave_nothing_behind(
         until("all descriptors are closed", lambda: descriptors() <= files)
 
 
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.campaign)])
+def test_many_watches_of_one_client_leave_nothing_behind(
+    tmp_path_factory: pytest.TempPathFactory, count: int
+) -> None:
+    with running_cluster(tmp_path_factory.mktemp("watches"), "kvorum", 1) as cluster:
+        threads, files = threading.active_count(), descriptors()
+        with client_of(cluster) as client:
+            first = client.put("a").revision + 1
+            watches = [client.watch(f"watched/{number}", revision=first) for number in range(count)]
+            client.put(f"watched/{count - 1}", "last")
+            assert next(watches[-1]).value == b"last"
+            for watch in watches:
+                watch.close()
+            with client.watch(f"watched/{count - 1}", revision=first) as watch:
+                assert next(watch).value == b"last"
+            assert not client.shell.watching._watches
+        until("all threads have ended", lambda: threading.active_count() <= threads)
+        until("all descriptors are closed", lambda: descriptors() <= files)
+
+
 def test_a_client_that_is_closed_while_it_connects_leaves_nothing_behind() -> None:
     threads, files = threading.active_count(), descriptors()
     for _ in range(20):
