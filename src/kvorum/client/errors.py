@@ -49,8 +49,8 @@ class RevisionWentBackError(KvorumError):
             f"the store is at revision {found}, and was at {seen} before: it was restored from a "
             "backup, or is another store; read everything anew"
         )
-        self.seen = seen
-        self.found = found
+        self.seen: int = seen
+        self.found: int = found
 
 
 class MembersBehindError(KvorumError):
@@ -61,8 +61,8 @@ class MembersBehindError(KvorumError):
             "etcdclient: no cluster members have a revision higher than the previously received "
             f"revision: {shown} was shown before, and the answers are of {found}"
         )
-        self.shown = shown
-        self.found = found
+        self.shown: int = shown
+        self.found: int = found
 
 
 class WatchCompactedError(KvorumError):
@@ -73,8 +73,8 @@ class WatchCompactedError(KvorumError):
             f"events from revision {revision} on are gone, compacted up to {compacted}; read what "
             "there is, and watch from the revision after that"
         )
-        self.revision = revision
-        self.compacted = compacted
+        self.revision: int = revision
+        self.compacted: int = compacted
 
 
 class WatchCanceledError(KvorumError):
@@ -96,8 +96,8 @@ class CallError(KvorumError):
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(f"{text} ({code.name})")
-        self.code = code
-        self.text = text
+        self.code: Code = code
+        self.text: str = text
 
 
 class KeyEmptyError(CallError):

@@ -95,7 +95,7 @@ class LoopClient:
         context: Callable[[Address], ssl.SSLContext | None],
         connect_seconds_max: float,
     ) -> None:
-        self.core = core
+        self.core: Core = core
         core.transport = self
         self.watching: Watching = Watching(core)
         self._context = context

@@ -94,7 +94,7 @@ class Owning:
         self._core = core
         self._watching = watching
         self._names = names
-        self.lease = lease
+        self.lease: int = lease
         self.has_ended: bool = False
         """Whether nothing is owned any more, and nothing will be."""
         self._owned: dict[bytes, Owned] = {}

@@ -110,7 +110,7 @@ class ThreadedClient:
         context: Callable[[Address], ssl.SSLContext | None],
         connect_seconds_max: float,
     ) -> None:
-        self.core = core
+        self.core: Core = core
         core.transport = self
         self.watching: Watching = Watching(core)
         self.keeping: Keeping = Keeping(core)

@@ -135,14 +135,17 @@ class Leasing:
 
     def _current(self) -> Owning | None:
         """Return what is owned, if the session surely lives."""
-        owning, session = self._owning, self._session
+        with self._shell.turn():
+            owning, session = self._owning, self._session
         if owning is None or session is None:
             return None
         if session.lost is None and not owning.has_ended:
             return owning
         with self._shell.turn():
             owning.end()
-            self._owning = self._session = None
+            # Another thread may have seen it before, and begun anew.
+            if self._owning is owning:
+                self._owning = self._session = None
         session.orphan()
         return None
 
