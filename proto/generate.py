@@ -53,7 +53,11 @@ def module_text(file: FileDescriptorProto) -> str:
 
 
 def stub_text(stub: str) -> str:
-    """Point protoc's imports at our package, and drop what only its own modules need."""
+    """Point protoc's imports at our package, and drop what only its own modules need.
+
+    Mappings in place of messages get their types, or whatever takes one is not fully typed.
+    """
+    stub = re.sub(r"(?<!as )_Mapping\b(?!\[)", "_Mapping[str, object]", stub)
     stub = re.sub(r"^from google\.api .*\n", "", stub, flags=re.M)
     stub = re.sub(r"^from versionpb .*\n", "", stub, flags=re.M)
     return re.sub(

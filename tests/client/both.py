@@ -5,7 +5,7 @@ when it was called.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any, cast
 
 from kvorum.client import AsyncClient, Client
@@ -32,6 +32,12 @@ class Awaited:
     async def __aiter__(self) -> AsyncIterator[Any]:
         for each in self._inner:
             yield each
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
 
     async def __anext__(self) -> Any:
         return next(self._inner)

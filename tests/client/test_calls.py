@@ -145,7 +145,13 @@ ENDS = st.sampled_from(
         End(77, "a code that nobody knows"),
     ]
 )
-CHANGES_NOTHING = (LEARNER, INVALID_TOKEN, USER_EMPTY, "etcdserver: key is not provided")
+CHANGES_NOTHING = (
+    LEARNER,
+    NO_LEADER,
+    INVALID_TOKEN,
+    USER_EMPTY,
+    "etcdserver: key is not provided",
+)
 RPCS = st.sampled_from([rpcs.RANGE, rpcs.PUT, rpcs.TXN])
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,49 @@ def test_calls_and_watches_go_on_at_another_member(three: Cluster, fault: str) -
             assert used_by(three, client) is not member
     three.settle()
     assert got == history(three, prefix, first, len(got))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_leasing_clients_see_what_was_answered(three: Cluster) -> None:
+    """One writes rising numbers, two read, while members are killed and the leader changes."""
+    three.settle()
+    answered, is_over, problems = [0], threading.Event(), []
+
+    def read(reader: Client) -> None:
+        try:
+            while not is_over.is_set():
+                least = answered[0]
+                found = reader.get("leased/a")
+                assert int(found.value if found else b"0") >= least
+        except BaseException as error:
+            problems.append(error)
+
+    with client_of(three) as first, client_of(three) as second:
+        readers = [each.leasing("leased/own/", ttl=5) for each in (first, second)]
+        threads = [threading.Thread(target=read, args=(each,)) for each in readers]
+        for thread in threads:
+            thread.start()
+        try:
+            with second.leasing("leased/own/", ttl=5) as writer:
+                for number in range(1, 31):
+                    if number % 10 == 5:
+                        used_by(three, first).kill()
+                    elif number % 10 == 0:
+                        for member in three:
+                            if not member.is_running:
+                                member.start()
+                        three.settle()
+                    with suppress(OutcomeUnknownError):
+                        writer.put("leased/a", str(number))
+                        answered[0] = number
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+        for each in readers:
+            each.close()
+    assert not problems
+    assert answered[0] > 5
 
 
 @pytest.mark.usefixtures("impatient")
@@ -337,6 +381,26 @@ def test_clients_and_watches_leave_nothing_behind(
         threads, files = threading.active_count(), descriptors()
         open_and_close(address, clients, watches)
         asyncio.run(open_and_close_on_a_loop(address, clients, watches))
+        until("all threads have ended", lambda: threading.active_count() <= threads)
+        until("all descriptors are closed", lambda: descriptors() <= files)
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.campaign)])
+def test_many_watches_of_one_client_leave_nothing_behind(
+    tmp_path_factory: pytest.TempPathFactory, count: int
+) -> None:
+    with running_cluster(tmp_path_factory.mktemp("watches"), "kvorum", 1) as cluster:
+        threads, files = threading.active_count(), descriptors()
+        with client_of(cluster) as client:
+            first = client.put("a").revision + 1
+            watches = [client.watch(f"watched/{number}", revision=first) for number in range(count)]
+            client.put(f"watched/{count - 1}", "last")
+            assert next(watches[-1]).value == b"last"
+            for watch in watches:
+                watch.close()
+            with client.watch(f"watched/{count - 1}", revision=first) as watch:
+                assert next(watch).value == b"last"
+            assert not client.shell.watching._watches
         until("all threads have ended", lambda: threading.active_count() <= threads)
         until("all descriptors are closed", lambda: descriptors() <= files)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kvorum.client import AsyncClient, NotLeaderError
-from tests.cluster.members import MAKES, Cluster, running_cluster
+from kvorum.client import AsyncClient, MembersBehindError, NotLeaderError
+from tests.cluster.members import MAKES, Cluster, Member, running_cluster, until
 
 Run = Callable[..., None]
 
@@ -58,3 +58,56 @@ def test_calls_go_on_without_the_leader(cluster: Cluster, run: Run) -> None:
         cluster.settle()
 
     run(main, cluster[0].address)
+
+
+@pytest.fixture
+def alone(cluster: Cluster) -> Iterator[Member]:
+    """Cut a follower off; it has no leader then, and what it has gets old."""
+    cluster.settle()
+    follower = cluster.followers()[0]
+    cluster.network.isolate(follower.node)
+    until("the follower has no leader", lambda: not follower.status().leader)
+    yield follower
+    cluster.network.mend()
+    cluster.settle()
+
+
+def test_a_member_without_a_leader_is_passed_over(
+    cluster: Cluster, alone: Member, run: Run
+) -> None:
+    """Also by writes, which it refuses before it looks at them."""
+
+    async def main(client: AsyncClient) -> None:
+        assert await client.get("nothing", serializable=True) is None
+        client.set_endpoints([alone.address, *(each.address for each in cluster.others(alone))])
+        await client.put("around", "1")
+        # Calls stay where they were answered.
+        current = client.shell.core.endpoints.pick(client.shell.core.now)
+        assert current.address.text != alone.address
+        async with await client.lease(60):
+            assert await client.get("around") is not None
+
+    # The first call goes to the one that is alone, as it is the only endpoint by then.
+    run(main, alone.address)
+
+
+def test_an_ordering_client_never_goes_back(cluster: Cluster, alone: Member, run: Run) -> None:
+    async def main(client: AsyncClient) -> None:
+        others = [each.address for each in cluster.others(alone)]
+        ordered, namespace = client.ordering(), client.ordering().namespace("in/")
+        await ordered.put("in/order", "old")
+        shown = (await ordered.put("in/order", "new")).revision
+        assert (await namespace.put("order", "new")).revision > shown
+        client.set_endpoints(alone.address)
+        # This is what it would have been shown.
+        assert await client.get("in/order", serializable=True) is None
+        for each in (ordered, namespace):
+            with pytest.raises(MembersBehindError, match="no cluster members have a revision"):
+                await each.get("in/order", serializable=True)
+        client.set_endpoints([alone.address, *others])
+        for each, key in ((ordered, "in/order"), (namespace, "order")):
+            found = await each.get(key, serializable=True)
+            assert found is not None and found.value == b"new"
+        await client.delete("in/order")
+
+    run(main, [each.address for each in cluster.others(alone)])

@@ -47,6 +47,7 @@ from kvorum.client.errors import (
     LoginFailedError,
     MemberExistsError,
     MemberNotFoundError,
+    MembersBehindError,
     MemberUrlsInvalidError,
     NoDowngradeError,
     NoLeaderError,
@@ -113,6 +114,7 @@ from kvorum.client.values import (
     DeleteResult,
     Event,
     EventKind,
+    KeyRead,
     KeyValue,
     LeaseStatus,
     Member,
@@ -129,6 +131,7 @@ from kvorum.client.values import (
 if TYPE_CHECKING:
     from kvorum.client.aio.auth import AsyncAuth
     from kvorum.client.aio.client import AsyncClient, AsyncTxn, AsyncWatch
+    from kvorum.client.aio.kubernetes import AsyncKubernetes
     from kvorum.client.aio.leases import AsyncLease
     from kvorum.client.aio.maintenance import AsyncMaintenance
     from kvorum.client.aio.members import AsyncMembers
@@ -157,6 +160,7 @@ if TYPE_CHECKING:
     from kvorum.client.recipes.naming import Service, ServiceChange
     from kvorum.client.sync.auth import Auth
     from kvorum.client.sync.client import Client, Txn, Watch
+    from kvorum.client.sync.kubernetes import Kubernetes
     from kvorum.client.sync.leases import Lease
     from kvorum.client.sync.maintenance import Maintenance
     from kvorum.client.sync.members import Members
@@ -181,6 +185,7 @@ __all__ = [
     "AsyncCounter",
     "AsyncDoubleBarrier",
     "AsyncElection",
+    "AsyncKubernetes",
     "AsyncLease",
     "AsyncLock",
     "AsyncMaintenance",
@@ -238,7 +243,9 @@ __all__ = [
     "Isolation",
     "KeyEmptyError",
     "KeyNotFoundError",
+    "KeyRead",
     "KeyValue",
+    "Kubernetes",
     "KvorumError",
     "LeaderChangedError",
     "LearnerNotReadyError",
@@ -260,6 +267,7 @@ __all__ = [
     "MemberStatus",
     "MemberUrlsInvalidError",
     "Members",
+    "MembersBehindError",
     "Mirror",
     "NoDowngradeError",
     "NoLeaderError",
@@ -344,6 +352,7 @@ if not TYPE_CHECKING:
         "AsyncCounter": "aio.recipes.stm",
         "AsyncDoubleBarrier": "aio.recipes.barriers",
         "AsyncElection": "aio.recipes.elections",
+        "AsyncKubernetes": "aio.kubernetes",
         "AsyncLease": "aio.leases",
         "AsyncLock": "aio.recipes.locks",
         "AsyncMaintenance": "aio.maintenance",
@@ -369,6 +378,7 @@ if not TYPE_CHECKING:
         "DoubleBarrier": "sync.recipes.barriers",
         "Election": "sync.recipes.elections",
         "Isolation": "recipes.isolation",
+        "Kubernetes": "sync.kubernetes",
         "Lease": "sync.leases",
         "Lock": "sync.recipes.locks",
         "Maintenance": "sync.maintenance",

@@ -15,7 +15,7 @@ class BackOff:
         self._seconds = seconds
         self._seconds_max = seconds_max
         self._failures = 0
-        self.until = 0.0
+        self.until: float = 0.0
         """Nothing is to be tried before this moment."""
 
     def failed(self, now: float) -> None:

@@ -4,7 +4,7 @@ No socket, no thread and no clock: the transport carries calls, time is passed i
 
 - A call that reads, or that does no more if it is made twice, is made again until its time is over.
   A write is made again only if no server has looked at it; otherwise its outcome is unknown, and
-  the caller is told so.
+  the caller is told so. Whatever needs a leader asks the member to refuse it if it knows none.
 - A user's token is fetched by one login at a time; calls wait for it. A call that is refused
   because of its token has changed nothing, so it waits for a new one and is made again.
 - Whoever starts a call hears of its end exactly once, unless they cancel it; never before `start`
@@ -29,6 +29,7 @@ from kvorum.client.errors import (
     InvalidTokenError,
     KvorumError,
     LearnerUnsupportedError,
+    NoLeaderError,
     OutcomeUnknownError,
     UnavailableError,
     UserEmptyError,
@@ -54,7 +55,7 @@ TIMEOUT_SECONDS_MAX: Final = 99_999.0
 HAS_LEADER: Final = ("hasleader", "true")
 VERSION: Final = ("client-api-version", "3.7")
 
-_NOTHING: Final = Rpc("", False)
+_NOTHING: Final = Rpc("", False, False)
 """What a call is of that has ended."""
 _UNKNOWN_OUTCOMES: Final = (Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNKNOWN, Code.INTERNAL)
 """Codes that do not say whether a write took effect, unless the text is one of etcd's."""
@@ -105,18 +106,18 @@ class Call:
     def __init__(
         self, number: int, rpc: Rpc, message: bytes, deadline: float, answered: Answered
     ) -> None:
-        self.number = number
-        self.rpc = rpc
-        self.message = message
-        self.deadline = deadline
-        self.answered = answered
+        self.number: int = number
+        self.rpc: Rpc = rpc
+        self.message: bytes = message
+        self.deadline: float = deadline
+        self.answered: Answered = answered
         self.endpoint: Endpoint | None = None
         """Where it is now; None while it waits."""
         self.pinned: Endpoint | None = None
         """The only endpoint that it may go to."""
-        self.attempts = 0
-        self.logins = 0
-        self.is_sent = False
+        self.attempts: int = 0
+        self.logins: int = 0
+        self.is_sent: bool = False
         """Whether a server may have looked at it."""
         self.received: bytes | None = None
         self.on_message: TakeMessage | None = None
@@ -124,7 +125,7 @@ class Call:
         self.problem: KvorumError | None = None
         """Why it was not answered so far."""
         self.request_metadata: Metadata = ()
-        self.token = ""
+        self.token: str = ""
 
 
 class Stream:
@@ -139,11 +140,11 @@ class Stream:
         on_message: Callable[[bytes], None],
         on_end: Callable[[KvorumError | None], None],
     ) -> None:
-        self.number = number
-        self.endpoint = endpoint
-        self.on_message = on_message
-        self.on_end = on_end
-        self.token = ""
+        self.number: int = number
+        self.endpoint: Endpoint = endpoint
+        self.on_message: Callable[[bytes], None] = on_message
+        self.on_end: Callable[[KvorumError | None], None] = on_end
+        self.token: str = ""
 
 
 def _ignore(_: KvorumError | None) -> None:
@@ -155,8 +156,8 @@ class Core:
 
     def __init__(self, addresses: Sequence[Address], settings: Settings, *, start: int = 0) -> None:
         self.transport: Transport
-        self.endpoints = Endpoints(addresses, start)
-        self.now = 0.0
+        self.endpoints: Endpoints = Endpoints(addresses, start)
+        self.now: float = 0.0
         self.closed: KvorumError | None = None
         self._settings = settings
         self._token = settings.token if settings.credentials is None else None
@@ -176,6 +177,8 @@ class Core:
         """How many of those may have ended already."""
         self._streams: dict[int, Stream] = {}
         self._timeouts: dict[float, Metadata] = {}
+        self._timeouts_alone: dict[float, Metadata] = {}
+        """The metadata of calls that may take so long, with a leader and without."""
         self._is_logging_in = False
         self._problems: dict[int, str] = {}
         """Why each endpoint could not be reached."""
@@ -206,7 +209,8 @@ class Core:
         """
         self._next_number += 1
         call = Call(self._next_number, rpc, message, self.now + seconds_max, answered)
-        call.request_metadata = self._timeouts.get(seconds_max) or self._timeout(seconds_max)
+        known = self._timeouts if rpc.needs_leader else self._timeouts_alone
+        call.request_metadata = known.get(seconds_max) or self._timeout(rpc, seconds_max)
         if at is not None:
             call.pinned = self.endpoints.known[at]
         call.on_message = on_message
@@ -458,8 +462,10 @@ class Core:
             self._finish(call, error)
             return
         call.received = None
-        may_repeat = end.is_unprocessed or call.rpc.is_repeatable
-        call.is_sent = call.is_sent or not end.is_unprocessed
+        # A member without a leader refuses calls before it looks at them.
+        is_untouched = end.is_unprocessed or isinstance(error, NoLeaderError)
+        may_repeat = is_untouched or call.rpc.is_repeatable
+        call.is_sent = call.is_sent or not is_untouched
         if isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError):
             self._refused(call, error)
         elif isinstance(error, LearnerUnsupportedError) and len(self.endpoints.all) > 1:
@@ -623,12 +629,13 @@ class Core:
             if call.rpc is not _NOTHING:
                 self._attempt(call)
 
-    def _timeout(self, seconds: float) -> Metadata:
+    def _timeout(self, rpc: Rpc, seconds: float) -> Metadata:
         """Return the metadata of calls that may take so long; a server need not work longer."""
-        if len(self._timeouts) >= TIMEOUT_TEXTS_KEPT:
-            self._timeouts.clear()
-        fields: Metadata = (VERSION,)
+        known = self._timeouts if rpc.needs_leader else self._timeouts_alone
+        if len(known) >= TIMEOUT_TEXTS_KEPT:
+            known.clear()
+        fields: Metadata = (VERSION, HAS_LEADER) if rpc.needs_leader else (VERSION,)
         if seconds < TIMEOUT_SECONDS_MAX:
             fields = (("grpc-timeout", f"{max(1, int(seconds * 1000))}m"), *fields)
-        self._timeouts[seconds] = fields
+        known[seconds] = fields
         return fields

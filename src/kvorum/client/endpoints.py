@@ -81,16 +81,16 @@ class Endpoint:
     )
 
     def __init__(self, number: int, address: Address) -> None:
-        self.number = number
-        self.address = address
-        self.is_connected = False
-        self.is_connecting = False
-        self.connecting_since = 0.0
-        self.is_named = False
+        self.number: int = number
+        self.address: Address = address
+        self.is_connected: bool = False
+        self.is_connecting: bool = False
+        self.connecting_since: float = 0.0
+        self.is_named: bool = False
         """Whether calls were made that go to this one alone."""
-        self.failures = 0
+        self.failures: int = 0
         """How often in a row it failed."""
-        self.avoided_until = 0.0
+        self.avoided_until: float = 0.0
 
 
 class Endpoints:

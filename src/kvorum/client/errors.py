@@ -49,8 +49,20 @@ class RevisionWentBackError(KvorumError):
             f"the store is at revision {found}, and was at {seen} before: it was restored from a "
             "backup, or is another store; read everything anew"
         )
-        self.seen = seen
-        self.found = found
+        self.seen: int = seen
+        self.found: int = found
+
+
+class MembersBehindError(KvorumError):
+    """All members that answered are behind what was shown before."""
+
+    def __init__(self, shown: int, found: int) -> None:
+        super().__init__(
+            "etcdclient: no cluster members have a revision higher than the previously received "
+            f"revision: {shown} was shown before, and the answers are of {found}"
+        )
+        self.shown: int = shown
+        self.found: int = found
 
 
 class WatchCompactedError(KvorumError):
@@ -61,8 +73,8 @@ class WatchCompactedError(KvorumError):
             f"events from revision {revision} on are gone, compacted up to {compacted}; read what "
             "there is, and watch from the revision after that"
         )
-        self.revision = revision
-        self.compacted = compacted
+        self.revision: int = revision
+        self.compacted: int = compacted
 
 
 class WatchCanceledError(KvorumError):
@@ -84,392 +96,392 @@ class CallError(KvorumError):
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(f"{text} ({code.name})")
-        self.code = code
-        self.text = text
+        self.code: Code = code
+        self.text: str = text
 
 
 class KeyEmptyError(CallError):
     """A key is needed, and none was given."""
 
-    status = errors.EMPTY_KEY
+    status: ClassVar[Status | None] = errors.EMPTY_KEY
 
 
 class KeyNotFoundError(CallError):
     """The key does not exist whose value or lease was to be kept."""
 
-    status = errors.KEY_NOT_FOUND
+    status: ClassVar[Status | None] = errors.KEY_NOT_FOUND
 
 
 class ValueGivenError(CallError):
     """A value was given although the present one was to be kept."""
 
-    status = errors.VALUE_PROVIDED
+    status: ClassVar[Status | None] = errors.VALUE_PROVIDED
 
 
 class LeaseGivenError(CallError):
     """A lease was given although the present one was to be kept."""
 
-    status = errors.LEASE_PROVIDED
+    status: ClassVar[Status | None] = errors.LEASE_PROVIDED
 
 
 class TooManyOperationsError(CallError):
     """A transaction has more operations than the server allows."""
 
-    status = errors.TOO_MANY_OPS
+    status: ClassVar[Status | None] = errors.TOO_MANY_OPS
 
 
 class DuplicateKeyError(CallError):
     """A transaction changes a key twice."""
 
-    status = errors.DUPLICATE_KEY
+    status: ClassVar[Status | None] = errors.DUPLICATE_KEY
 
 
 class InvalidSortError(CallError):
     """The server does not know the order that was asked for."""
 
-    status = errors.INVALID_SORT_OPTION
+    status: ClassVar[Status | None] = errors.INVALID_SORT_OPTION
 
 
 class CompactedError(CallError):
     """The revision that was asked for has been compacted."""
 
-    status = errors.COMPACTED
+    status: ClassVar[Status | None] = errors.COMPACTED
 
 
 class FutureRevisionError(CallError):
     """The revision that was asked for does not exist yet."""
 
-    status = errors.FUTURE_REV
+    status: ClassVar[Status | None] = errors.FUTURE_REV
 
 
 class NoSpaceError(CallError):
     """The database has reached its quota; compact, defragment, and disarm the alarm."""
 
-    status = errors.NO_SPACE
+    status: ClassVar[Status | None] = errors.NO_SPACE
 
 
 class RequestTooLargeError(CallError):
     """The request is longer than the server allows."""
 
-    status = errors.REQUEST_TOO_LARGE
+    status: ClassVar[Status | None] = errors.REQUEST_TOO_LARGE
 
 
 class TooManyRequestsError(CallError):
     """The server has more to do than it can take on."""
 
-    status = errors.REQUEST_TOO_MANY_REQUESTS
+    status: ClassVar[Status | None] = errors.REQUEST_TOO_MANY_REQUESTS
 
 
 class CorruptError(CallError):
     """The members of the cluster hold different data."""
 
-    status = errors.CORRUPT
+    status: ClassVar[Status | None] = errors.CORRUPT
 
 
 class LeaseNotFoundError(CallError):
     """The lease has ended, or never was."""
 
-    status = errors.LEASE_NOT_FOUND
+    status: ClassVar[Status | None] = errors.LEASE_NOT_FOUND
 
 
 class LeaseExistsError(CallError):
     """There is a lease of that id already."""
 
-    status = errors.LEASE_EXIST
+    status: ClassVar[Status | None] = errors.LEASE_EXIST
 
 
 class LeaseTooLongError(CallError):
     """The time to live is longer than the server allows."""
 
-    status = errors.LEASE_TTL_TOO_LARGE
+    status: ClassVar[Status | None] = errors.LEASE_TTL_TOO_LARGE
 
 
 class MemberExistsError(CallError):
     """There is a member of that id already."""
 
-    status = errors.MEMBER_EXIST
+    status: ClassVar[Status | None] = errors.MEMBER_EXIST
 
 
 class PeerUrlExistsError(CallError):
     """A member has that peer URL already."""
 
-    status = errors.PEER_URL_EXIST
+    status: ClassVar[Status | None] = errors.PEER_URL_EXIST
 
 
 class NotEnoughStartedError(CallError):
     """Too few members are started for this change of membership."""
 
-    status = errors.MEMBER_NOT_ENOUGH_STARTED
+    status: ClassVar[Status | None] = errors.MEMBER_NOT_ENOUGH_STARTED
 
 
 class MemberUrlsInvalidError(CallError):
     """The URLs of the member are not valid."""
 
-    status = errors.MEMBER_BAD_URLS
+    status: ClassVar[Status | None] = errors.MEMBER_BAD_URLS
 
 
 class MemberNotFoundError(CallError):
     """There is no such member."""
 
-    status = errors.MEMBER_NOT_FOUND
+    status: ClassVar[Status | None] = errors.MEMBER_NOT_FOUND
 
 
 class NotALearnerError(CallError):
     """The member votes already."""
 
-    status = errors.MEMBER_NOT_LEARNER
+    status: ClassVar[Status | None] = errors.MEMBER_NOT_LEARNER
 
 
 class LearnerNotReadyError(CallError):
     """The learner has not caught up with the leader yet."""
 
-    status = errors.LEARNER_NOT_READY
+    status: ClassVar[Status | None] = errors.LEARNER_NOT_READY
 
 
 class TooManyLearnersError(CallError):
     """The cluster has as many learners as it allows."""
 
-    status = errors.TOO_MANY_LEARNERS
+    status: ClassVar[Status | None] = errors.TOO_MANY_LEARNERS
 
 
 class ClusterMismatchError(CallError):
     """The member belongs to another cluster."""
 
-    status = errors.CLUSTER_ID_MISMATCH
+    status: ClassVar[Status | None] = errors.CLUSTER_ID_MISMATCH
 
 
 class UnhealthyError(CallError):
     """Too few members are connected for this change of membership."""
 
-    status = errors.UNHEALTHY
+    status: ClassVar[Status | None] = errors.UNHEALTHY
 
 
 class RootUserMissingError(CallError):
     """Authentication needs a user `root`."""
 
-    status = errors.ROOT_USER_NOT_EXIST
+    status: ClassVar[Status | None] = errors.ROOT_USER_NOT_EXIST
 
 
 class RootRoleMissingError(CallError):
     """The user `root` needs the role `root`."""
 
-    status = errors.ROOT_ROLE_NOT_EXIST
+    status: ClassVar[Status | None] = errors.ROOT_ROLE_NOT_EXIST
 
 
 class UserExistsError(CallError):
     """There is a user of that name already."""
 
-    status = errors.USER_ALREADY_EXIST
+    status: ClassVar[Status | None] = errors.USER_ALREADY_EXIST
 
 
 class UserEmptyError(CallError):
     """Authentication is enabled, and the call has no user."""
 
-    status = errors.USER_EMPTY
+    status: ClassVar[Status | None] = errors.USER_EMPTY
 
 
 class UserNotFoundError(CallError):
     """There is no such user."""
 
-    status = errors.USER_NOT_FOUND
+    status: ClassVar[Status | None] = errors.USER_NOT_FOUND
 
 
 class RoleExistsError(CallError):
     """There is a role of that name already."""
 
-    status = errors.ROLE_ALREADY_EXIST
+    status: ClassVar[Status | None] = errors.ROLE_ALREADY_EXIST
 
 
 class RoleNotFoundError(CallError):
     """There is no such role."""
 
-    status = errors.ROLE_NOT_FOUND
+    status: ClassVar[Status | None] = errors.ROLE_NOT_FOUND
 
 
 class RoleEmptyError(CallError):
     """A role needs a name."""
 
-    status = errors.ROLE_EMPTY
+    status: ClassVar[Status | None] = errors.ROLE_EMPTY
 
 
 class LoginFailedError(CallError):
     """The user's name or password is wrong."""
 
-    status = errors.AUTH_FAILED
+    status: ClassVar[Status | None] = errors.AUTH_FAILED
 
 
 class PermissionMissingError(CallError):
     """A permission is needed, and none was given."""
 
-    status = errors.PERMISSION_NOT_GIVEN
+    status: ClassVar[Status | None] = errors.PERMISSION_NOT_GIVEN
 
 
 class PermissionDeniedError(CallError):
     """The user may not do this."""
 
-    status = errors.PERMISSION_DENIED
+    status: ClassVar[Status | None] = errors.PERMISSION_DENIED
 
 
 class RoleNotGrantedError(CallError):
     """The user does not have that role."""
 
-    status = errors.ROLE_NOT_GRANTED
+    status: ClassVar[Status | None] = errors.ROLE_NOT_GRANTED
 
 
 class PermissionNotGrantedError(CallError):
     """The role does not have that permission."""
 
-    status = errors.PERMISSION_NOT_GRANTED
+    status: ClassVar[Status | None] = errors.PERMISSION_NOT_GRANTED
 
 
 class AuthNotEnabledError(CallError):
     """Authentication is not enabled."""
 
-    status = errors.AUTH_NOT_ENABLED
+    status: ClassVar[Status | None] = errors.AUTH_NOT_ENABLED
 
 
 class InvalidTokenError(CallError):
     """The token is not valid, or not any more."""
 
-    status = errors.INVALID_AUTH_TOKEN
+    status: ClassVar[Status | None] = errors.INVALID_AUTH_TOKEN
 
 
 class InvalidAuthManagementError(CallError):
     """Users and roles cannot be changed like this."""
 
-    status = errors.INVALID_AUTH_MGMT
+    status: ClassVar[Status | None] = errors.INVALID_AUTH_MGMT
 
 
 class AuthOutdatedError(CallError):
     """Users or roles have changed since the token was made."""
 
-    status = errors.AUTH_OLD_REVISION
+    status: ClassVar[Status | None] = errors.AUTH_OLD_REVISION
 
 
 class NoLeaderError(CallError):
     """The member knows of no leader."""
 
-    status = errors.NO_LEADER
+    status: ClassVar[Status | None] = errors.NO_LEADER
 
 
 class NotLeaderError(CallError):
     """The member does not lead."""
 
-    status = errors.NOT_LEADER
+    status: ClassVar[Status | None] = errors.NOT_LEADER
 
 
 class LeaderChangedError(CallError):
     """The leader changed while the call waited."""
 
-    status = errors.LEADER_CHANGED
+    status: ClassVar[Status | None] = errors.LEADER_CHANGED
 
 
 class NotCapableError(CallError):
     """The cluster's version does not have this."""
 
-    status = errors.NOT_CAPABLE
+    status: ClassVar[Status | None] = errors.NOT_CAPABLE
 
 
 class StoppedError(CallError):
     """The member is stopping."""
 
-    status = errors.STOPPED
+    status: ClassVar[Status | None] = errors.STOPPED
 
 
 class TimedOutError(CallError):
     """The cluster did not answer the member in time."""
 
-    status = errors.TIMEOUT
+    status: ClassVar[Status | None] = errors.TIMEOUT
 
 
 class TimedOutLeaderFailedError(CallError):
     """The cluster did not answer in time, perhaps because its leader failed."""
 
-    status = errors.TIMEOUT_DUE_TO_LEADER_FAIL
+    status: ClassVar[Status | None] = errors.TIMEOUT_DUE_TO_LEADER_FAIL
 
 
 class TimedOutConnectionLostError(CallError):
     """The cluster did not answer in time; connections were lost."""
 
-    status = errors.TIMEOUT_DUE_TO_CONNECTION_LOST
+    status: ClassVar[Status | None] = errors.TIMEOUT_DUE_TO_CONNECTION_LOST
 
 
 class TimedOutApplyingError(CallError):
     """The member was too slow to apply what it had to apply first."""
 
-    status = errors.TIMEOUT_WAIT_APPLIED_INDEX
+    status: ClassVar[Status | None] = errors.TIMEOUT_WAIT_APPLIED_INDEX
 
 
 class TimedOutTransferError(CallError):
     """The leadership was not handed over in time."""
 
-    status = errors.TIMEOUT_LEADER_TRANSFER
+    status: ClassVar[Status | None] = errors.TIMEOUT_LEADER_TRANSFER
 
 
 class LearnerUnsupportedError(CallError):
     """A learner does not serve this."""
 
-    status = errors.NOT_SUPPORTED_FOR_LEARNER
+    status: ClassVar[Status | None] = errors.NOT_SUPPORTED_FOR_LEARNER
 
 
 class BadTransfereeError(CallError):
     """The member cannot lead."""
 
-    status = errors.BAD_LEADER_TRANSFEREE
+    status: ClassVar[Status | None] = errors.BAD_LEADER_TRANSFEREE
 
 
 class InvalidClientVersionError(CallError):
     """The server does not like the client's version."""
 
-    status = errors.INVALID_CLIENT_API_VERSION
+    status: ClassVar[Status | None] = errors.INVALID_CLIENT_API_VERSION
 
 
 class DowngradeFormatError(CallError):
     """The version to downgrade to is not written as one."""
 
-    status = errors.WRONG_DOWNGRADE_VERSION_FORMAT
+    status: ClassVar[Status | None] = errors.WRONG_DOWNGRADE_VERSION_FORMAT
 
 
 class DowngradeTargetError(CallError):
     """The cluster cannot be downgraded to that version."""
 
-    status = errors.INVALID_DOWNGRADE_TARGET_VERSION
+    status: ClassVar[Status | None] = errors.INVALID_DOWNGRADE_TARGET_VERSION
 
 
 class DowngradeUnavailableError(CallError):
     """The cluster has not decided on its version yet."""
 
-    status = errors.CLUSTER_VERSION_UNAVAILABLE
+    status: ClassVar[Status | None] = errors.CLUSTER_VERSION_UNAVAILABLE
 
 
 class DowngradeRunningError(CallError):
     """The cluster is being downgraded already."""
 
-    status = errors.DOWNGRADE_IN_PROCESS
+    status: ClassVar[Status | None] = errors.DOWNGRADE_IN_PROCESS
 
 
 class NoDowngradeError(CallError):
     """There is no downgrade to cancel."""
 
-    status = errors.NO_INFLIGHT_DOWNGRADE
+    status: ClassVar[Status | None] = errors.NO_INFLIGHT_DOWNGRADE
 
 
 class ElectionNotLeaderError(CallError):
     """The candidate does not lead, or not any more."""
 
-    status = errors.ELECTION_NOT_LEADER
+    status: ClassVar[Status | None] = errors.ELECTION_NOT_LEADER
 
 
 class ElectionNoLeaderError(CallError):
     """Nobody leads this election."""
 
-    status = errors.ELECTION_NO_LEADER
+    status: ClassVar[Status | None] = errors.ELECTION_NO_LEADER
 
 
 class SessionExpiredError(CallError):
     """The session's lease ended while it waited."""
 
-    status = errors.SESSION_EXPIRED
+    status: ClassVar[Status | None] = errors.SESSION_EXPIRED
 
 
 _BY_TEXT: dict[str, type[CallError]] = {

@@ -127,13 +127,13 @@ class Connection:
     )
 
     def __init__(self) -> None:
-        self.output = bytearray(PREFACE)
+        self.output: bytearray = bytearray(PREFACE)
         self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in _SETTINGS_SENT))
         grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
-        self.goes_away = False
+        self.goes_away: bool = False
         """Whether the server, or the end of stream numbers, lets nothing new be sent here."""
-        self.pongs = 0
+        self.pongs: int = 0
         """How many pings the server has answered."""
         self._input = bytearray()
         self._events: list[Event] = []

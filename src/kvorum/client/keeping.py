@@ -26,14 +26,14 @@ class Kept:
     __slots__ = ("asked_at", "error", "id", "lives_until", "on_change", "renew_at", "ttl")
 
     def __init__(self, lease: int, ttl: int, now: float, on_change: Callable[[], None]) -> None:
-        self.id = lease
-        self.ttl = ttl
-        self.lives_until = now + ttl
+        self.id: int = lease
+        self.ttl: int = ttl
+        self.lives_until: float = now + ttl
         """It lives at least until then."""
-        self.renew_at = now
+        self.renew_at: float = now
         self.asked_at: float | None = None
         """When the request was sent that is not answered yet."""
-        self.on_change = on_change
+        self.on_change: Callable[[], None] = on_change
         """Called when it was renewed, when it is lost, and when it is released."""
         self.error: KvorumError | None = None
         """Why it is not kept any more."""

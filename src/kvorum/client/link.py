@@ -42,18 +42,18 @@ class Link:
     def __init__(
         self, number: int, address: Address, calls: Calls, context: ssl.SSLContext | None
     ) -> None:
-        self.number = number
+        self.number: int = number
         """The endpoint's."""
-        self.wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
-        self.is_open = context is None
+        self.wire: Wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
+        self.is_open: bool = context is None
         """Whether calls can be sent: without TLS at once, otherwise after the handshake."""
-        self.opens_until = float("inf")
+        self.opens_until: float = float("inf")
         """When that must have come, or the connection is given up."""
         self._silent_since: float | None = None
         """Since when calls wait and nothing came."""
         self._asked_at: float | None = None
         """When the server was asked whether it is there, if nothing came since."""
-        self.is_leaving = False
+        self.is_leaving: bool = False
         """Whether only calls that have begun are finished here."""
         self._tls: ssl.SSLObject | None = None
         if context is not None:

@@ -29,7 +29,7 @@ __all__ = [
     "unix_nanoseconds",
 ]
 
-clock = time.monotonic
+clock: Callable[[], float] = time.monotonic
 Outcome = Awaitable
 """What users' functions return: here something to await."""
 
@@ -95,9 +95,9 @@ class LoopClient:
         context: Callable[[Address], ssl.SSLContext | None],
         connect_seconds_max: float,
     ) -> None:
-        self.core = core
+        self.core: Core = core
         core.transport = self
-        self.watching = Watching(core)
+        self.watching: Watching = Watching(core)
         self._context = context
         self._connect_seconds_max = connect_seconds_max
         self._process = os.getpid()

@@ -61,7 +61,8 @@ def delete_operation(request: pb.DeleteRangeRequest) -> Operation[DeleteResult]:
 
 def range_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
     """Return the call of a range."""
-    return Operation(rpcs.RANGE, request.SerializeToString(), _range_result)
+    rpc = rpcs.SERIALIZABLE_RANGE if request.serializable else rpcs.RANGE
+    return Operation(rpc, request.SerializeToString(), _range_result)
 
 
 def stream_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
@@ -70,13 +71,15 @@ def stream_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
     def decode(answer: bytes) -> RangeResult:
         return range_result(pb.RangeStreamResponse.FromString(answer).range_response)
 
-    return Operation(rpcs.RANGE_STREAM, request.SerializeToString(), decode)
+    rpc = rpcs.SERIALIZABLE_STREAM if request.serializable else rpcs.RANGE_STREAM
+    return Operation(rpc, request.SerializeToString(), decode)
 
 
 def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
     """Return the call that reads one key."""
     request = pb.RangeRequest(key=as_bytes(key), revision=revision, serializable=serializable)
-    return Operation(rpcs.RANGE, request.SerializeToString(), _one)
+    rpc = rpcs.SERIALIZABLE_RANGE if serializable else rpcs.RANGE
+    return Operation(rpc, request.SerializeToString(), _one)
 
 
 def txn_operation(request: pb.TxnRequest) -> Operation[TxnResult]:
@@ -86,7 +89,7 @@ def txn_operation(request: pb.TxnRequest) -> Operation[TxnResult]:
 
 
 def conditional_operation(
-    key: Text, revision: int, step: pb.RequestOp
+    key: Text, revision: int, step: pb.RequestOp, *, reads: bool = True
 ) -> Operation[ConditionalResult]:
     """Return the call that changes a key if its mod revision is this one, or else reads it."""
     name = as_bytes(key)
@@ -94,11 +97,12 @@ def conditional_operation(
         key=name, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=revision
     )
     read = pb.RequestOp(request_range=pb.RangeRequest(key=name))
-    request = pb.TxnRequest(compare=[compare], success=[step], failure=[read])
+    failure = [read] if reads else []
+    request = pb.TxnRequest(compare=[compare], success=[step], failure=failure)
 
     def decode(answer: bytes) -> ConditionalResult:
         response = pb.TxnResponse.FromString(answer)
-        found = response.responses[0].response_range.kvs
+        found = response.responses[0].response_range.kvs if response.responses else []
         current = None if response.succeeded or not found else key_value(found[0])
         return ConditionalResult(response.succeeded, response.header.revision, current)
 

@@ -51,9 +51,9 @@ class Reflector:
         self._pages: dict[bytes, KeyValue] = {}
         self._order: list[bytes] | None = None
         self.found: dict[bytes, KeyValue] = {}
-        self.revision = 0
+        self.revision: int = 0
         """Everything up to this revision is shown; 0 before the first reading."""
-        self.readings = 0
+        self.readings: int = 0
         """How often everything was read: once, and once more after each gap in the history."""
         self.error: KvorumError | None = None
         """Why it has ended."""
@@ -138,7 +138,7 @@ class Reflector:
         request = watch_request(
             self._keys, revision + 1, previous=False, progress=True, puts=True, deletes=True
         )
-        self._watch = self._watching.begin(request, self._take_changes)
+        self._watch = self._watching.begin(request, self._take_changes, revision)
         self._changed()
 
     def _take_changes(self) -> None:

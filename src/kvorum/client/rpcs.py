@@ -9,18 +9,27 @@ class Rpc(NamedTuple):
     path: str
     is_repeatable: bool
     """Whether making it twice does no more than making it once."""
+    needs_leader: bool
+    """Whether a member that knows no leader is to refuse it at once: another may know one."""
+
+
+_LEADERLESS: Final = ("/etcdserverpb.Maintenance/", "/etcdserverpb.Cluster/")
+"""What a member can answer, or refuse, by itself."""
 
 
 def _repeatable(path: str) -> Rpc:
-    return Rpc(path, True)
+    return Rpc(path, True, not path.startswith(_LEADERLESS))
 
 
 def _once(path: str) -> Rpc:
-    return Rpc(path, False)
+    return Rpc(path, False, not path.startswith(_LEADERLESS))
 
 
 RANGE: Final = _repeatable("/etcdserverpb.KV/Range")
+SERIALIZABLE_RANGE: Final = RANGE._replace(needs_leader=False)
+"""A read of what the member has, however old that is."""
 RANGE_STREAM: Final = _repeatable("/etcdserverpb.KV/RangeStream")
+SERIALIZABLE_STREAM: Final = RANGE_STREAM._replace(needs_leader=False)
 PUT: Final = _once("/etcdserverpb.KV/Put")
 DELETE_RANGE: Final = _once("/etcdserverpb.KV/DeleteRange")
 TXN: Final = _once("/etcdserverpb.KV/Txn")

@@ -19,10 +19,10 @@ class Saving:
     """The file `<name>.part`, until it is finished or given up."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.size = 0
+        self.path: Path = Path(path)
+        self.size: int = 0
         """Bytes that came."""
-        self.version = ""
+        self.version: str = ""
         self._part = self.path.with_name(f"{self.path.name}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb", buffering=0)

@@ -34,8 +34,8 @@ IDLE_SECONDS: Final = 1.0
 SLEEP_SECONDS_MAX: Final = 3600.0
 FOREVER: Final = float("inf")
 
-clock = time.monotonic
-unix_nanoseconds = time.time_ns
+clock: Callable[[], float] = time.monotonic
+unix_nanoseconds: Callable[[], int] = time.time_ns
 Outcome = Annotated[T, "of a function that may wait"]
 """What users' functions return: here the value itself."""
 
@@ -53,7 +53,7 @@ class Waiter:
     def __init__(self) -> None:
         self._bell = threading.Lock()
         self._bell.acquire()
-        self.is_done = False
+        self.is_done: bool = False
         self.answer: bytes | KvorumError = b""
 
     def answered(self, answer: bytes | KvorumError) -> None:
@@ -110,14 +110,14 @@ class ThreadedClient:
         context: Callable[[Address], ssl.SSLContext | None],
         connect_seconds_max: float,
     ) -> None:
-        self.core = core
+        self.core: Core = core
         core.transport = self
-        self.watching = Watching(core)
-        self.keeping = Keeping(core)
+        self.watching: Watching = Watching(core)
+        self.keeping: Keeping = Keeping(core)
         self._context = context
         self._connect_seconds_max = connect_seconds_max
         self._process = os.getpid()
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         """Held by whoever touches anything here."""
         self._links: dict[int, Link] = {}
         self._sockets: dict[int, tuple[socket.socket, Link]] = {}

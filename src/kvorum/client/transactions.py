@@ -52,7 +52,7 @@ class Facet:
     def __gt__(self, value: int | Text) -> Condition:
         return self._compare(pb.Compare.GREATER, value)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: None = None  # type: ignore[assignment]
 
 
 _TARGETS = {
@@ -152,7 +152,7 @@ class TxnParts:
     __slots__ = ("_given", "request")
 
     def __init__(self) -> None:
-        self.request = pb.TxnRequest()
+        self.request: pb.TxnRequest = pb.TxnRequest()
         self._given = ""
 
     def add_conditions(self, conditions: tuple[Condition, ...]) -> None:

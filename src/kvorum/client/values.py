@@ -115,6 +115,15 @@ class RangeResult(NamedTuple):
     """The revision of the store when it answered."""
 
 
+class KeyRead(NamedTuple):
+    """A key, and when it was read."""
+
+    kv: KeyValue | None
+    """None if it does not exist."""
+    revision: int
+    """The revision of the store when it answered."""
+
+
 class TxnResult(NamedTuple):
     """What a transaction did."""
 
@@ -132,7 +141,8 @@ class ConditionalResult(NamedTuple):
     revision: int
     """The revision of the store when it answered; that of the change, if there was one."""
     current: KeyValue | None
-    """The key as it is instead, if it was not as expected; None if it does not exist."""
+    """The key as it is instead, if it was not as expected; None if it does not exist, or was not
+    to be read."""
 
 
 class LeaseStatus(NamedTuple):

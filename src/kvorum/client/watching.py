@@ -75,23 +75,23 @@ class Watch:
     )
 
     def __init__(self, number: int, options: WatchCreateRequest, ready: Callable[[], None]) -> None:
-        self.number = number
+        self.number: int = number
         """What the server calls it, on every stream."""
-        self.options = options
-        self.ready = ready
+        self.options: WatchCreateRequest = options
+        self.ready: Callable[[], None] = ready
         self.revision: int = options.start_revision
         """The first revision that it was not told of yet."""
-        self.seen = 0
+        self.seen: int = 0
         """The newest revision of the store that it knows of."""
-        self.standing = Standing.LOST
-        self.is_created = False
+        self.standing: Standing = Standing.LOST
+        self.is_created: bool = False
         """Whether the server has said that it watches, so that what it says after is for it."""
         self.changes: deque[Changes] = deque()
         self.error: KvorumError | None = None
         self.parts: list[WatchResponse] = []
         """What came of a revision so far."""
-        self.kept_events = 0
-        self.kept_bytes = 0
+        self.kept_events: int = 0
+        self.kept_bytes: int = 0
 
 
 class Watching:
@@ -106,14 +106,19 @@ class Watching:
 
     # What users of watches do.
 
-    def begin(self, options: WatchCreateRequest, ready: Callable[[], None]) -> Watch:
-        """Begin a watch; from now on, if the options name no revision."""
+    def begin(self, options: WatchCreateRequest, ready: Callable[[], None], seen: int = 0) -> Watch:
+        """Begin a watch; from now on, if the options name no revision.
+
+        `seen` is a revision that the store is known to have had: one that is older now has gone
+        back, and the watch ends with that.
+        """
         number = self._next_number
         self._next_number += 1
         options.watch_id = number
         # Long revisions come in pieces; in one they could be longer than a message may be.
         options.fragment = True
         watch = Watch(number, options, ready)
+        watch.seen = seen
         if self._core.closed is not None:
             watch.standing, watch.error = Standing.ENDED, self._core.closed
             return watch

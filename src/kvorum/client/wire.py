@@ -55,7 +55,7 @@ class Wire:
     __slots__ = ("_answers", "_blocks", "_calls", "_fields", "_streams", "_waiting", "connection")
 
     def __init__(self, calls: Calls, authority: str, *, is_secure: bool, agent: str) -> None:
-        self.connection = Connection()
+        self.connection: Connection = Connection()
         self._calls = calls
         self._fields = (
             (":method", "POST"),

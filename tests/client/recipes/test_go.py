@@ -204,3 +204,26 @@ def test_transactions(client: Client, go: Start, name: str) -> None:
         client.counter(name).add()
     assert other.said() == "done"
     assert client.counter(name).value() == 40
+
+
+def test_leasing(client: Client, go: Start, name: str) -> None:
+    client.put(name, "first")
+    with client.leasing(f"{name}/own/") as leased:
+        # Theirs: it is given up before we write.
+        other = go("leasing", name)
+        assert other.said() == "got first"
+        assert client.get(f"{name}/own/{name}") is not None
+        leased.put(name, "second")
+        assert client.get(f"{name}/own/{name}") is None
+        # Ours: it is given up before they write.
+        assert leased.get(name) is not None
+        assert client.get(f"{name}/own/{name}") is not None
+        other.goes_on()
+        assert other.said() == "got second"
+        other.goes_on()
+        assert other.said() == "put"
+        found = leased.get(name)
+        assert found is not None
+        assert found.value == b"from go"
+        other.goes_on()
+        assert other.said() == "done"

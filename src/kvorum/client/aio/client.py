@@ -7,11 +7,16 @@ from typing import Self, TypeVar
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import operations, rpcs, transactions
 from kvorum.client.aio.auth import AsyncAuth
+from kvorum.client.aio.carrier import AsyncCarrier
+from kvorum.client.aio.kubernetes import AsyncKubernetes
 from kvorum.client.aio.leases import AsyncLease, grant
+from kvorum.client.aio.leasing import AsyncLeasing
 from kvorum.client.aio.maintenance import AsyncMaintenance
 from kvorum.client.aio.members import AsyncMembers
 from kvorum.client.aio.mirror import AsyncMirror
+from kvorum.client.aio.ordering import AsyncOrdering
 from kvorum.client.aio.recipes.methods import AsyncRecipes
+from kvorum.client.aio.recipes.sessions import SESSION_SECONDS
 from kvorum.client.aio.streams import AsyncMessages
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
@@ -78,8 +83,11 @@ class AsyncClient(AsyncRecipes):
             sync_seconds=sync_seconds,
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self.shell = Shell(core, tls, connect_timeout)
+        self.shell: Shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
+        self._carrier: AsyncCarrier = self.shell
+        self._closes: Shell | AsyncLeasing | None = self.shell
+        """What is closed with this client; None if it has nothing of its own."""
         self._timeout = timeout
         self._prefix = b""
         """What all keys begin with at the server; empty unless this is a namespace."""
@@ -96,10 +104,11 @@ class AsyncClient(AsyncRecipes):
     async def close(self) -> None:
         """End every call and watch, and give the connections back.
 
-        A namespace has nothing of its own to end.
+        A namespace and an ordering client have nothing of their own to end, a leasing client has
+        the keys that it owns.
         """
-        if not self._prefix:
-            await self.shell.close()
+        if self._closes is not None:
+            await self._closes.close()
 
     async def run(
         self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None
@@ -109,7 +118,7 @@ class AsyncClient(AsyncRecipes):
         number = None if at is None else self.endpoint_number(at)
         if self._prefix:
             operation = self._in_namespace(operation)
-        answer = await self.shell.call(operation.rpc, operation.message, seconds, number)
+        answer = await self._carrier.call(operation.rpc, operation.message, seconds, number)
         return operation.decode(answer)
 
     def messages(self, operation: Operation[T], timeout: float) -> AsyncMessages[T]:
@@ -129,6 +138,37 @@ class AsyncClient(AsyncRecipes):
             raise ValueError("a namespace needs a prefix that is not empty")
         made = copy(self)
         made._prefix = self._prefix + as_bytes(prefix)
+        made._closes = None
+        return made
+
+    def leasing(self, prefix: Text, *, ttl: int = SESSION_SECONDS) -> "AsyncClient":
+        """Return a client of the same connections that owns the keys it reads, until it is closed.
+
+        A key that it owns is read without a call, and is never older than what the store has.
+        Others write such a key after its owner has given it up: whoever writes must do so by a
+        leasing client of the same prefix, below which it is noted who owns what. If an owner is
+        gone, they wait up to `ttl` seconds.
+        """
+        if not prefix:
+            raise ValueError("leasing needs a prefix for its own keys that is not empty")
+        plain = copy(self)
+        plain._prefix = b""
+        made = copy(self)
+        made._carrier = made._closes = AsyncLeasing(
+            plain, self._carrier, self._prefix, as_bytes(prefix), ttl
+        )
+        return made
+
+    def ordering(self) -> "AsyncClient":
+        """Return a client of the same connections whose answers never go back in revision.
+
+        A serializable read that is answered by a member that lags behind what this client has
+        shown is made again at other members; if all lag, it raises MembersBehindError. `stream`
+        and watches are not held to it.
+        """
+        made = copy(self)
+        made._carrier = AsyncOrdering(self._carrier, self.shell)
+        made._closes = None
         return made
 
     @property
@@ -163,6 +203,11 @@ class AsyncClient(AsyncRecipes):
     def auth(self) -> AsyncAuth:
         """Users and roles."""
         return AsyncAuth(self)
+
+    @property
+    def kubernetes(self) -> AsyncKubernetes:
+        """The calls that Kubernetes makes, in the shape that it makes them."""
+        return AsyncKubernetes(self)
 
     @property
     def endpoints(self) -> list[str]:
@@ -480,6 +525,14 @@ class AsyncWatch:
                 raise StopAsyncIteration from None
             self._events = changes.events[::-1]
         return self._events.pop()
+
+    def knows(self, revision: int) -> None:
+        """Note that the store has had a revision: if it is behind that, it has gone back.
+
+        What has been told is known anyway.
+        """
+        with self._shell.turn():
+            self._watch.seen = max(self._watch.seen, revision)
 
     async def begun(self) -> int:
         """Return the revision that it begins with, once that is known.

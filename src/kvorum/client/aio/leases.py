@@ -21,8 +21,8 @@ class AsyncLease:
     def __init__(self, client: "AsyncClient", lease: int, ttl: int, asked_at: float) -> None:
         self._client = client
         self._shell = client.shell
-        self.id = lease
-        self.ttl = ttl
+        self.id: int = lease
+        self.ttl: int = ttl
         """Seconds that it lives without being renewed."""
         self._asked_at = asked_at
         self._kept: Kept | None = None

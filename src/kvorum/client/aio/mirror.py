@@ -20,7 +20,7 @@ class AsyncMirror:
     def __init__(self, client: "AsyncClient", prefix: Text) -> None:
         self._client = client
         self._prefix = as_bytes(prefix)
-        self.revision = 0
+        self.revision: int = 0
         """Up to which revision everything was told; 0 before `base`."""
 
     async def base(self) -> AsyncIterator[KeyValue]:
@@ -32,11 +32,13 @@ class AsyncMirror:
     async def updates(self) -> AsyncIterator[Changes]:
         """Go through what has changed since, whole revisions at once, and wait for more.
 
-        Raises WatchCompactedError if some of it is gone; then begin with `base` again.
+        Raises WatchCompactedError if some of it is gone, and RevisionWentBackError if the store
+        was restored from a backup; then begin with `base` again.
         """
         if not self.revision:
             raise ValueError("a mirror has no updates before its base was read")
         watch = self._client.watch(prefix=self._prefix, revision=self.revision + 1)
+        watch.knows(self.revision)
         async with watch:
             while True:
                 changes = await watch.changes()

@@ -23,11 +23,16 @@ from kvorum.client.options import (
     parse_endpoints,
 )
 from kvorum.client.sync.auth import Auth
+from kvorum.client.sync.carrier import Carrier
+from kvorum.client.sync.kubernetes import Kubernetes
 from kvorum.client.sync.leases import Lease, grant
+from kvorum.client.sync.leasing import Leasing
 from kvorum.client.sync.maintenance import Maintenance
 from kvorum.client.sync.members import Members
 from kvorum.client.sync.mirror import Mirror
+from kvorum.client.sync.ordering import Ordering
 from kvorum.client.sync.recipes.methods import Recipes
+from kvorum.client.sync.recipes.sessions import SESSION_SECONDS
 from kvorum.client.sync.streams import Messages
 from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
@@ -79,8 +84,11 @@ class Client(Recipes):
             sync_seconds=sync_seconds,
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self.shell = Shell(core, tls, connect_timeout)
+        self.shell: Shell = Shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
+        self._carrier: Carrier = self.shell
+        self._closes: Shell | Leasing | None = self.shell
+        """What is closed with this client; None if it has nothing of its own."""
         self._timeout = timeout
         self._prefix = b""
         """What all keys begin with at the server; empty unless this is a namespace."""
@@ -97,10 +105,11 @@ class Client(Recipes):
     def close(self) -> None:
         """End every call and watch, and give the connections back.
 
-        A namespace has nothing of its own to end.
+        A namespace and an ordering client have nothing of their own to end, a leasing client has
+        the keys that it owns.
         """
-        if not self._prefix:
-            self.shell.close()
+        if self._closes is not None:
+            self._closes.close()
 
     def run(
         self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None
@@ -110,7 +119,7 @@ class Client(Recipes):
         number = None if at is None else self.endpoint_number(at)
         if self._prefix:
             operation = self._in_namespace(operation)
-        answer = self.shell.call(operation.rpc, operation.message, seconds, number)
+        answer = self._carrier.call(operation.rpc, operation.message, seconds, number)
         return operation.decode(answer)
 
     def messages(self, operation: Operation[T], timeout: float) -> Messages[T]:
@@ -130,6 +139,37 @@ class Client(Recipes):
             raise ValueError("a namespace needs a prefix that is not empty")
         made = copy(self)
         made._prefix = self._prefix + as_bytes(prefix)
+        made._closes = None
+        return made
+
+    def leasing(self, prefix: Text, *, ttl: int = SESSION_SECONDS) -> "Client":
+        """Return a client of the same connections that owns the keys it reads, until it is closed.
+
+        A key that it owns is read without a call, and is never older than what the store has.
+        Others write such a key after its owner has given it up: whoever writes must do so by a
+        leasing client of the same prefix, below which it is noted who owns what. If an owner is
+        gone, they wait up to `ttl` seconds.
+        """
+        if not prefix:
+            raise ValueError("leasing needs a prefix for its own keys that is not empty")
+        plain = copy(self)
+        plain._prefix = b""
+        made = copy(self)
+        made._carrier = made._closes = Leasing(
+            plain, self._carrier, self._prefix, as_bytes(prefix), ttl
+        )
+        return made
+
+    def ordering(self) -> "Client":
+        """Return a client of the same connections whose answers never go back in revision.
+
+        A serializable read that is answered by a member that lags behind what this client has
+        shown is made again at other members; if all lag, it raises MembersBehindError. `stream`
+        and watches are not held to it.
+        """
+        made = copy(self)
+        made._carrier = Ordering(self._carrier, self.shell)
+        made._closes = None
         return made
 
     @property
@@ -164,6 +204,11 @@ class Client(Recipes):
     def auth(self) -> Auth:
         """Users and roles."""
         return Auth(self)
+
+    @property
+    def kubernetes(self) -> Kubernetes:
+        """The calls that Kubernetes makes, in the shape that it makes them."""
+        return Kubernetes(self)
 
     @property
     def endpoints(self) -> list[str]:
@@ -479,6 +524,14 @@ class Watch:
                 raise StopIteration from None
             self._events = changes.events[::-1]
         return self._events.pop()
+
+    def knows(self, revision: int) -> None:
+        """Note that the store has had a revision: if it is behind that, it has gone back.
+
+        What has been told is known anyway.
+        """
+        with self._shell.turn():
+            self._watch.seen = max(self._watch.seen, revision)
 
     def begun(self) -> int:
         """Return the revision that it begins with, once that is known.

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
+	"go.etcd.io/etcd/client/v3/leasing"
 )
 
 var input = bufio.NewScanner(os.Stdin)
@@ -105,6 +106,19 @@ func run(client *clientv3.Client, session *concurrency.Session, what, name strin
 		check(lock.Lock())
 		tell("held")
 		check(lock.Unlock())
+	case "leasing":
+		kv, stop, err := leasing.NewKV(client, name+"/own/")
+		check(err)
+		defer stop()
+		found, err := kv.Get(ctx, name)
+		check(err)
+		tell("got", string(found.Kvs[0].Value))
+		found, err = kv.Get(ctx, name)
+		check(err)
+		tell("got", string(found.Kvs[0].Value))
+		_, err = kv.Put(ctx, name, "from go")
+		check(err)
+		tell("put")
 	case "stm":
 		for range 20 {
 			_, err := concurrency.NewSTM(client, func(stm concurrency.STM) error {

@@ -23,7 +23,7 @@ class User(_message.Message):
     password: bytes
     roles: _containers.RepeatedScalarFieldContainer[str]
     options: UserAddOptions
-    def __init__(self, name: _Optional[bytes] = ..., password: _Optional[bytes] = ..., roles: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[UserAddOptions, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[bytes] = ..., password: _Optional[bytes] = ..., roles: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[UserAddOptions, _Mapping[str, object]]] = ...) -> None: ...
 
 class Permission(_message.Message):
     __slots__ = ("permType", "key", "range_end")
@@ -49,4 +49,4 @@ class Role(_message.Message):
     KEYPERMISSION_FIELD_NUMBER: _ClassVar[int]
     name: bytes
     keyPermission: _containers.RepeatedCompositeFieldContainer[Permission]
-    def __init__(self, name: _Optional[bytes] = ..., keyPermission: _Optional[_Iterable[_Union[Permission, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[bytes] = ..., keyPermission: _Optional[_Iterable[_Union[Permission, _Mapping[str, object]]]] = ...) -> None: ...

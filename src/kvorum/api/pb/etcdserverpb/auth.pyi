@@ -38,7 +38,7 @@ class AuthUserAddRequest(_message.Message):
     password: str
     options: _auth_pb2.UserAddOptions
     hashedPassword: str
-    def __init__(self, name: _Optional[str] = ..., password: _Optional[str] = ..., options: _Optional[_Union[_auth_pb2.UserAddOptions, _Mapping]] = ..., hashedPassword: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., password: _Optional[str] = ..., options: _Optional[_Union[_auth_pb2.UserAddOptions, _Mapping[str, object]]] = ..., hashedPassword: _Optional[str] = ...) -> None: ...
 
 class AuthUserGetRequest(_message.Message):
     __slots__ = ("name",)
@@ -110,7 +110,7 @@ class AuthRoleGrantPermissionRequest(_message.Message):
     PERM_FIELD_NUMBER: _ClassVar[int]
     name: str
     perm: _auth_pb2.Permission
-    def __init__(self, name: _Optional[str] = ..., perm: _Optional[_Union[_auth_pb2.Permission, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., perm: _Optional[_Union[_auth_pb2.Permission, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthRoleRevokePermissionRequest(_message.Message):
     __slots__ = ("role", "key", "range_end")
@@ -126,13 +126,13 @@ class AuthEnableResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthDisableResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthStatusResponse(_message.Message):
     __slots__ = ("header", "enabled", "authRevision")
@@ -142,7 +142,7 @@ class AuthStatusResponse(_message.Message):
     header: _header_pb2.ResponseHeader
     enabled: bool
     authRevision: int
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., enabled: _Optional[bool] = ..., authRevision: _Optional[int] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., enabled: _Optional[bool] = ..., authRevision: _Optional[int] = ...) -> None: ...
 
 class AuthenticateResponse(_message.Message):
     __slots__ = ("header", "token")
@@ -150,13 +150,13 @@ class AuthenticateResponse(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     token: str
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AuthUserAddResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthUserGetResponse(_message.Message):
     __slots__ = ("header", "roles")
@@ -164,37 +164,37 @@ class AuthUserGetResponse(_message.Message):
     ROLES_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     roles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AuthUserDeleteResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthUserChangePasswordResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthUserGrantRoleResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthUserRevokeRoleResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthRoleAddResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthRoleGetResponse(_message.Message):
     __slots__ = ("header", "perm")
@@ -202,7 +202,7 @@ class AuthRoleGetResponse(_message.Message):
     PERM_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     perm: _containers.RepeatedCompositeFieldContainer[_auth_pb2.Permission]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., perm: _Optional[_Iterable[_Union[_auth_pb2.Permission, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., perm: _Optional[_Iterable[_Union[_auth_pb2.Permission, _Mapping[str, object]]]] = ...) -> None: ...
 
 class AuthRoleListResponse(_message.Message):
     __slots__ = ("header", "roles")
@@ -210,7 +210,7 @@ class AuthRoleListResponse(_message.Message):
     ROLES_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     roles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AuthUserListResponse(_message.Message):
     __slots__ = ("header", "users")
@@ -218,22 +218,22 @@ class AuthUserListResponse(_message.Message):
     USERS_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     users: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., users: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., users: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AuthRoleDeleteResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthRoleGrantPermissionResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AuthRoleRevokePermissionResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...

@@ -37,7 +37,7 @@ class MemberAddResponse(_message.Message):
     header: _header_pb2.ResponseHeader
     member: Member
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., member: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., member: _Optional[_Union[Member, _Mapping[str, object]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ...) -> None: ...
 
 class MemberRemoveRequest(_message.Message):
     __slots__ = ("ID",)
@@ -51,7 +51,7 @@ class MemberRemoveResponse(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ...) -> None: ...
 
 class MemberUpdateRequest(_message.Message):
     __slots__ = ("ID", "peerURLs")
@@ -67,7 +67,7 @@ class MemberUpdateResponse(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ...) -> None: ...
 
 class MemberListRequest(_message.Message):
     __slots__ = ("linearizable",)
@@ -81,7 +81,7 @@ class MemberListResponse(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ...) -> None: ...
 
 class MemberPromoteRequest(_message.Message):
     __slots__ = ("ID",)
@@ -95,4 +95,4 @@ class MemberPromoteResponse(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ...) -> None: ...

@@ -25,7 +25,7 @@ class LeaseGrantResponse(_message.Message):
     ID: int
     TTL: int
     error: str
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class LeaseRevokeRequest(_message.Message):
     __slots__ = ("ID",)
@@ -37,7 +37,7 @@ class LeaseRevokeResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class LeaseCheckpoint(_message.Message):
     __slots__ = ("ID", "remaining_TTL")
@@ -51,13 +51,13 @@ class LeaseCheckpointRequest(_message.Message):
     __slots__ = ("checkpoints",)
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[LeaseCheckpoint]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[LeaseCheckpoint, _Mapping]]] = ...) -> None: ...
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[LeaseCheckpoint, _Mapping[str, object]]]] = ...) -> None: ...
 
 class LeaseCheckpointResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class LeaseKeepAliveRequest(_message.Message):
     __slots__ = ("ID",)
@@ -73,7 +73,7 @@ class LeaseKeepAliveResponse(_message.Message):
     header: _header_pb2.ResponseHeader
     ID: int
     TTL: int
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ...) -> None: ...
 
 class LeaseTimeToLiveRequest(_message.Message):
     __slots__ = ("ID", "keys")
@@ -95,7 +95,7 @@ class LeaseTimeToLiveResponse(_message.Message):
     TTL: int
     grantedTTL: int
     keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ..., grantedTTL: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ..., grantedTTL: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class LeaseLeasesRequest(_message.Message):
     __slots__ = ()
@@ -113,4 +113,4 @@ class LeaseLeasesResponse(_message.Message):
     LEASES_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     leases: _containers.RepeatedCompositeFieldContainer[LeaseStatus]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[LeaseStatus, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., leases: _Optional[_Iterable[_Union[LeaseStatus, _Mapping[str, object]]]] = ...) -> None: ...

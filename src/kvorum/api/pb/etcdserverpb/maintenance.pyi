@@ -37,7 +37,7 @@ class HashKVResponse(_message.Message):
     hash: int
     compact_revision: int
     hash_revision: int
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., hash: _Optional[int] = ..., compact_revision: _Optional[int] = ..., hash_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., hash: _Optional[int] = ..., compact_revision: _Optional[int] = ..., hash_revision: _Optional[int] = ...) -> None: ...
 
 class HashResponse(_message.Message):
     __slots__ = ("header", "hash")
@@ -45,7 +45,7 @@ class HashResponse(_message.Message):
     HASH_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     hash: int
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., hash: _Optional[int] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., hash: _Optional[int] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ()
@@ -61,7 +61,7 @@ class SnapshotResponse(_message.Message):
     remaining_bytes: int
     blob: bytes
     version: str
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., remaining_bytes: _Optional[int] = ..., blob: _Optional[bytes] = ..., version: _Optional[str] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., remaining_bytes: _Optional[int] = ..., blob: _Optional[bytes] = ..., version: _Optional[str] = ...) -> None: ...
 
 class DefragmentRequest(_message.Message):
     __slots__ = ()
@@ -71,7 +71,7 @@ class DefragmentResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class MoveLeaderRequest(_message.Message):
     __slots__ = ("targetID",)
@@ -83,7 +83,7 @@ class MoveLeaderResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class AlarmRequest(_message.Message):
     __slots__ = ("action", "memberID", "alarm")
@@ -117,7 +117,7 @@ class AlarmResponse(_message.Message):
     ALARMS_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     alarms: _containers.RepeatedCompositeFieldContainer[AlarmMember]
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[AlarmMember, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., alarms: _Optional[_Iterable[_Union[AlarmMember, _Mapping[str, object]]]] = ...) -> None: ...
 
 class DowngradeRequest(_message.Message):
     __slots__ = ("action", "version")
@@ -141,7 +141,7 @@ class DowngradeResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     version: str
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -175,7 +175,7 @@ class StatusResponse(_message.Message):
     storageVersion: str
     dbSizeQuota: int
     downgradeInfo: DowngradeInfo
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., version: _Optional[str] = ..., dbSize: _Optional[int] = ..., leader: _Optional[int] = ..., raftIndex: _Optional[int] = ..., raftTerm: _Optional[int] = ..., raftAppliedIndex: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., dbSizeInUse: _Optional[int] = ..., isLearner: _Optional[bool] = ..., storageVersion: _Optional[str] = ..., dbSizeQuota: _Optional[int] = ..., downgradeInfo: _Optional[_Union[DowngradeInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., version: _Optional[str] = ..., dbSize: _Optional[int] = ..., leader: _Optional[int] = ..., raftIndex: _Optional[int] = ..., raftTerm: _Optional[int] = ..., raftAppliedIndex: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ..., dbSizeInUse: _Optional[int] = ..., isLearner: _Optional[bool] = ..., storageVersion: _Optional[str] = ..., dbSizeQuota: _Optional[int] = ..., downgradeInfo: _Optional[_Union[DowngradeInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class DowngradeInfo(_message.Message):
     __slots__ = ("enabled", "targetVersion")

@@ -30,7 +30,7 @@ class Member(_message.Message):
     ID: int
     raft_attributes: RaftAttributes
     member_attributes: Attributes
-    def __init__(self, ID: _Optional[int] = ..., raft_attributes: _Optional[_Union[RaftAttributes, _Mapping]] = ..., member_attributes: _Optional[_Union[Attributes, _Mapping]] = ...) -> None: ...
+    def __init__(self, ID: _Optional[int] = ..., raft_attributes: _Optional[_Union[RaftAttributes, _Mapping[str, object]]] = ..., member_attributes: _Optional[_Union[Attributes, _Mapping[str, object]]] = ...) -> None: ...
 
 class ClusterVersionSetRequest(_message.Message):
     __slots__ = ("ver",)
@@ -44,7 +44,7 @@ class ClusterMemberAttrSetRequest(_message.Message):
     MEMBER_ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     member_ID: int
     member_attributes: Attributes
-    def __init__(self, member_ID: _Optional[int] = ..., member_attributes: _Optional[_Union[Attributes, _Mapping]] = ...) -> None: ...
+    def __init__(self, member_ID: _Optional[int] = ..., member_attributes: _Optional[_Union[Attributes, _Mapping[str, object]]] = ...) -> None: ...
 
 class DowngradeInfoSetRequest(_message.Message):
     __slots__ = ("enabled", "ver")

@@ -107,7 +107,7 @@ class SnapshotMetadata(_message.Message):
     conf_state: ConfState
     index: int
     term: int
-    def __init__(self, conf_state: _Optional[_Union[ConfState, _Mapping]] = ..., index: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, conf_state: _Optional[_Union[ConfState, _Mapping[str, object]]] = ..., index: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("data", "metadata")
@@ -115,7 +115,7 @@ class Snapshot(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     metadata: SnapshotMetadata
-    def __init__(self, data: _Optional[bytes] = ..., metadata: _Optional[_Union[SnapshotMetadata, _Mapping]] = ...) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ..., metadata: _Optional[_Union[SnapshotMetadata, _Mapping[str, object]]] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("type", "to", "term", "logTerm", "index", "entries", "commit", "vote", "snapshot", "reject", "rejectHint", "context", "responses")
@@ -146,7 +146,7 @@ class Message(_message.Message):
     rejectHint: int
     context: bytes
     responses: _containers.RepeatedCompositeFieldContainer[Message]
-    def __init__(self, type: _Optional[_Union[MessageType, str]] = ..., to: _Optional[int] = ..., term: _Optional[int] = ..., logTerm: _Optional[int] = ..., index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., commit: _Optional[int] = ..., vote: _Optional[int] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., reject: _Optional[bool] = ..., rejectHint: _Optional[int] = ..., context: _Optional[bytes] = ..., responses: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., **kwargs) -> None: ...
+    def __init__(self, type: _Optional[_Union[MessageType, str]] = ..., to: _Optional[int] = ..., term: _Optional[int] = ..., logTerm: _Optional[int] = ..., index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping[str, object]]]] = ..., commit: _Optional[int] = ..., vote: _Optional[int] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping[str, object]]] = ..., reject: _Optional[bool] = ..., rejectHint: _Optional[int] = ..., context: _Optional[bytes] = ..., responses: _Optional[_Iterable[_Union[Message, _Mapping[str, object]]]] = ..., **kwargs) -> None: ...
 
 class HardState(_message.Message):
     __slots__ = ("term", "vote", "commit")
@@ -200,4 +200,4 @@ class ConfChangeV2(_message.Message):
     transition: ConfChangeTransition
     changes: _containers.RepeatedCompositeFieldContainer[ConfChangeSingle]
     context: bytes
-    def __init__(self, transition: _Optional[_Union[ConfChangeTransition, str]] = ..., changes: _Optional[_Iterable[_Union[ConfChangeSingle, _Mapping]]] = ..., context: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, transition: _Optional[_Union[ConfChangeTransition, str]] = ..., changes: _Optional[_Iterable[_Union[ConfChangeSingle, _Mapping[str, object]]]] = ..., context: _Optional[bytes] = ...) -> None: ...

@@ -23,7 +23,7 @@ class CampaignResponse(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     leader: LeaderKey
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., leader: _Optional[_Union[LeaderKey, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., leader: _Optional[_Union[LeaderKey, _Mapping[str, object]]] = ...) -> None: ...
 
 class LeaderKey(_message.Message):
     __slots__ = ("name", "key", "rev", "lease")
@@ -49,19 +49,19 @@ class LeaderResponse(_message.Message):
     KV_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     kv: _kv_pb2.KeyValue
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., kv: _Optional[_Union[_kv_pb2.KeyValue, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., kv: _Optional[_Union[_kv_pb2.KeyValue, _Mapping[str, object]]] = ...) -> None: ...
 
 class ResignRequest(_message.Message):
     __slots__ = ("leader",)
     LEADER_FIELD_NUMBER: _ClassVar[int]
     leader: LeaderKey
-    def __init__(self, leader: _Optional[_Union[LeaderKey, _Mapping]] = ...) -> None: ...
+    def __init__(self, leader: _Optional[_Union[LeaderKey, _Mapping[str, object]]] = ...) -> None: ...
 
 class ResignResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProclaimRequest(_message.Message):
     __slots__ = ("leader", "value")
@@ -69,10 +69,10 @@ class ProclaimRequest(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     leader: LeaderKey
     value: bytes
-    def __init__(self, leader: _Optional[_Union[LeaderKey, _Mapping]] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, leader: _Optional[_Union[LeaderKey, _Mapping[str, object]]] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class ProclaimResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...

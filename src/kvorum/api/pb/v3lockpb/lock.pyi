@@ -20,7 +20,7 @@ class LockResponse(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
     key: bytes
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ..., key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class UnlockRequest(_message.Message):
     __slots__ = ("key",)
@@ -32,4 +32,4 @@ class UnlockResponse(_message.Message):
     __slots__ = ("header",)
     HEADER_FIELD_NUMBER: _ClassVar[int]
     header: _header_pb2.ResponseHeader
-    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[_header_pb2.ResponseHeader, _Mapping[str, object]]] = ...) -> None: ...

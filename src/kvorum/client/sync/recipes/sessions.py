@@ -36,9 +36,9 @@ class Session:
     """
 
     def __init__(self, client: "Client", lease: int, ttl: int, asked_at: float) -> None:
-        self.client = client
-        self.id = lease
-        self.ttl = ttl
+        self.client: Client = client
+        self.id: int = lease
+        self.ttl: int = ttl
         """Seconds after which it ends if it is not renewed."""
         self._ended: KvorumError | None = None
         self._listeners: set[Callable[[], None]] = set()

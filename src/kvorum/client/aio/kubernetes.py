@@ -1,0 +1,89 @@
+"""The calls that Kubernetes' API server makes, each as one request of the shape it has there."""
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.client import operations
+from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client.values import ConditionalResult, KeyRead, RangeResult
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+
+
+class AsyncKubernetes:
+    """Objects as keys: read with the revision of the store, changed if nobody else has."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    async def get(self, key: Text, *, revision: int = 0, timeout: float | None = None) -> KeyRead:
+        """Return a key, and the revision of the store when it answered."""
+        request = pb.RangeRequest(key=as_bytes(key), limit=1, revision=revision)
+        found = await self._client.run(operations.range_operation(request), timeout)
+        return KeyRead(found.kvs[0] if found.kvs else None, found.revision)
+
+    async def list(
+        self,
+        prefix: Text,
+        *,
+        limit: int = 0,
+        continue_from: Text = b"",
+        revision: int = 0,
+        timeout: float | None = None,
+    ) -> RangeResult:
+        """Return keys in their order; with a limit, the first of those from a key on.
+
+        The next page continues from the last key of this one with a zero byte behind it, at the
+        revision of the first page.
+        """
+        keys = key_range(prefix=prefix)
+        request = pb.RangeRequest(
+            key=as_bytes(continue_from) or keys.key,
+            range_end=keys.end,
+            limit=limit,
+            revision=revision,
+        )
+        return await self._client.run(operations.range_operation(request), timeout)
+
+    async def count(self, prefix: Text, *, timeout: float | None = None) -> int:
+        """Return how many keys there are."""
+        return await self._client.count(prefix=prefix, timeout=timeout)
+
+    async def optimistic_put(
+        self,
+        key: Text,
+        value: Text,
+        expected_revision: int,
+        *,
+        lease: int = 0,
+        get_on_failure: bool = False,
+        timeout: float | None = None,
+    ) -> ConditionalResult:
+        """Set a key if it was changed last at a revision; 0 if it must not exist.
+
+        With `get_on_failure` the result has the key as it is instead.
+        """
+        put = operations.put(key, value, lease, previous=False, keep_value=False, keep_lease=False)
+        operation = operations.conditional_operation(
+            key, expected_revision, pb.RequestOp(request_put=put), reads=get_on_failure
+        )
+        return await self._client.run(operation, timeout)
+
+    async def optimistic_delete(
+        self,
+        key: Text,
+        expected_revision: int,
+        *,
+        get_on_failure: bool = False,
+        timeout: float | None = None,
+    ) -> ConditionalResult:
+        """Delete a key if it was changed last at a revision."""
+        delete = pb.DeleteRangeRequest(key=as_bytes(key))
+        operation = operations.conditional_operation(
+            key,
+            expected_revision,
+            pb.RequestOp(request_delete_range=delete),
+            reads=get_on_failure,
+        )
+        return await self._client.run(operation, timeout)

@@ -1,0 +1,276 @@
+"""A leasing client: keys that it has read are its own, and read without a call, until others write.
+
+All clients that write those keys must do it with the same prefix, ours or Go's.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.client import rpcs
+from kvorum.client.aio.carrier import AsyncCarrier
+from kvorum.client.aio.recipes.sessions import AsyncSession, begin_session
+from kvorum.client.aio.recipes.waiting import CALL_SECONDS_MIN, AsyncPatience
+from kvorum.client.errors import CallError, ClosedError, KvorumError
+from kvorum.client.keys import KeyRange
+from kvorum.client.loop import clock
+from kvorum.client.operations import Operation
+from kvorum.client.owning import Names, Owned, Owning, guarded, revoking, written_by
+from kvorum.client.rpcs import Rpc
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+
+BEGIN_SECONDS = 1.0
+"""How long it is waited before a session is begun again, after that has failed."""
+READ_KEYS_MAX = 32
+"""So many owned keys stay owned when one transaction writes them."""
+
+
+class AsyncLeasing:
+    """What carries the calls of a leasing client."""
+
+    def __init__(
+        self,
+        client: "AsyncClient",
+        below: AsyncCarrier,
+        namespace: bytes,
+        prefix: bytes,
+        ttl: int,
+    ) -> None:
+        self._client = client
+        """One without a namespace."""
+        self._below = below
+        self._shell = client.shell
+        self._names = Names(namespace, prefix)
+        self._ttl = ttl
+        self._session: AsyncSession | None = None
+        self._owning: Owning | None = None
+        self._is_beginning = False
+        self._begin_at = 0.0
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Own nothing any more."""
+        with self._shell.turn():
+            self._is_closed = True
+            owning, session = self._owning, self._session
+            self._owning = self._session = None
+            if owning is not None:
+                owning.end()
+        if session is not None:
+            await session.close()
+
+    async def call(
+        self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
+    ) -> bytes:
+        """Make a call, or answer it from what is owned."""
+        if self._is_closed:
+            raise ClosedError("the leasing client is closed")
+        if rpc.path == rpcs.RANGE.path and at is None:
+            return await self._read(rpc, message, seconds_max)
+        if rpc is rpcs.PUT:
+            put = pb.RequestOp(request_put=pb.PutRequest.FromString(message))
+            answer = (await self._write(put, seconds_max)).response_put
+            return answer.SerializeToString()
+        if rpc is rpcs.DELETE_RANGE:
+            request = pb.DeleteRangeRequest.FromString(message)
+            delete = pb.RequestOp(request_delete_range=request)
+            answered = (await self._write(delete, seconds_max)).response_delete_range
+            return answered.SerializeToString()
+        if rpc.path == rpcs.TXN.path:
+            return await self._transact(rpc, message, seconds_max)
+        return await self._below.call(rpc, message, seconds_max, at)
+
+    # Reading.
+
+    async def _read(self, rpc: Rpc, message: bytes, seconds_max: float) -> bytes:
+        request = pb.RangeRequest.FromString(message)
+        until = clock() + seconds_max
+        if not request.range_end and not request.revision:
+            owning = self._current()
+            with self._shell.turn():
+                found = None if owning is None else owning.read(request)
+            if found is not None:
+                return found.SerializeToString()
+            if not request.serializable:
+                taken = await self._take(request, until)
+                if taken is not None:
+                    return taken.SerializeToString()
+        return await self._below.call(rpc, message, _seconds_to(until))
+
+    async def _take(self, request: pb.RangeRequest, until: float) -> pb.RangeResponse | None:
+        """Read a key and own it from now on, if that can be; None if it is to be read as usual."""
+        owning = self._current() or await self._begin()
+        if owning is None:
+            return None
+        with self._shell.turn():
+            asked = owning.ask(request)
+        if asked is None:
+            return None
+        try:
+            answer = await self._below.call(rpcs.TXN, asked.SerializeToString(), _seconds_to(until))
+        except CallError:
+            # Surely not owned: perhaps the user may not write ownership keys.
+            with self._shell.turn():
+                owning.refused(request.key)
+            return None
+        except BaseException as error:
+            with self._shell.turn():
+                owning.end()
+            if isinstance(error, KvorumError):
+                return None
+            raise
+        response = pb.TxnResponse.FromString(answer)
+        with self._shell.turn():
+            if owning.has_ended:
+                return None
+            if response.succeeded:
+                owning.granted(request.key, response)
+                self._shell.start_reading()
+                return owning.read(request)
+            owning.refused(request.key)
+        found = response.responses[0].response_range
+        found.header.CopyFrom(response.header)
+        return found
+
+    def _current(self) -> Owning | None:
+        """Return what is owned, if the session surely lives."""
+        with self._shell.turn():
+            owning, session = self._owning, self._session
+        if owning is None or session is None:
+            return None
+        if session.lost is None and not owning.has_ended:
+            return owning
+        with self._shell.turn():
+            owning.end()
+            # Another thread may have seen it before, and begun anew.
+            if self._owning is owning:
+                self._owning = self._session = None
+        session.orphan()
+        return None
+
+    async def _begin(self) -> Owning | None:
+        with self._shell.turn():
+            if self._is_beginning or self._owning is not None or clock() < self._begin_at:
+                return None
+            self._is_beginning = True
+        try:
+            session = await begin_session(self._client, self._ttl)
+        except KvorumError:
+            # What is read is read as usual meanwhile.
+            self._begin_at = clock() + BEGIN_SECONDS
+            return None
+        finally:
+            self._is_beginning = False
+        with self._shell.turn():
+            owning = Owning(self._shell.core, self._shell.watching, self._names, session.id)
+            if not self._is_closed:
+                self._session, self._owning = session, owning
+                return owning
+        await session.close()
+        return None
+
+    # Writing.
+
+    async def _transact(self, rpc: Rpc, message: bytes, seconds_max: float) -> bytes:
+        request = pb.TxnRequest.FromString(message)
+        owning = self._current()
+        with self._shell.turn():
+            found = None if owning is None else owning.transact(request)
+        if found is not None:
+            return found.SerializeToString()
+        if rpc is rpcs.READ_TXN:
+            return await self._below.call(rpc, message, seconds_max)
+        response = await self._write(pb.RequestOp(request_txn=request), seconds_max)
+        return response.response_txn.SerializeToString()
+
+    async def _write(self, step: pb.RequestOp, seconds_max: float) -> pb.ResponseOp:
+        """Do a step once nobody else owns what it writes."""
+        written = written_by(step)
+        until = clock() + seconds_max
+        while True:
+            owning = self._current()
+            newest = dict.fromkeys(written, 0)
+            for keys in written:
+                if keys.end:
+                    newest[keys] = await self._clear(owning, keys, until)
+            with self._shell.turn():
+                held = {} if owning is None else owning.begin_write(written)
+            read = [keys.key for keys in written if keys.key in held and not keys.end]
+            read = read[:READ_KEYS_MAX]
+            for keys in written:
+                if keys.key in held and not keys.end:
+                    newest[keys] = held[keys.key].revision
+            request = guarded(self._names, step, newest, read)
+            response = await self._commit(owning, held, request, until)
+            if response.succeeded:
+                reads = zip(read, response.responses[1:], strict=True)
+                found = {key: each.response_range for key, each in reads}
+                with self._shell.turn():
+                    if owning is not None:
+                        owning.wrote(held, found, response.header)
+                return _with_header(response)
+            with self._shell.turn():
+                if owning is not None:
+                    owning.end_write(held)
+            for each in response.responses:
+                await self._revoke_all(owning, list(each.response_range.kvs), until)
+
+    async def _commit(
+        self,
+        owning: Owning | None,
+        held: dict[bytes, Owned],
+        request: pb.TxnRequest,
+        until: float,
+    ) -> pb.TxnResponse:
+        try:
+            answer = await self._below.call(
+                rpcs.TXN, request.SerializeToString(), _seconds_to(until)
+            )
+        except BaseException:
+            with self._shell.turn():
+                if owning is not None:
+                    owning.doubt(held)
+            raise
+        return pb.TxnResponse.FromString(answer)
+
+    async def _clear(self, owning: Owning | None, keys: KeyRange, until: float) -> int:
+        """Let others give up all keys of a range; return the newest revision of what was seen."""
+        name = self._names.of_range(keys)
+        request = pb.RangeRequest(key=name.key, range_end=name.end, keys_only=True)
+        answer = await self._below.call(rpcs.RANGE, request.SerializeToString(), _seconds_to(until))
+        found = list(pb.RangeResponse.FromString(answer).kvs)
+        await self._revoke_all(owning, found, until)
+        return max((each.create_revision for each in found), default=0)
+
+    async def _revoke_all(self, owning: Owning | None, kvs: list[KeyValue], until: float) -> None:
+        for kv in kvs:
+            key = self._names.owned(kv.key)
+            is_own = owning is not None and kv.lease == owning.lease and owning.owns(key)
+            if not is_own:
+                await self._revoke(key, kv, until)
+
+    async def _revoke(self, key: bytes, kv: KeyValue, until: float) -> None:
+        """Ask an owner to give its key up, and wait until it has."""
+        seconds = round(_seconds_to(until), 1)
+        patience = AsyncPatience(self._client, f"{key!r} was not given up by its owner", seconds)
+        operation: Operation[pb.TxnResponse] = Operation(
+            rpcs.TXN, revoking(kv).SerializeToString(), pb.TxnResponse.FromString
+        )
+        response = await patience.run(operation)
+        if response.succeeded:
+            await patience.event(KeyRange(kv.key, b""), response.header.revision + 1, deletes=True)
+
+
+def _seconds_to(moment: float) -> float:
+    return max(moment - clock(), CALL_SECONDS_MIN)
+
+
+def _with_header(response: pb.TxnResponse) -> pb.ResponseOp:
+    """Return the first answer of a transaction, as if it had been a call of its own."""
+    first = response.responses[0]
+    name = first.WhichOneof("response")
+    assert name is not None
+    getattr(first, name).header.CopyFrom(response.header)
+    return first
