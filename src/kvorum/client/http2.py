@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError
+if TYPE_CHECKING:
+    from hpack import Decoder
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES_MAX: Final = 1 << 20
@@ -42,6 +42,24 @@ _SETTINGS_SENT: Final = (
 )
 
 Fields = tuple[tuple[str, str], ...]
+
+_NO_TABLE: Final = b"\x20"
+"""How a block begins that sets the size of the table to nothing."""
+BLOCKS_KNOWN: Final[dict[bytes, Fields]] = {
+    bytes.fromhex("88 0f10 8b1d75d0620d263d4c4d6564"): (
+        (":status", "200"),
+        ("content-type", "application/grpc"),
+    ),
+    bytes.fromhex("00 889acac8b21234da8f 0130 00 899acac8b5254207317f 00"): (
+        ("grpc-status", "0"),
+        ("grpc-message", ""),
+    ),
+    bytes.fromhex("00 889acac8b21234da8f 8107"): (("grpc-status", "0"),),
+}
+"""What servers answer a call with that succeeds; no table has a part in these.
+
+Who is answered with nothing else need not load what decodes all others.
+"""
 
 
 class Reset(IntEnum):
@@ -113,6 +131,7 @@ class Connection:
         "_ends",
         "_events",
         "_frame_bytes_max",
+        "_has_table",
         "_in_block",
         "_input",
         "_next_stream",
@@ -144,8 +163,11 @@ class Connection:
         self._stream_room = _DEFAULT_WINDOW
         self._frame_bytes_max = 16_384
         self._received = 0
-        self._decoder = Decoder(max_header_list_size=HEADER_BYTES_MAX)
-        self._blocks: dict[bytes, Fields] = {}
+        self._decoder: Decoder | None = None
+        """Made for the first block that is not known."""
+        self._has_table = True
+        """Whether a block may depend on those before it."""
+        self._blocks = dict(BLOCKS_KNOWN)
         # The stream whose header block goes on, what came of it, and whether it ends the stream.
         self._in_block = 0
         self._block = bytearray()
@@ -325,17 +347,31 @@ class Connection:
             self._end(number)
 
     def _decode(self, block: bytes) -> Fields:
-        decoder = self._decoder
-        has_table = decoder.header_table.maxsize != 0
+        if block.startswith(_NO_TABLE):
+            # It does without a table, as it was asked to.
+            self._has_table = False
+            if self._decoder is not None:
+                self._decoder.header_table_size = 0
+            block = block[1:]
+            if (known := self._blocks.get(block)) is not None:
+                return known
+        from hpack import Decoder, HPACKError
+
+        if self._decoder is None:
+            self._decoder = Decoder(max_header_list_size=HEADER_BYTES_MAX)
+            if not self._has_table:
+                self._decoder.header_table_size = 0
+        had_table = self._has_table
         try:
-            decoded = decoder.decode(block, raw=True)
+            decoded = self._decoder.decode(block, raw=True)
         except HPACKError as error:
             raise ProtocolError(f"a header block cannot be read: {error}") from error
+        self._has_table = self._decoder.header_table.maxsize != 0
         fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in decoded)
-        if not has_table:
+        if not had_table and not self._has_table:
             # Without a table the same bytes always mean the same.
             if len(self._blocks) >= _BLOCKS_KEPT:
-                self._blocks.clear()
+                self._blocks = dict(BLOCKS_KNOWN)
             self._blocks[block] = fields
         return fields
 

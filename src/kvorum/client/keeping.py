@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvorum.api.errors import Code
-from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
 from kvorum.client.core import HAS_LEADER, Core, Stream
@@ -126,7 +126,7 @@ class Keeping:
 
     def _take_message(self, message: bytes) -> None:
         self._back_off.worked()
-        response = LeaseKeepAliveResponse.FromString(message)
+        response = pb.LeaseKeepAliveResponse.FromString(message)
         kept = self._kept.get(response.ID)
         if kept is None or kept.asked_at is None:
             return
@@ -174,4 +174,4 @@ class Keeping:
 
 
 def _request(kept: Kept) -> bytes:
-    return LeaseKeepAliveRequest(ID=kept.id).SerializeToString()
+    return pb.LeaseKeepAliveRequest(ID=kept.id).SerializeToString()

@@ -6,16 +6,14 @@ are kept alive have a thread, which reads when no other does.
 """
 
 import os
-import secrets
 import select
 import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -26,6 +24,9 @@ from kvorum.client.keeping import Keeping, Kept
 from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.watching import Watching
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ Outcome = Annotated[T, "of a function that may wait"]
 
 def random_id() -> int:
     """Return a number that nobody else chooses: for a lease."""
-    return secrets.randbelow((1 << 63) - 1) + 1
+    return int.from_bytes(os.urandom(8)) >> 1 or 1
 
 
 class Waiter:
@@ -107,7 +108,7 @@ class ThreadedClient:
     def __init__(
         self,
         core: Core,
-        context: Callable[[Address], ssl.SSLContext | None],
+        context: "Callable[[Address], ssl.SSLContext | None]",
         connect_seconds_max: float,
     ) -> None:
         self.core = core
@@ -347,8 +348,11 @@ class ThreadedClient:
                 connection.settimeout(self._connect_seconds_max)
                 connection.connect(address.host)
             else:
+                # As bytes, a name of ASCII is looked up without loading the rules of all others.
+                host = address.host.encode() if address.host.isascii() else address.host
                 connection = socket.create_connection(
-                    (address.host, address.port), self._connect_seconds_max
+                    (host, address.port),  # type: ignore[arg-type]
+                    self._connect_seconds_max,
                 )
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)

@@ -1,8 +1,10 @@
 """What calls answer with: plain, immutable values."""
 
 from enum import Enum
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class KeyValue(NamedTuple):
@@ -221,7 +223,7 @@ class StoreHash(NamedTuple):
 class Snapshot(NamedTuple):
     """A snapshot that was saved."""
 
-    path: Path
+    path: "Path"
     size: int
     """Bytes of the file."""
     version: str

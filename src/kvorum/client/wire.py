@@ -1,9 +1,7 @@
 """The calls on one connection: gRPC's messages and trailers on HTTP/2's streams. No socket here."""
 
 import re
-import zlib
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from kvorum.client.http2 import Connection, Fields, Kind, ProtocolError, Reset, field_block
 from kvorum.client.interface import Calls, End, Metadata
@@ -215,6 +213,8 @@ def _framed(message: bytes) -> bytes:
 
 
 def _inflated(message: bytes) -> bytes:
+    import zlib
+
     try:
         return zlib.decompress(message, wbits=31)
     except zlib.error as error:
@@ -230,7 +230,11 @@ def _end_of(answer: _Answer) -> End:
             return End(_UNKNOWN, "the server ended the call without a status")
         text = f"the server answered with HTTP status {status}: is this a gRPC port?"
         return End(_STATUSES.get(status, _UNKNOWN), text)
-    text = unquote_to_bytes(fields.get("grpc-message", "")).decode(errors="replace")
+    text = fields.get("grpc-message", "")
+    if "%" in text:
+        from urllib.parse import unquote_to_bytes
+
+        text = unquote_to_bytes(text).decode(errors="replace")
     if answer.parts and code == "0":
         return End(_INTERNAL, "the server ended the call in the middle of a message")
     return End(int(code) if _STATUS_CODE.fullmatch(code) else _UNKNOWN, text)
