@@ -4,11 +4,10 @@ A call is one stream: header fields, messages of bytes, an end. Servers are aske
 without a dynamic table, so that equal blocks mean the same and are decoded once.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from hpack import Decoder
@@ -93,12 +92,9 @@ class Kind(IntEnum):
     """The server never looked at it, so that it can be sent again safely."""
 
 
-class Event(NamedTuple):
-    """Something that happened on a stream."""
-
-    kind: Kind
-    stream: int
-    detail: Fields | bytes | int
+Event: TypeAlias = tuple[Kind, int, Fields | bytes | int]
+"""Something that happened on a stream: what, on which one, and the detail."""
+_GOT_FIELDS, _GOT_BYTES, _ENDED = Kind.FIELDS, Kind.BYTES, Kind.ENDED
 
 
 class ProtocolError(Exception):
@@ -115,14 +111,18 @@ class _Stream:
         """Bytes that came and that it was not yet told to replace."""
         self.is_held = False
         """Whether it is not told for now, because nobody takes what comes."""
-        self.waiting: deque[bytes] = deque()
+        self.waiting = bytearray()
         """What is to be sent once there is room."""
         self.ends = False
         """Whether this side has nothing more to send after that."""
 
 
 class Connection:
-    """One connection. What is to be sent gathers in `output`; whoever sends it clears it."""
+    """One connection. What is to be sent gathers in `output` and `pongs`; `take_output` takes it.
+
+    Answers to pings may wait until something else is sent, if nothing is waited for here: servers
+    of gRPC ask with every answer, and to send that alone would cost as much as the call.
+    """
 
     __slots__ = (
         "_block",
@@ -134,6 +134,7 @@ class Connection:
         "_has_table",
         "_in_block",
         "_input",
+        "_missing",
         "_next_stream",
         "_received",
         "_room",
@@ -147,14 +148,17 @@ class Connection:
 
     def __init__(self) -> None:
         self.output = bytearray(PREFACE)
+        self.pongs = bytearray()
+        """Answers to the server's pings."""
         self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in _SETTINGS_SENT))
         grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
         self.goes_away = False
         """Whether the server, or the end of stream numbers, lets nothing new be sent here."""
-        self.pongs = 0
-        """How many pings the server has answered."""
         self._input = bytearray()
+        """The frame that has come in part."""
+        self._missing = 9
+        """It is not looked at before it has so many bytes."""
         self._events: list[Event] = []
         self._streams: dict[int, _Stream] = {}
         self._streams_max = _WINDOW_MAX
@@ -212,8 +216,7 @@ class Connection:
             )
         else:
             self._put_block(number, block)
-            stream.waiting.append(data)
-            self._send_waiting(number, stream)
+            self._append(number, stream, data)
         return number
 
     def hold(self, number: int, *, is_held: bool) -> None:
@@ -230,8 +233,7 @@ class Connection:
         if stream is None or stream.ends:
             return
         stream.ends = ends
-        stream.waiting.append(data)
-        self._send_waiting(number, stream)
+        self._append(number, stream, data)
 
     def cancel(self, number: int) -> None:
         """Break a stream off; nothing more is told of it."""
@@ -239,26 +241,43 @@ class Connection:
             self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
 
     def ping(self) -> None:
-        """Ask whether the server is there; `pongs` tells."""
+        """Ask whether the server is there; whatever comes then tells that it is."""
         self._put(_PING, 0, 0, b"kvorum\0\0")
+
+    def take_output(self) -> bytes:
+        """Return what is to be sent, which is not kept here any more."""
+        data = bytes(self.output)
+        if self.pongs:
+            data += self.pongs
+            self.pongs.clear()
+        self.output.clear()
+        return data
 
     # What the server does.
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes | memoryview) -> list[Event]:
         """Take bytes of the server; return what happened by them. Raises ProtocolError."""
-        self._input += data
-        buffer, at, end = self._input, 0, len(self._input)
+        rest = self._input
+        if rest:
+            rest += data
+            if len(rest) < self._missing:
+                return []
+            data = bytes(rest)
+            rest.clear()
+        at, end, self._missing = 0, len(data), 9
         while end - at >= 9:
-            length_and_kind, flags, number = _FRAME.unpack_from(buffer, at)
+            length_and_kind, flags, number = _FRAME.unpack_from(data, at)
             length = length_and_kind >> 8
             if length > FRAME_BYTES_MAX:
                 raise ProtocolError(f"a frame of {length} bytes; {FRAME_BYTES_MAX} were allowed")
             if end - at - 9 < length:
+                self._missing = 9 + length
                 break
-            payload = bytes(buffer[at + 9 : at + 9 + length])
+            payload = bytes(data[at + 9 : at + 9 + length])
             at += 9 + length
             self._take(length_and_kind & 0xFF, flags, number & 0x7FFF_FFFF, payload)
-        del buffer[:at]
+        if at < end:
+            rest += data[at:]
         events, self._events = self._events, []
         return events
 
@@ -273,16 +292,14 @@ class Connection:
             self._take_window(number, payload)
         elif kind == _PING:
             if not flags & _ACKNOWLEDGED:
-                self._put(_PING, _ACKNOWLEDGED, 0, payload)
-            else:
-                self.pongs += 1
+                self.pongs += _FRAME.pack(len(payload) << 8 | _PING, _ACKNOWLEDGED, 0) + payload
         elif kind == _SETTINGS:
             self._take_settings(flags, payload)
         elif kind == _RESET:
             if self._streams.pop(number, None) is not None:
                 code = _number(payload)
                 refused = code == Reset.REFUSED_STREAM
-                self._events.append(Event(Kind.REFUSED if refused else Kind.RESET, number, code))
+                self._events.append((Kind.REFUSED if refused else Kind.RESET, number, code))
         elif kind == _GO_AWAY:
             self._go_away(payload)
         elif kind == _CONTINUATION:
@@ -311,7 +328,7 @@ class Connection:
         if flags & _PADDED:
             payload = _unpadded(payload)
         if payload:
-            self._events.append(Event(Kind.BYTES, number, payload))
+            self._events.append((_GOT_BYTES, number, payload))
         if flags & _END_STREAM:
             self._end(number)
 
@@ -342,7 +359,7 @@ class Connection:
             fields = self._decode(block)
         if number not in self._streams:
             return
-        self._events.append(Event(Kind.FIELDS, number, fields))
+        self._events.append((_GOT_FIELDS, number, fields))
         if ends:
             self._end(number)
 
@@ -412,14 +429,14 @@ class Connection:
         last = _number(payload) & 0x7FFF_FFFF
         for number in [each for each in self._streams if each > last]:
             del self._streams[number]
-            self._events.append(Event(Kind.REFUSED, number, Reset.NO_ERROR))
+            self._events.append((Kind.REFUSED, number, Reset.NO_ERROR))
 
     def _end(self, number: int) -> None:
         stream = self._streams.pop(number)
         if stream.waiting or not stream.ends:
             # The server has answered without waiting for all of it.
             self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
-        self._events.append(Event(Kind.ENDED, number, b""))
+        self._events.append((_ENDED, number, b""))
 
     # Sending.
 
@@ -439,24 +456,25 @@ class Connection:
             if stream.waiting:
                 self._send_waiting(number, stream)
 
+    def _append(self, number: int, stream: _Stream, data: bytes) -> None:
+        """Send more on a stream, now or when there is room."""
+        if data:
+            stream.waiting += data
+            self._send_waiting(number, stream)
+        elif stream.ends and not stream.waiting:
+            self._put(_DATA, _END_STREAM, number, b"")
+
     def _send_waiting(self, number: int, stream: _Stream) -> None:
         waiting = stream.waiting
         while waiting:
-            data = waiting[0]
-            size = min(len(data), stream.room, self._room, self._frame_bytes_max)
-            if not data:
-                size = 0
-            elif size <= 0:
+            size = min(len(waiting), stream.room, self._room, self._frame_bytes_max)
+            if size <= 0:
                 return
             stream.room -= size
             self._room -= size
-            is_whole = size == len(data)
-            if is_whole:
-                waiting.popleft()
-            else:
-                waiting[0] = data[size:]
-                data = data[:size]
-            is_last = is_whole and stream.ends and not waiting
+            data = bytes(waiting[:size])
+            del waiting[:size]
+            is_last = stream.ends and not waiting
             self._put(_DATA, _END_STREAM if is_last else 0, number, data)
 
 

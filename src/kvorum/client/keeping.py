@@ -70,6 +70,8 @@ class Keeping:
 
     def wake_at(self) -> float:
         """Return when there is something to do even if nothing happens before."""
+        if not self._kept:
+            return float("inf")
         moments = [
             min(
                 each.lives_until,
@@ -79,10 +81,12 @@ class Keeping:
             )
             for each in self._kept.values()
         ]
-        return min(moments, default=float("inf"))
+        return min(moments)
 
     def pass_time(self, now: float) -> None:
         """Renew what is due, and give up what was not renewed in time."""
+        if not self._kept:
+            return
         for kept in [each for each in self._kept.values() if each.lives_until <= now]:
             self._lose(kept, LeaseLostError(f"lease {kept.id} was not renewed within {kept.ttl} s"))
         silent = any(

@@ -63,7 +63,7 @@ class Link:
 
             self._tls = tls.Tls(context, _server_name(address))
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         """Take bytes of the other side. Raises LinkError or ProtocolError."""
         self._silent_since = self._asked_at = None
         if self._tls is None:
@@ -97,14 +97,18 @@ class Link:
         self._asked_at = now
         self.wire.connection.ping()
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether nothing is lost if what is to be sent goes out with the next call."""
+        connection = self.wire.connection
+        return self.is_open and not connection.output and not self.wire.calls_open
+
     def take_output(self) -> bytes:
         """Return what is to be sent now."""
-        output = self.wire.connection.output
+        connection = self.wire.connection
         if self._tls is None:
-            data = bytes(output)
-            output.clear()
-            return data
-        return self._tls.take_output(output)
+            return connection.take_output()
+        return self._tls.take_output(connection.take_output() if self.is_open else b"")
 
 
 def _server_name(address: Address) -> str:

@@ -8,6 +8,7 @@ the shortest numbers. For any other answer the functions return None, and protob
 what is wrong with it; a long one it reads faster.
 """
 
+import re
 from typing import Final
 
 from kvorum.client.values import DeleteResult, KeyValue, PutResult, RangeResult
@@ -15,6 +16,11 @@ from kvorum.client.values import DeleteResult, KeyValue, PutResult, RangeResult
 SHORT_BYTES_MAX: Final = 16 << 10
 """The longest answer that is read here."""
 _INT64_LIMIT: Final = 1 << 63
+_NUMBER: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_HEADER: Final = re.compile(
+    rb"(?:\x08%b)?(?:\x10%b)?(?:\x18(%b))?(?:\x20%b)?" % (_NUMBER, _NUMBER, _NUMBER, _NUMBER)
+)
+"""The ids of cluster and member, the revision and the term."""
 
 
 # Requests.
@@ -181,24 +187,10 @@ def _key_value(data: bytes, at: int, end: int) -> KeyValue | None:
 
 def _revision(data: bytes, at: int, end: int) -> int:
     """Return the revision of a header; raises IndexError if its shape is not the usual one."""
-    revision = 0
-    while at < end:
-        tag = data[at]
-        at += 1
-        if tag == 0x18:
-            revision, at = _long(data, at)
-        elif tag in (0x08, 0x10, 0x20):
-            start = at
-            while data[at] >= 0x80:
-                at += 1
-            at += 1
-            if at - start > 10:
-                raise IndexError
-        else:
-            raise IndexError
-    if at != end:
+    header = _HEADER.fullmatch(data, at, end)
+    if header is None:
         raise IndexError
-    return revision
+    return _long(data, header.start(1))[0] if header[1] else 0
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:

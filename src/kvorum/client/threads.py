@@ -125,6 +125,8 @@ class ThreadedClient:
         self._blocked: dict[int, bytes] = {}
         """What a socket did not take yet, by its descriptor."""
         self._poll = select.poll()
+        # Kept, because to get so much memory for each read takes longer than to read.
+        self._received = memoryview(bytearray(READ_BYTES))
         self._reader: Waiter | None = None
         self._waiters: deque[Waiter] = deque()
         self._read_until = 0.0
@@ -220,9 +222,10 @@ class ThreadedClient:
                 # Rounded up, or it would look a moment too early, again and again.
                 ready = self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
                 with self.lock:
-                    self.core.now = clock()
+                    now = self.core.now = clock()
                     self._read(ready)
-                    self._pass_time()
+                    if now >= self._read_until:
+                        self._pass_time()
                     self._send()
         finally:
             with self.lock:
@@ -408,10 +411,10 @@ class ThreadedClient:
                 continue
             connection, link = found
             try:
-                data = connection.recv(READ_BYTES)
-                problem = "" if data else "the server closed the connection"
-                if data:
-                    self._receive(link, data)
+                size = connection.recv_into(self._received)
+                problem = "" if size else "the server closed the connection"
+                if size:
+                    self._receive(link, self._received[:size])
             except (BlockingIOError, InterruptedError):
                 continue
             except (OSError, LinkError, ProtocolError) as error:
@@ -421,7 +424,7 @@ class ThreadedClient:
             elif link.is_leaving and not link.wire.calls_open:
                 self._drop(descriptor, connection)
 
-    def _receive(self, link: Link, data: bytes) -> None:
+    def _receive(self, link: Link, data: memoryview) -> None:
         was_open = link.is_open
         link.receive(data)
         if link.is_open and not was_open:
@@ -461,8 +464,10 @@ class ThreadedClient:
 
     def _send(self) -> None:
         for descriptor, (connection, link) in list(self._sockets.items()):
-            data = link.take_output()
             rest = self._blocked.get(descriptor)
+            if link.can_wait and rest is None:
+                continue
+            data = link.take_output()
             if rest is not None:
                 data = rest + data
             if not data:

@@ -18,7 +18,7 @@ class Tls:
         """Whether the handshake is done."""
         self._shake_hands()
 
-    def receive(self, data: bytes) -> Iterator[bytes]:
+    def receive(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Take bytes of the other side; yield what they say. Raises LinkError."""
         self._incoming.write(data)
         if not self.is_open and not self._shake_hands():
@@ -31,12 +31,11 @@ class Tls:
         except ssl.SSLError as error:
             raise LinkError(f"TLS failed: {_reason(error)}") from error
 
-    def take_output(self, plain: bytearray) -> bytes:
-        """Return what is to be sent now; the plain bytes are taken once they can be."""
-        if self.is_open and plain:
+    def take_output(self, plain: bytes) -> bytes:
+        """Return what is to be sent now; there is nothing plain before the connection is open."""
+        if plain:
             # A write to memory takes everything at once.
             self._object.write(plain)
-            plain.clear()
         return self._outgoing.read()
 
     def _shake_hands(self) -> bool:

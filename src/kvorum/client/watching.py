@@ -162,7 +162,8 @@ class Watching:
             self._open()
 
     def _needs_stream(self) -> bool:
-        return any(each.standing is Standing.LOST for each in self._watches.values())
+        watches = self._watches
+        return bool(watches) and any(each.standing is Standing.LOST for each in watches.values())
 
     # Beginning.
 
@@ -294,12 +295,11 @@ class Watching:
         messages = [*watch.parts, response] if watch.parts else [response]
         watch.parts.clear()
         first = watch.revision
-        events = [
-            event(each)
-            for message in messages
-            for each in message.events
-            if each.kv.mod_revision >= first
-        ]
+        found = [each for message in messages for each in message.events]
+        if found and found[0].kv.mod_revision < first:
+            # They come in the order of their revisions.
+            found = [each for each in found if each.kv.mod_revision >= first]
+        events = list(map(event, found))
         if events:
             revision = events[-1].kv.mod_revision
         elif response.header.revision >= first and not any(each.events for each in messages):
