@@ -13,10 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
-import aetcd
-import etcd3gw
-import grpc
-
 from kvorum import AsyncClient, Client
 from kvorum.api.pb import etcdserverpb as pb
 
@@ -43,6 +39,8 @@ def kvorum_calls(address: str) -> Iterator[Calls]:
 @contextmanager
 def etcd3gw_calls(address: str) -> Iterator[Calls]:
     """Give the calls of etcd3gw, which asks the JSON gateway."""
+    import etcd3gw
+
     host, _, port = address.partition(":")
     client = etcd3gw.Etcd3Client(host, int(port))
     yield {"put": lambda: client.put(KEY, VALUE), "get": lambda: client.get(KEY)}
@@ -51,6 +49,8 @@ def etcd3gw_calls(address: str) -> Iterator[Calls]:
 @contextmanager
 def grpcio_calls(address: str) -> Iterator[Calls]:
     """Give the calls of grpcio."""
+    import grpc
+
     with grpc.insecure_channel(address) as channel:
         put, get = _multi_callables(channel)
         yield {
@@ -86,6 +86,8 @@ async def kvorum_async_calls(address: str) -> AsyncIterator[Calls]:
 @asynccontextmanager
 async def aetcd_calls(address: str) -> AsyncIterator[Calls]:
     """Give the calls of aetcd."""
+    import aetcd
+
     host, _, port = address.partition(":")
     async with aetcd.Client(host=host, port=int(port)) as client:
         yield {"put": lambda: client.put(KEY, VALUE), "get": lambda: client.get(KEY)}
@@ -94,6 +96,8 @@ async def aetcd_calls(address: str) -> AsyncIterator[Calls]:
 @asynccontextmanager
 async def grpcio_async_calls(address: str) -> AsyncIterator[Calls]:
     """Give the calls of grpcio."""
+    import grpc
+
     async with grpc.aio.insecure_channel(address) as channel:
         put, get = _multi_callables(channel)
         yield {
@@ -178,6 +182,8 @@ async def watch_async(library: str, address: str, seconds: float) -> None:
             client = await stack.enter_async_context(AsyncClient(address))
             events: AsyncIterator[Any] = client.watch(prefix=PREFIX, revision=2)
         else:
+            import aetcd
+
             host, _, port = address.partition(":")
             other = await stack.enter_async_context(aetcd.Client(host=host, port=int(port)))
             events = aiter(await other.watch(PREFIX, range_end=PREFIX_END, start_revision=2))

@@ -185,6 +185,8 @@ def test_bytes_that_are_not_such_an_answer_are_left_to_protobuf(
 def test_the_blocks_that_are_known_are_what_a_decoder_reads() -> None:
     for block, fields in BLOCKS_KNOWN.items():
         decoder = Decoder()
-        decoded = [(name.decode(), value.decode()) for name, value in decoder.decode(block, raw=True)]
+        decoded = [
+            (name.decode(), value.decode()) for name, value in decoder.decode(block, raw=True)
+        ]
         assert decoded == list(fields)
         assert not decoder.header_table.dynamic_entries, "it changes the table"
