@@ -6,9 +6,10 @@ from hpack import Decoder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kvorum.api import writing
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import mvccpb
-from kvorum.client import messages, operations
+from kvorum.client import answers, operations
 from kvorum.client.http2 import BLOCKS_KNOWN
 from kvorum.client.keys import KeyRange
 
@@ -53,7 +54,7 @@ def test_a_put_is_what_protobuf_writes(
     key: bytes, value: bytes, lease: int, options: st.DataObject
 ) -> None:
     previous, keep_value, keep_lease = (options.draw(flags) for _ in range(3))
-    message = messages.put_request(
+    message = writing.put_request(
         key, value, lease, previous=previous, keep_value=keep_value, keep_lease=keep_lease
     )
     expected = pb.PutRequest(
@@ -70,7 +71,7 @@ def test_a_put_is_what_protobuf_writes(
 @given(key=texts, end=texts, previous=flags)
 def test_a_deletion_is_what_protobuf_writes(key: bytes, end: bytes, previous: bool) -> None:
     expected = pb.DeleteRangeRequest(key=key, range_end=end, prev_kv=previous)
-    message = messages.delete_request(key, end, previous=previous)
+    message = writing.delete_request(key, end, previous=previous)
     assert message == expected.SerializeToString()
 
 
@@ -79,7 +80,7 @@ def test_a_read_of_a_key_is_what_protobuf_writes(
     key: bytes, revision: int, serializable: bool
 ) -> None:
     expected = pb.RangeRequest(key=key, revision=revision, serializable=serializable)
-    message = messages.get_request(key, revision, serializable=serializable)
+    message = writing.get_request(key, revision, serializable=serializable)
     assert message == expected.SerializeToString()
 
 
@@ -139,24 +140,24 @@ def test_a_range_is_what_protobuf_writes(
 @given(puts)
 @example(pb.PutResponse(header=pb.ResponseHeader(revision=5)))
 def test_the_answer_to_a_put_says_the_same(response: pb.PutResponse) -> None:
-    found = messages.read_put(response.SerializeToString())
+    found = answers.read_put(response.SerializeToString())
     assert found in (None, operations.put_result(response))
     assert found is not None or response.HasField("prev_kv") or not response.ByteSize()
 
 
 @given(deletions)
 def test_the_answer_to_a_deletion_says_the_same(response: pb.DeleteRangeResponse) -> None:
-    found = messages.read_delete(response.SerializeToString())
+    found = answers.read_delete(response.SerializeToString())
     expected = operations.delete_result(response)
-    is_short = response.ByteSize() <= messages.SHORT_BYTES_MAX
+    is_short = response.ByteSize() <= answers.SHORT_BYTES_MAX
     assert found == (expected if is_short else None)
 
 
 @given(ranges)
 def test_the_answer_to_a_range_says_the_same(response: pb.RangeResponse) -> None:
-    found = messages.read_range(response.SerializeToString())
+    found = answers.read_range(response.SerializeToString())
     expected = operations.range_result(response)
-    is_short = response.ByteSize() <= messages.SHORT_BYTES_MAX
+    is_short = response.ByteSize() <= answers.SHORT_BYTES_MAX
     assert found == (expected if is_short else None)
 
 
@@ -172,9 +173,9 @@ def test_bytes_that_are_not_such_an_answer_are_left_to_protobuf(
         message[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
     answer = bytes(message)
     results: dict[Any, tuple[Any, Any]] = {
-        pb.PutResponse: (messages.read_put, operations.put_result),
-        pb.DeleteRangeResponse: (messages.read_delete, operations.delete_result),
-        pb.RangeResponse: (messages.read_range, operations.range_result),
+        pb.PutResponse: (answers.read_put, operations.put_result),
+        pb.DeleteRangeResponse: (answers.read_delete, operations.delete_result),
+        pb.RangeResponse: (answers.read_range, operations.range_result),
     }
     read, result = results[kind]
     found = read(answer)

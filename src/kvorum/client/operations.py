@@ -6,8 +6,9 @@ Both clients make calls from these, so that a call has its arguments and its mea
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from kvorum.api import writing
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import messages, rpcs
+from kvorum.client import answers, rpcs
 from kvorum.client.keys import KeyRange, Text, as_bytes
 from kvorum.client.rpcs import Rpc
 from kvorum.client.values import (
@@ -39,7 +40,7 @@ def put(
     key: Text, value: Text, lease: int, *, previous: bool, keep_value: bool, keep_lease: bool
 ) -> bytes:
     """Return the request of a put."""
-    return messages.put_request(
+    return writing.put_request(
         as_bytes(key),
         as_bytes(value),
         lease,
@@ -56,7 +57,7 @@ def put_operation(request: bytes) -> Operation[PutResult]:
 
 def delete_operation(keys: KeyRange, *, previous: bool) -> Operation[DeleteResult]:
     """Return the call of a deletion."""
-    request = messages.delete_request(keys.key, keys.end, previous=previous)
+    request = writing.delete_request(keys.key, keys.end, previous=previous)
     return Operation(rpcs.DELETE_RANGE, request, _delete_result)
 
 
@@ -76,7 +77,7 @@ def stream_operation(request: bytes) -> Operation[RangeResult]:
 
 def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
     """Return the call that reads one key."""
-    request = messages.get_request(as_bytes(key), revision, serializable=serializable)
+    request = writing.get_request(as_bytes(key), revision, serializable=serializable)
     return Operation(rpcs.RANGE, request, _one)
 
 
@@ -121,7 +122,7 @@ def _only_reads(request: "pb.TxnRequest") -> bool:
 
 
 def _put_result(answer: bytes) -> PutResult:
-    return messages.read_put(answer) or put_result(pb.PutResponse.FromString(answer))
+    return answers.read_put(answer) or put_result(pb.PutResponse.FromString(answer))
 
 
 def put_result(response: "pb.PutResponse") -> PutResult:
@@ -131,7 +132,7 @@ def put_result(response: "pb.PutResponse") -> PutResult:
 
 
 def _delete_result(answer: bytes) -> DeleteResult:
-    found = messages.read_delete(answer)
+    found = answers.read_delete(answer)
     return found or delete_result(pb.DeleteRangeResponse.FromString(answer))
 
 
@@ -143,7 +144,7 @@ def delete_result(response: "pb.DeleteRangeResponse") -> DeleteResult:
 
 
 def _range_result(answer: bytes) -> RangeResult:
-    return messages.read_range(answer) or range_result(pb.RangeResponse.FromString(answer))
+    return answers.read_range(answer) or range_result(pb.RangeResponse.FromString(answer))
 
 
 def range_result(response: "pb.RangeResponse") -> RangeResult:
@@ -256,7 +257,7 @@ def range_request(
     sort = (_ORDERS[order], _TARGETS[by])
     numbers = (limit, revision, *sort, serializable, keys_only, count_only)
     revisions = (*mod_revisions, *create_revisions)
-    return messages.range_request(keys.key, keys.end, (*numbers, *revisions))
+    return writing.range_request(keys.key, keys.end, (*numbers, *revisions))
 
 
 def watch_request(
