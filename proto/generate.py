@@ -4,7 +4,8 @@ Run it as `make proto`. With `--check DIRECTORY` it writes nothing there and fai
 directory's content differs from what it would write.
 
 Each `.proto` file becomes a module that takes its classes from `kvorum.api.descriptors`, and
-a stub for type checkers; each package re-exports the names of its files.
+a stub for type checkers; each package has the names of all its files. A package takes its classes
+when the first of them is asked for: a program that needs none of them does not load protobuf.
 """
 
 import argparse
@@ -67,19 +68,33 @@ def stub_text(stub: str) -> str:
 
 def package_text(package: str, members: list[FileDescriptorProto]) -> str:
     """Return the `__init__.py` that gathers the names of a package's files."""
-    lines = [f'"""Generated from proto/{package}/ by proto/generate.py; do not edit."""\n']
+    lines = [
+        f'"""Generated from proto/{package}/ by proto/generate.py; do not edit."""\n',
+        "from typing import TYPE_CHECKING\n",
+        "if TYPE_CHECKING:",
+    ]
     exported: list[str] = []
     for file in members:
         names = [message.name for message in file.message_type]
         for enum in file.enum_type:
             names += [enum.name, *(value.name for value in enum.value)]
-        lines.append(f"from {PACKAGE}.{package}.{Path(file.name).stem} import (")
-        lines += [f"    {name}," for name in names]
-        lines.append(")")
+        lines.append(f"    from {PACKAGE}.{package}.{Path(file.name).stem} import (")
+        lines += [f"        {name}," for name in names]
+        lines.append("    )")
         exported += names
     lines.append("\n__all__ = [")
     lines += [f'    "{name}",' for name in sorted(exported)]
-    lines.append("]")
+    lines.append("]\n")
+    lines.append("if not TYPE_CHECKING:\n")
+    lines.append("    def __getattr__(name: str) -> object:")
+    lines.append('        """Take all classes when the first is asked for."""')
+    lines.append("        if name not in __all__:")
+    lines.append(
+        '            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")'
+    )
+    lines.append("        from kvorum.api.descriptors import define\n")
+    lines += [f'        define("{file.name}", globals())' for file in members]
+    lines.append("        return globals()[name]")
     return "\n".join(lines) + "\n"
 
 

@@ -203,3 +203,18 @@ def test_a_silent_server_is_asked_and_then_given_up() -> None:
     # Without a call nobody is asked.
     found.wire.cancel(1)
     assert found.wake_at(100.0) == float("inf")
+
+
+def test_an_answer_to_a_ping_goes_with_the_next_call_unless_one_waits() -> None:
+    ping, pong = (b"\0\0\10\6" + flags + b"\0\0\0\0whatever" for flags in (b"\0", b"\1"))
+    found = Link(0, parse_endpoint("127.0.0.1:1"), _Ends(), None)
+    assert not found.can_wait, "the connection is to begin"
+    found.take_output()
+    found.receive(ping)
+    assert found.can_wait
+    found.wire.start(1, "/s/M", (), b"", ends=True)
+    assert not found.can_wait
+    assert pong in found.take_output()
+    found.receive(ping)
+    assert not found.can_wait
+    assert found.take_output() == pong

@@ -1,8 +1,11 @@
 """Which endpoints a client uses: set, asked for by name, told by the members, found by SRV."""
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvorum.client import AsyncClient, UnavailableError
 from kvorum.client.endpoints import Endpoints, parse_endpoint
@@ -81,6 +84,27 @@ def test_an_address_is_one_endpoint_however_it_is_written() -> None:
     assert list(endpoints.all.values()) == [first]
     assert endpoints.named(parse_endpoint("other:1")) is second
     assert endpoints.named(parse_endpoint("http://other:1")) is not second
+
+
+@given(
+    st.sampled_from(["", "http://", "https://"]),
+    # What begins with unix: is the path of a socket.
+    st.from_regex(r"[A-Za-tv-z0-9._-]{1,9}|\[::1\]", fullmatch=True),
+    st.integers(0, 70_000).map("{:03}".format) | st.sampled_from(["", "x", "-1", "٣"]),
+    st.sampled_from(["", "/", "/path"]),
+)
+def test_an_endpoint_is_read_as_a_url_is(scheme: str, host: str, port: str, path: str) -> None:
+    text = f"{scheme}{host}:{port}{path}"
+    parts = urlsplit(text if scheme else f"//{text}")
+    try:
+        expected = (parts.hostname, 2379 if parts.port is None else parts.port)
+    except ValueError:
+        with pytest.raises(ValueError, match="cannot be read"):
+            parse_endpoint(text)
+        return
+    found = parse_endpoint(text)
+    assert (found.host, found.port) == expected
+    assert found.is_secure is {"": None, "http://": False, "https://": True}[scheme]
 
 
 def test_no_endpoint_is_a_mistake(server: str, run: Run) -> None:

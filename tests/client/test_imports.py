@@ -29,6 +29,12 @@ def test_a_client_imports_no_server_and_not_the_other_client() -> None:
         assert not found & (others | {"bcrypt", "cryptography", "grpc", "h2", "lmdb", "uvloop"})
 
 
+def test_a_client_for_threads_loads_nothing_that_a_read_does_not_need() -> None:
+    found = imported("from kvorum import Client; Client('localhost:2379').close()")
+    costly = {"google.protobuf", "hpack", "importlib.resources", "inspect", "ssl", "urllib.parse"}
+    assert not found & costly
+
+
 def test_every_public_name_is_there() -> None:
     for name in kvorum.client.__all__:
         assert getattr(kvorum.client, name) is not None, name

@@ -194,7 +194,7 @@ def test_every_answer_arrives_whole_however_the_bytes_are_cut(
         st.lists(st.sampled_from([300, 4000, 70_000]), min_size=1, max_size=4), label="cuts"
     )
     for step in range(STEPS_MAX):
-        sent, wire.connection.output = bytes(wire.connection.output), bytearray()
+        sent = wire.connection.take_output()
         size = sizes[step % len(sizes)]
         for each in frames_of(sent):
             for at in range(0, len(each), size):

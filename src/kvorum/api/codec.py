@@ -3,9 +3,9 @@
 Building a message object only to serialise it costs more than the rest of a put. Every
 function here gives exactly the bytes protobuf gives; property tests check that.
 
-Bytes of the API's messages (etcdserverpb, mvccpb, membershippb, v3electionpb) are written here and
-in `responses` alone. Formats of files, of entries and of what members send each other belong to the
-rooms that own them: wal, snap, lease, member.requests, raft.wire, peer.
+Bytes of the API's messages (etcdserverpb, mvccpb, membershippb, v3electionpb) are written here, in
+`responses` and in `writing` alone. Formats of files, of entries and of what members send each other
+belong to the rooms that own them: wal, snap, lease, member.requests, raft.wire, peer.
 """
 
 from typing import Final

@@ -6,7 +6,7 @@ embeds Kvorum beside such a client must not crash at import.
 """
 
 from collections.abc import Iterator
-from importlib.resources import files
+from pkgutil import get_data
 from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import DescriptorBase, FileDescriptor, MethodDescriptor
@@ -18,7 +18,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 
 def _load() -> tuple[DescriptorPool, tuple[str, ...]]:
-    compiled = files("kvorum.api.pb").joinpath("descriptors.binpb").read_bytes()
+    compiled = get_data("kvorum.api.pb", "descriptors.binpb")
+    assert compiled is not None, "the package kvorum.api.pb cannot be read"
     pool = DescriptorPool()
     names = []
     for file in FileDescriptorSet.FromString(compiled).file:

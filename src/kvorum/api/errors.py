@@ -5,7 +5,6 @@ A row is plain data; code that has to unwind raises it as `StatusError`. Rows wh
 a value are functions.
 """
 
-import json
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -198,6 +197,8 @@ NO_REQUEST = Status(
 
 def quoted(text: str) -> str:
     """Quote a text as Go's %q does, for the characters that headers can hold."""
+    import json
+
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -89,21 +89,7 @@ from kvorum.client.errors import (
     WatchCanceledError,
     WatchCompactedError,
 )
-from kvorum.client.finding import srv_endpoints
 from kvorum.client.keys import Text
-from kvorum.client.transactions import (
-    Condition,
-    Facet,
-    Step,
-    create_revision,
-    delete,
-    get,
-    lease,
-    mod_revision,
-    put,
-    value,
-    version,
-)
 from kvorum.client.values import (
     Access,
     Alarm,
@@ -130,7 +116,7 @@ from kvorum.client.values import (
 
 if TYPE_CHECKING:
     from kvorum.client.aio.auth import AsyncAuth
-    from kvorum.client.aio.client import AsyncClient, AsyncTxn, AsyncWatch
+    from kvorum.client.aio.client import AsyncClient, AsyncWatch
     from kvorum.client.aio.kubernetes import AsyncKubernetes
     from kvorum.client.aio.leases import AsyncLease
     from kvorum.client.aio.maintenance import AsyncMaintenance
@@ -150,16 +136,18 @@ if TYPE_CHECKING:
     from kvorum.client.aio.recipes.registry import AsyncServiceRegistry
     from kvorum.client.aio.recipes.sessions import AsyncSession
     from kvorum.client.aio.recipes.stm import AsyncCounter, AsyncStm
+    from kvorum.client.aio.transactions import AsyncTxn
+    from kvorum.client.finding import srv_endpoints
     from kvorum.client.recipes.errors import (
         BarrierExistsError,
         NotANumberError,
         NotHeldError,
         TooManyClientsError,
     )
-    from kvorum.client.recipes.isolation import Isolation
+    from kvorum.client.recipes.levels import Isolation
     from kvorum.client.recipes.naming import Service, ServiceChange
     from kvorum.client.sync.auth import Auth
-    from kvorum.client.sync.client import Client, Txn, Watch
+    from kvorum.client.sync.client import Client, Watch
     from kvorum.client.sync.kubernetes import Kubernetes
     from kvorum.client.sync.leases import Lease
     from kvorum.client.sync.maintenance import Maintenance
@@ -173,6 +161,20 @@ if TYPE_CHECKING:
     from kvorum.client.sync.recipes.registry import ServiceRegistry
     from kvorum.client.sync.recipes.sessions import Session
     from kvorum.client.sync.recipes.stm import Counter, Stm
+    from kvorum.client.sync.transactions import Txn
+    from kvorum.client.transactions import (
+        Condition,
+        Facet,
+        Step,
+        create_revision,
+        delete,
+        get,
+        lease,
+        mod_revision,
+        put,
+        value,
+        version,
+    )
 
 __all__ = [
     "Access",
@@ -366,7 +368,7 @@ if not TYPE_CHECKING:
         "AsyncServiceRegistry": "aio.recipes.registry",
         "AsyncSession": "aio.recipes.sessions",
         "AsyncStm": "aio.recipes.stm",
-        "AsyncTxn": "aio.client",
+        "AsyncTxn": "aio.transactions",
         "AsyncWatch": "aio.client",
         "AsyncWriteLock": "aio.recipes.locks",
         "Auth": "sync.auth",
@@ -374,10 +376,12 @@ if not TYPE_CHECKING:
         "BarrierExistsError": "recipes.errors",
         "Cache": "sync.recipes.caches",
         "Client": "sync.client",
+        "Condition": "transactions",
         "Counter": "sync.recipes.stm",
         "DoubleBarrier": "sync.recipes.barriers",
         "Election": "sync.recipes.elections",
-        "Isolation": "recipes.isolation",
+        "Facet": "transactions",
+        "Isolation": "recipes.levels",
         "Kubernetes": "sync.kubernetes",
         "Lease": "sync.leases",
         "Lock": "sync.recipes.locks",
@@ -395,15 +399,25 @@ if not TYPE_CHECKING:
         "ServiceChange": "recipes.naming",
         "ServiceRegistry": "sync.recipes.registry",
         "Session": "sync.recipes.sessions",
+        "Step": "transactions",
         "Stm": "sync.recipes.stm",
         "TooManyClientsError": "recipes.errors",
-        "Txn": "sync.client",
+        "Txn": "sync.transactions",
         "Watch": "sync.client",
         "WriteLock": "sync.recipes.locks",
+        "create_revision": "transactions",
+        "delete": "transactions",
+        "get": "transactions",
+        "lease": "transactions",
+        "mod_revision": "transactions",
+        "put": "transactions",
+        "srv_endpoints": "finding",
+        "value": "transactions",
+        "version": "transactions",
     }
 
     def __getattr__(name: str) -> object:
-        """Import what belongs to one of the two clients, or to recipes, when it is asked for."""
+        """Import what not every program needs when it is asked for."""
         if name not in _MODULES:
             raise AttributeError(f"module 'kvorum.client' has no attribute {name!r}")
         from importlib import import_module

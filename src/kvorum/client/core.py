@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from kvorum.api.errors import Code
-from kvorum.api.pb.etcdserverpb import AuthenticateRequest, AuthenticateResponse
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.endpoints import Address, Endpoint, Endpoints
 from kvorum.client.errors import (
@@ -35,7 +35,7 @@ from kvorum.client.errors import (
     UserEmptyError,
     error_of,
 )
-from kvorum.client.finding import MEMBERS_REQUEST, member_addresses
+from kvorum.client.finding import member_addresses, members_request
 from kvorum.client.interface import End, Metadata, Transport
 from kvorum.client.rpcs import Rpc
 
@@ -409,7 +409,7 @@ class Core:
             if isinstance(answer, bytes) and (found := member_addresses(answer)):
                 self.set_endpoints(found)
 
-        self.start(rpcs.MEMBER_LIST, MEMBERS_REQUEST, SYNC_SECONDS_MAX, answered)
+        self.start(rpcs.MEMBER_LIST, members_request(), SYNC_SECONDS_MAX, answered)
 
     # Attempts.
 
@@ -604,7 +604,7 @@ class Core:
         credentials = self._settings.credentials
         assert credentials is not None
         self._is_logging_in = True
-        request = AuthenticateRequest(name=credentials.user, password=credentials.password)
+        request = pb.AuthenticateRequest(name=credentials.user, password=credentials.password)
         self.start(
             rpcs.AUTHENTICATE,
             request.SerializeToString(),
@@ -616,7 +616,7 @@ class Core:
         self._is_logging_in = False
         waiting, self._without_token = self._without_token, []
         if isinstance(answer, bytes):
-            self._token = AuthenticateResponse.FromString(answer).token
+            self._token = pb.AuthenticateResponse.FromString(answer).token
         elif isinstance(answer, AuthNotEnabledError):
             # Once a token is needed, the first call without one is refused, and fetches it.
             self._token = ""

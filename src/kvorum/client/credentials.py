@@ -1,10 +1,12 @@
 """TLS as a client is told to speak it: files that are read again for each new connection."""
 
-import ssl
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.client.endpoints import Address
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class TlsOptions(NamedTuple):
@@ -23,7 +25,7 @@ class TlsOptions(NamedTuple):
         return bool(self.ca or self.cert or self.insecure)
 
 
-def contexts(options: TlsOptions) -> Callable[[Address], ssl.SSLContext | None]:
+def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]":
     """Return what makes the TLS context of a connection, or None where none is spoken.
 
     The files are read for each connection, so that renewed ones need no new client.
@@ -31,10 +33,12 @@ def contexts(options: TlsOptions) -> Callable[[Address], ssl.SSLContext | None]:
     if bool(options.cert) != bool(options.key):
         raise ValueError("a certificate and its key go together; one of cert, key is missing")
 
-    def context(address: Address) -> ssl.SSLContext | None:
+    def context(address: Address) -> "ssl.SSLContext | None":
         is_secure = options.is_given if address.is_secure is None else address.is_secure
         if not is_secure:
             return None
+        import ssl
+
         made = ssl.create_default_context(cafile=options.ca or None)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         made.set_alpn_protocols(["h2"])

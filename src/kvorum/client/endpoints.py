@@ -4,19 +4,20 @@ A client stays with the endpoint that answers. One that cannot be reached, or ca
 avoided for a while that grows; where all are, the one whose time is over first is tried.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
 BACK_OFF_SECONDS: Final = 0.05
 """How long an endpoint is avoided after its first failure; each one in a row doubles that."""
 BACK_OFF_SECONDS_MAX: Final = 5.0
 PORT: Final = 2379
+PORT_MAX: Final = 65_535
+_PLAIN: Final = re.compile(r"(?:(https?)://)?([A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
+_SECURE: Final = {"http": False, "https": True, "": None}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where an endpoint is."""
 
     text: str
@@ -50,20 +51,24 @@ def parse_endpoint(text: str) -> Address:
         if not path:
             raise ValueError(f"endpoint {text!r} has no path; expected for example unix:///tmp/s")
         return Address(text, path, None, True if scheme == "unixs" else None)
+    if (plain := _PLAIN.fullmatch(text)) is not None and int(plain[3]) <= PORT_MAX:
+        # Nearly all are written so; what reads every URL takes long to load.
+        return Address(text, plain[2].lower(), int(plain[3]), _SECURE[plain[1] or ""])
+    from urllib.parse import urlsplit
+
     has_scheme = "://" in text
     try:
         parts = urlsplit(text if has_scheme else f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ValueError(f"endpoint {text!r} cannot be read: {error}") from None
-    known = {"http": False, "https": True, "": None}
-    if parts.scheme not in known:
+    if parts.scheme not in _SECURE:
         raise ValueError(
             f"endpoint {text!r} has the scheme {parts.scheme!r}; expected http, https, unix, unixs"
         )
     if not host:
         raise ValueError(f"endpoint {text!r} has no host; expected for example localhost:2379")
-    return Address(text, host, PORT if port is None else port, known[parts.scheme])
+    return Address(text, host, PORT if port is None else port, _SECURE[parts.scheme])
 
 
 class Endpoint:

@@ -2,18 +2,22 @@
 
 from typing import Final
 
-from kvorum.api.pb.etcdserverpb import MemberListRequest, MemberListResponse
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client.endpoints import Address, parse_endpoint
 
-MEMBERS_REQUEST: Final = MemberListRequest(linearizable=True).SerializeToString()
 SERVICES: Final = (("_etcd-client-ssl", "https"), ("_etcd-client", "http"))
+
+
+def members_request() -> bytes:
+    """Return the question for the members, which the leader answers."""
+    return pb.MemberListRequest(linearizable=True).SerializeToString()
 
 
 def member_addresses(answer: bytes) -> list[Address]:
     """Return where the members can be asked that have started and may answer everything."""
     return [
         parse_endpoint(url)
-        for member in MemberListResponse.FromString(answer).members
+        for member in pb.MemberListResponse.FromString(answer).members
         if not member.isLearner
         for url in member.clientURLs
     ]

@@ -4,14 +4,13 @@ A call is one stream: header fields, messages of bytes, an end. Servers are aske
 without a dynamic table, so that equal blocks mean the same and are decoded once.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError
+if TYPE_CHECKING:
+    from hpack import Decoder
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES_MAX: Final = 1 << 20
@@ -42,6 +41,24 @@ _SETTINGS_SENT: Final = (
 )
 
 Fields = tuple[tuple[str, str], ...]
+
+_NO_TABLE: Final = b"\x20"
+"""How a block begins that sets the size of the table to nothing."""
+BLOCKS_KNOWN: Final[dict[bytes, Fields]] = {
+    bytes.fromhex("88 0f10 8b1d75d0620d263d4c4d6564"): (
+        (":status", "200"),
+        ("content-type", "application/grpc"),
+    ),
+    bytes.fromhex("00 889acac8b21234da8f 0130 00 899acac8b5254207317f 00"): (
+        ("grpc-status", "0"),
+        ("grpc-message", ""),
+    ),
+    bytes.fromhex("00 889acac8b21234da8f 8107"): (("grpc-status", "0"),),
+}
+"""What servers answer a call with that succeeds; no table has a part in these.
+
+Who is answered with nothing else need not load what decodes all others.
+"""
 
 
 class Reset(IntEnum):
@@ -75,12 +92,9 @@ class Kind(IntEnum):
     """The server never looked at it, so that it can be sent again safely."""
 
 
-class Event(NamedTuple):
-    """Something that happened on a stream."""
-
-    kind: Kind
-    stream: int
-    detail: Fields | bytes | int
+Event: TypeAlias = tuple[Kind, int, Fields | bytes | int]
+"""Something that happened on a stream: what, on which one, and the detail."""
+_GOT_FIELDS, _GOT_BYTES, _ENDED = Kind.FIELDS, Kind.BYTES, Kind.ENDED
 
 
 class ProtocolError(Exception):
@@ -97,14 +111,18 @@ class _Stream:
         """Bytes that came and that it was not yet told to replace."""
         self.is_held = False
         """Whether it is not told for now, because nobody takes what comes."""
-        self.waiting: deque[bytes] = deque()
+        self.waiting = bytearray()
         """What is to be sent once there is room."""
         self.ends = False
         """Whether this side has nothing more to send after that."""
 
 
 class Connection:
-    """One connection. What is to be sent gathers in `output`; whoever sends it clears it."""
+    """One connection. What is to be sent gathers in `output` and `pongs`; `take_output` takes it.
+
+    Answers to pings may wait until something else is sent, if nothing is waited for here: servers
+    of gRPC ask with every answer, and to send that alone would cost as much as the call.
+    """
 
     __slots__ = (
         "_block",
@@ -113,8 +131,10 @@ class Connection:
         "_ends",
         "_events",
         "_frame_bytes_max",
+        "_has_table",
         "_in_block",
         "_input",
+        "_missing",
         "_next_stream",
         "_received",
         "_room",
@@ -128,14 +148,17 @@ class Connection:
 
     def __init__(self) -> None:
         self.output: bytearray = bytearray(PREFACE)
+        self.pongs: bytearray = bytearray()
+        """Answers to the server's pings."""
         self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in _SETTINGS_SENT))
         grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
         self.goes_away: bool = False
         """Whether the server, or the end of stream numbers, lets nothing new be sent here."""
-        self.pongs: int = 0
-        """How many pings the server has answered."""
         self._input = bytearray()
+        """The frame that has come in part."""
+        self._missing = 9
+        """It is not looked at before it has so many bytes."""
         self._events: list[Event] = []
         self._streams: dict[int, _Stream] = {}
         self._streams_max = _WINDOW_MAX
@@ -144,8 +167,11 @@ class Connection:
         self._stream_room = _DEFAULT_WINDOW
         self._frame_bytes_max = 16_384
         self._received = 0
-        self._decoder = Decoder(max_header_list_size=HEADER_BYTES_MAX)
-        self._blocks: dict[bytes, Fields] = {}
+        self._decoder: Decoder | None = None
+        """Made for the first block that is not known."""
+        self._has_table = True
+        """Whether a block may depend on those before it."""
+        self._blocks = dict(BLOCKS_KNOWN)
         # The stream whose header block goes on, what came of it, and whether it ends the stream.
         self._in_block = 0
         self._block = bytearray()
@@ -190,8 +216,7 @@ class Connection:
             )
         else:
             self._put_block(number, block)
-            stream.waiting.append(data)
-            self._send_waiting(number, stream)
+            self._append(number, stream, data)
         return number
 
     def hold(self, number: int, *, is_held: bool) -> None:
@@ -208,8 +233,7 @@ class Connection:
         if stream is None or stream.ends:
             return
         stream.ends = ends
-        stream.waiting.append(data)
-        self._send_waiting(number, stream)
+        self._append(number, stream, data)
 
     def cancel(self, number: int) -> None:
         """Break a stream off; nothing more is told of it."""
@@ -217,26 +241,43 @@ class Connection:
             self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
 
     def ping(self) -> None:
-        """Ask whether the server is there; `pongs` tells."""
+        """Ask whether the server is there; whatever comes then tells that it is."""
         self._put(_PING, 0, 0, b"kvorum\0\0")
+
+    def take_output(self) -> bytes:
+        """Return what is to be sent, which is not kept here any more."""
+        data = bytes(self.output)
+        if self.pongs:
+            data += self.pongs
+            self.pongs.clear()
+        self.output.clear()
+        return data
 
     # What the server does.
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes | memoryview) -> list[Event]:
         """Take bytes of the server; return what happened by them. Raises ProtocolError."""
-        self._input += data
-        buffer, at, end = self._input, 0, len(self._input)
+        rest = self._input
+        if rest:
+            rest += data
+            if len(rest) < self._missing:
+                return []
+            data = bytes(rest)
+            rest.clear()
+        at, end, self._missing = 0, len(data), 9
         while end - at >= 9:
-            length_and_kind, flags, number = _FRAME.unpack_from(buffer, at)
+            length_and_kind, flags, number = _FRAME.unpack_from(data, at)
             length = length_and_kind >> 8
             if length > FRAME_BYTES_MAX:
                 raise ProtocolError(f"a frame of {length} bytes; {FRAME_BYTES_MAX} were allowed")
             if end - at - 9 < length:
+                self._missing = 9 + length
                 break
-            payload = bytes(buffer[at + 9 : at + 9 + length])
+            payload = bytes(data[at + 9 : at + 9 + length])
             at += 9 + length
             self._take(length_and_kind & 0xFF, flags, number & 0x7FFF_FFFF, payload)
-        del buffer[:at]
+        if at < end:
+            rest += data[at:]
         events, self._events = self._events, []
         return events
 
@@ -251,16 +292,14 @@ class Connection:
             self._take_window(number, payload)
         elif kind == _PING:
             if not flags & _ACKNOWLEDGED:
-                self._put(_PING, _ACKNOWLEDGED, 0, payload)
-            else:
-                self.pongs += 1
+                self.pongs += _FRAME.pack(len(payload) << 8 | _PING, _ACKNOWLEDGED, 0) + payload
         elif kind == _SETTINGS:
             self._take_settings(flags, payload)
         elif kind == _RESET:
             if self._streams.pop(number, None) is not None:
                 code = _number(payload)
                 refused = code == Reset.REFUSED_STREAM
-                self._events.append(Event(Kind.REFUSED if refused else Kind.RESET, number, code))
+                self._events.append((Kind.REFUSED if refused else Kind.RESET, number, code))
         elif kind == _GO_AWAY:
             self._go_away(payload)
         elif kind == _CONTINUATION:
@@ -289,7 +328,7 @@ class Connection:
         if flags & _PADDED:
             payload = _unpadded(payload)
         if payload:
-            self._events.append(Event(Kind.BYTES, number, payload))
+            self._events.append((_GOT_BYTES, number, payload))
         if flags & _END_STREAM:
             self._end(number)
 
@@ -320,22 +359,36 @@ class Connection:
             fields = self._decode(block)
         if number not in self._streams:
             return
-        self._events.append(Event(Kind.FIELDS, number, fields))
+        self._events.append((_GOT_FIELDS, number, fields))
         if ends:
             self._end(number)
 
     def _decode(self, block: bytes) -> Fields:
-        decoder = self._decoder
-        has_table = decoder.header_table.maxsize != 0
+        if block.startswith(_NO_TABLE):
+            # It does without a table, as it was asked to.
+            self._has_table = False
+            if self._decoder is not None:
+                self._decoder.header_table_size = 0
+            block = block[1:]
+            if (known := self._blocks.get(block)) is not None:
+                return known
+        from hpack import Decoder, HPACKError
+
+        if self._decoder is None:
+            self._decoder = Decoder(max_header_list_size=HEADER_BYTES_MAX)
+            if not self._has_table:
+                self._decoder.header_table_size = 0
+        had_table = self._has_table
         try:
-            decoded = decoder.decode(block, raw=True)
+            decoded = self._decoder.decode(block, raw=True)
         except HPACKError as error:
             raise ProtocolError(f"a header block cannot be read: {error}") from error
+        self._has_table = self._decoder.header_table.maxsize != 0
         fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in decoded)
-        if not has_table:
+        if not had_table and not self._has_table:
             # Without a table the same bytes always mean the same.
             if len(self._blocks) >= _BLOCKS_KEPT:
-                self._blocks.clear()
+                self._blocks = dict(BLOCKS_KNOWN)
             self._blocks[block] = fields
         return fields
 
@@ -376,14 +429,14 @@ class Connection:
         last = _number(payload) & 0x7FFF_FFFF
         for number in [each for each in self._streams if each > last]:
             del self._streams[number]
-            self._events.append(Event(Kind.REFUSED, number, Reset.NO_ERROR))
+            self._events.append((Kind.REFUSED, number, Reset.NO_ERROR))
 
     def _end(self, number: int) -> None:
         stream = self._streams.pop(number)
         if stream.waiting or not stream.ends:
             # The server has answered without waiting for all of it.
             self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
-        self._events.append(Event(Kind.ENDED, number, b""))
+        self._events.append((_ENDED, number, b""))
 
     # Sending.
 
@@ -403,24 +456,25 @@ class Connection:
             if stream.waiting:
                 self._send_waiting(number, stream)
 
+    def _append(self, number: int, stream: _Stream, data: bytes) -> None:
+        """Send more on a stream, now or when there is room."""
+        if data:
+            stream.waiting += data
+            self._send_waiting(number, stream)
+        elif stream.ends and not stream.waiting:
+            self._put(_DATA, _END_STREAM, number, b"")
+
     def _send_waiting(self, number: int, stream: _Stream) -> None:
         waiting = stream.waiting
         while waiting:
-            data = waiting[0]
-            size = min(len(data), stream.room, self._room, self._frame_bytes_max)
-            if not data:
-                size = 0
-            elif size <= 0:
+            size = min(len(waiting), stream.room, self._room, self._frame_bytes_max)
+            if size <= 0:
                 return
             stream.room -= size
             self._room -= size
-            is_whole = size == len(data)
-            if is_whole:
-                waiting.popleft()
-            else:
-                waiting[0] = data[size:]
-                data = data[:size]
-            is_last = is_whole and stream.ends and not waiting
+            data = bytes(waiting[:size])
+            del waiting[:size]
+            is_last = stream.ends and not waiting
             self._put(_DATA, _END_STREAM if is_last else 0, number, data)
 
 

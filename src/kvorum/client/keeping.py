@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvorum.api.errors import Code
-from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
 from kvorum.client.core import HAS_LEADER, Core, Stream
@@ -70,6 +70,8 @@ class Keeping:
 
     def wake_at(self) -> float:
         """Return when there is something to do even if nothing happens before."""
+        if not self._kept:
+            return float("inf")
         moments = [
             min(
                 each.lives_until,
@@ -79,10 +81,12 @@ class Keeping:
             )
             for each in self._kept.values()
         ]
-        return min(moments, default=float("inf"))
+        return min(moments)
 
     def pass_time(self, now: float) -> None:
         """Renew what is due, and give up what was not renewed in time."""
+        if not self._kept:
+            return
         for kept in [each for each in self._kept.values() if each.lives_until <= now]:
             self._lose(kept, LeaseLostError(f"lease {kept.id} was not renewed within {kept.ttl} s"))
         silent = any(
@@ -126,7 +130,7 @@ class Keeping:
 
     def _take_message(self, message: bytes) -> None:
         self._back_off.worked()
-        response = LeaseKeepAliveResponse.FromString(message)
+        response = pb.LeaseKeepAliveResponse.FromString(message)
         kept = self._kept.get(response.ID)
         if kept is None or kept.asked_at is None:
             return
@@ -174,4 +178,4 @@ class Keeping:
 
 
 def _request(kept: Kept) -> bytes:
-    return LeaseKeepAliveRequest(ID=kept.id).SerializeToString()
+    return pb.LeaseKeepAliveRequest(ID=kept.id).SerializeToString()

@@ -1,11 +1,15 @@
 """One connection to an endpoint without its socket: HTTP/2, in TLS where that is spoken."""
 
-import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvorum.client.endpoints import Address
 from kvorum.client.interface import Calls
 from kvorum.client.wire import Wire
+
+if TYPE_CHECKING:
+    import ssl
+
+    from kvorum.client.tls import Tls
 
 AGENT: Final = "kvorum-client"
 SILENT_SECONDS: Final = 6.0
@@ -28,8 +32,6 @@ class Link:
 
     __slots__ = (
         "_asked_at",
-        "_incoming",
-        "_outgoing",
         "_silent_since",
         "_tls",
         "is_leaving",
@@ -40,7 +42,7 @@ class Link:
     )
 
     def __init__(
-        self, number: int, address: Address, calls: Calls, context: ssl.SSLContext | None
+        self, number: int, address: Address, calls: Calls, context: "ssl.SSLContext | None"
     ) -> None:
         self.number: int = number
         """The endpoint's."""
@@ -55,30 +57,21 @@ class Link:
         """When the server was asked whether it is there, if nothing came since."""
         self.is_leaving: bool = False
         """Whether only calls that have begun are finished here."""
-        self._tls: ssl.SSLObject | None = None
+        self._tls: Tls | None = None
         if context is not None:
-            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            self._tls = context.wrap_bio(
-                self._incoming, self._outgoing, server_hostname=_server_name(address)
-            )
-            self._shake_hands()
+            from kvorum.client import tls
 
-    def receive(self, data: bytes) -> None:
+            self._tls = tls.Tls(context, _server_name(address))
+
+    def receive(self, data: bytes | memoryview) -> None:
         """Take bytes of the other side. Raises LinkError or ProtocolError."""
         self._silent_since = self._asked_at = None
         if self._tls is None:
             self.wire.receive(data)
             return
-        self._incoming.write(data)
-        if not self.is_open and not self._shake_hands():
-            return
-        try:
-            while plain := self._tls.read(READ_BYTES):
-                self.wire.receive(plain)
-        except ssl.SSLWantReadError:
-            return
-        except ssl.SSLError as error:
-            raise LinkError(f"TLS failed: {_reason(error)}") from error
+        for plain in self._tls.receive(data):
+            self.wire.receive(plain)
+        self.is_open = self._tls.is_open
 
     def wake_at(self, now: float) -> float:
         """Return when there is something to do even if nothing comes before."""
@@ -104,40 +97,21 @@ class Link:
         self._asked_at = now
         self.wire.connection.ping()
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether nothing is lost if what is to be sent goes out with the next call."""
+        connection = self.wire.connection
+        return self.is_open and not connection.output and not self.wire.calls_open
+
     def take_output(self) -> bytes:
         """Return what is to be sent now."""
-        output = self.wire.connection.output
+        connection = self.wire.connection
         if self._tls is None:
-            data = bytes(output)
-            output.clear()
-            return data
-        if self.is_open and output:
-            # A write to memory takes everything at once.
-            self._tls.write(output)
-            output.clear()
-        return self._outgoing.read()
-
-    def _shake_hands(self) -> bool:
-        assert self._tls is not None
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLError as error:
-            raise LinkError(f"the TLS handshake failed: {_reason(error)}") from error
-        if self._tls.selected_alpn_protocol() not in ("h2", None):
-            raise LinkError("the server does not speak HTTP/2 over TLS")
-        self.is_open = True
-        return True
+            return connection.take_output()
+        return self._tls.take_output(connection.take_output() if self.is_open else b"")
 
 
 def _server_name(address: Address) -> str:
     if address.port is None:
         return address.host.rpartition("/")[2]
     return address.host
-
-
-def _reason(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not accepted: {error.verify_message}"
-    return (error.reason or str(error)).replace("_", " ").lower()

@@ -14,7 +14,7 @@ from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
 from kvorum.client.keeping import Kept
-from kvorum.client.link import Link, LinkError
+from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.threads import FOREVER, ThreadedClient, random_id, unix_nanoseconds
 from kvorum.client.watching import Watching
@@ -36,21 +36,26 @@ Outcome = Awaitable
 T = TypeVar("T")
 
 
-class _Protocol(asyncio.Protocol):
+class _Protocol(asyncio.BufferedProtocol):
     """One connection, between the loop and its link."""
 
     def __init__(self, client: "LoopClient", link: Link) -> None:
         self._client = client
         self.link = link
         self.transport: asyncio.Transport | None = None
+        # Kept, because to get so much memory for each read takes longer than to read.
+        self._received = memoryview(bytearray(READ_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._client.opened(self)
 
-    def data_received(self, data: bytes) -> None:
-        self._client.received(self, data)
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._client.received(self, self._received[:nbytes])
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = (isinstance(error, OSError) and error.strerror) or str(error or "")
@@ -262,7 +267,7 @@ class LoopClient:
             self.core.connected(protocol.link.number)
         self.leave()
 
-    def received(self, protocol: _Protocol, data: bytes) -> None:
+    def received(self, protocol: _Protocol, data: memoryview) -> None:
         """Take bytes of a connection."""
         self.core.now = clock()
         link = protocol.link

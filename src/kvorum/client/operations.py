@@ -6,8 +6,9 @@ Both clients make calls from these, so that a call has its arguments and its mea
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from kvorum.api import writing
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import rpcs
+from kvorum.client import answers, rpcs
 from kvorum.client.keys import KeyRange, Text, as_bytes
 from kvorum.client.rpcs import Rpc
 from kvorum.client.values import (
@@ -37,59 +38,60 @@ class Operation(NamedTuple, Generic[T_co]):
 
 def put(
     key: Text, value: Text, lease: int, *, previous: bool, keep_value: bool, keep_lease: bool
-) -> pb.PutRequest:
+) -> bytes:
     """Return the request of a put."""
-    return pb.PutRequest(
-        key=as_bytes(key),
-        value=as_bytes(value),
-        lease=lease,
-        prev_kv=previous,
-        ignore_value=keep_value,
-        ignore_lease=keep_lease,
+    return writing.put_request(
+        as_bytes(key),
+        as_bytes(value),
+        lease,
+        previous=previous,
+        keep_value=keep_value,
+        keep_lease=keep_lease,
     )
 
 
-def put_operation(request: pb.PutRequest) -> Operation[PutResult]:
+def put_operation(request: bytes) -> Operation[PutResult]:
     """Return the call of a put."""
-    return Operation(rpcs.PUT, request.SerializeToString(), _put_result)
+    return Operation(rpcs.PUT, request, _put_result)
 
 
-def delete_operation(request: pb.DeleteRangeRequest) -> Operation[DeleteResult]:
+def delete_operation(keys: KeyRange, *, previous: bool) -> Operation[DeleteResult]:
     """Return the call of a deletion."""
-    return Operation(rpcs.DELETE_RANGE, request.SerializeToString(), _delete_result)
+    request = writing.delete_request(keys.key, keys.end, previous=previous)
+    return Operation(rpcs.DELETE_RANGE, request, _delete_result)
 
 
-def range_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
+def range_operation(request: bytes, *, serializable: bool = False) -> Operation[RangeResult]:
     """Return the call of a range."""
-    rpc = rpcs.SERIALIZABLE_RANGE if request.serializable else rpcs.RANGE
-    return Operation(rpc, request.SerializeToString(), _range_result)
+    rpc = rpcs.SERIALIZABLE_RANGE if serializable else rpcs.RANGE
+    return Operation(rpc, request, _range_result)
 
 
-def stream_operation(request: pb.RangeRequest) -> Operation[RangeResult]:
+def stream_operation(request: bytes, *, serializable: bool = False) -> Operation[RangeResult]:
     """Return the call of a range that is answered piece by piece."""
 
     def decode(answer: bytes) -> RangeResult:
         return range_result(pb.RangeStreamResponse.FromString(answer).range_response)
 
-    rpc = rpcs.SERIALIZABLE_STREAM if request.serializable else rpcs.RANGE_STREAM
-    return Operation(rpc, request.SerializeToString(), decode)
+    rpc = rpcs.SERIALIZABLE_STREAM if serializable else rpcs.RANGE_STREAM
+    return Operation(rpc, request, decode)
 
 
 def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
     """Return the call that reads one key."""
-    request = pb.RangeRequest(key=as_bytes(key), revision=revision, serializable=serializable)
+    request = writing.get_request(as_bytes(key), revision, serializable=serializable)
     rpc = rpcs.SERIALIZABLE_RANGE if serializable else rpcs.RANGE
-    return Operation(rpc, request.SerializeToString(), _one)
+    return Operation(rpc, request, _one)
 
 
-def txn_operation(request: pb.TxnRequest) -> Operation[TxnResult]:
+def txn_operation(request: "pb.TxnRequest") -> Operation[TxnResult]:
     """Return the call of a transaction; one that only reads may be made again."""
     rpc = rpcs.READ_TXN if _only_reads(request) else rpcs.TXN
     return Operation(rpc, request.SerializeToString(), _txn_result)
 
 
 def conditional_operation(
-    key: Text, revision: int, step: pb.RequestOp, *, reads: bool = True
+    key: Text, revision: int, step: "pb.RequestOp", *, reads: bool = True
 ) -> Operation[ConditionalResult]:
     """Return the call that changes a key if its mod revision is this one, or else reads it."""
     name = as_bytes(key)
@@ -115,7 +117,7 @@ def compact_operation(revision: int, *, physical: bool) -> Operation[int]:
     return Operation(rpcs.COMPACT, request.SerializeToString(), _revision(pb.CompactionResponse))
 
 
-def _only_reads(request: pb.TxnRequest) -> bool:
+def _only_reads(request: "pb.TxnRequest") -> bool:
     return all(
         operation.HasField("request_range")
         or (operation.HasField("request_txn") and _only_reads(operation.request_txn))
@@ -124,20 +126,21 @@ def _only_reads(request: pb.TxnRequest) -> bool:
 
 
 def _put_result(answer: bytes) -> PutResult:
-    return put_result(pb.PutResponse.FromString(answer))
+    return answers.read_put(answer) or put_result(pb.PutResponse.FromString(answer))
 
 
-def put_result(response: pb.PutResponse) -> PutResult:
+def put_result(response: "pb.PutResponse") -> PutResult:
     """Return what a put did."""
     previous = key_value(response.prev_kv) if response.HasField("prev_kv") else None
     return PutResult(response.header.revision, previous)
 
 
 def _delete_result(answer: bytes) -> DeleteResult:
-    return delete_result(pb.DeleteRangeResponse.FromString(answer))
+    found = answers.read_delete(answer)
+    return found or delete_result(pb.DeleteRangeResponse.FromString(answer))
 
 
-def delete_result(response: pb.DeleteRangeResponse) -> DeleteResult:
+def delete_result(response: "pb.DeleteRangeResponse") -> DeleteResult:
     """Return what a deletion did."""
     return DeleteResult(
         response.deleted, response.header.revision, list(map(key_value, response.prev_kvs))
@@ -145,25 +148,25 @@ def delete_result(response: pb.DeleteRangeResponse) -> DeleteResult:
 
 
 def _range_result(answer: bytes) -> RangeResult:
-    return range_result(pb.RangeResponse.FromString(answer))
+    return answers.read_range(answer) or range_result(pb.RangeResponse.FromString(answer))
 
 
-def range_result(response: pb.RangeResponse) -> RangeResult:
+def range_result(response: "pb.RangeResponse") -> RangeResult:
     """Return what a range found."""
     found = list(map(key_value, response.kvs))
     return RangeResult(found, response.count, response.more, response.header.revision)
 
 
 def _one(answer: bytes) -> KeyValue | None:
-    found = pb.RangeResponse.FromString(answer).kvs
-    return key_value(found[0]) if found else None
+    found = _range_result(answer).kvs
+    return found[0] if found else None
 
 
 def _txn_result(answer: bytes) -> TxnResult:
     return txn_result(pb.TxnResponse.FromString(answer))
 
 
-def txn_result(response: pb.TxnResponse) -> TxnResult:
+def txn_result(response: "pb.TxnResponse") -> TxnResult:
     """Return what a transaction did; its parts have the revision of the whole."""
     revision = response.header.revision
     results: list[PutResult | DeleteResult | RangeResult | TxnResult] = []
@@ -245,7 +248,7 @@ def range_request(
     count_only: bool = False,
     mod_revisions: Sequence[int] = (0, 0),
     create_revisions: Sequence[int] = (0, 0),
-) -> pb.RangeRequest:
+) -> bytes:
     """Return the request of a range."""
     if order not in _ORDERS or by not in _TARGETS:
         raise ValueError(
@@ -255,21 +258,10 @@ def range_request(
     if order == "ascending" and by == "key":
         # They come in that order anyway, without the work of sorting.
         order = ""
-    return pb.RangeRequest(
-        key=keys.key,
-        range_end=keys.end,
-        limit=limit,
-        revision=revision,
-        sort_order=_ORDERS[order],
-        sort_target=_TARGETS[by],
-        serializable=serializable,
-        keys_only=keys_only,
-        count_only=count_only,
-        min_mod_revision=mod_revisions[0],
-        max_mod_revision=mod_revisions[1],
-        min_create_revision=create_revisions[0],
-        max_create_revision=create_revisions[1],
-    )
+    sort = (_ORDERS[order], _TARGETS[by])
+    numbers = (limit, revision, *sort, serializable, keys_only, count_only)
+    revisions = (*mod_revisions, *create_revisions)
+    return writing.range_request(keys.key, keys.end, (*numbers, *revisions))
 
 
 def watch_request(
@@ -280,7 +272,7 @@ def watch_request(
     progress: bool,
     puts: bool,
     deletes: bool,
-) -> pb.WatchCreateRequest:
+) -> "pb.WatchCreateRequest":
     """Return the request of a watch."""
     filters = ([] if puts else [pb.WatchCreateRequest.NOPUT]) + (
         [] if deletes else [pb.WatchCreateRequest.NODELETE]
@@ -295,15 +287,6 @@ def watch_request(
     )
 
 
-_ORDERS = {
-    "": pb.RangeRequest.NONE,
-    "ascending": pb.RangeRequest.ASCEND,
-    "descending": pb.RangeRequest.DESCEND,
-}
-_TARGETS = {
-    "key": pb.RangeRequest.KEY,
-    "version": pb.RangeRequest.VERSION,
-    "create_revision": pb.RangeRequest.CREATE,
-    "mod_revision": pb.RangeRequest.MOD,
-    "value": pb.RangeRequest.VALUE,
-}
+# The numbers of RangeRequest's SortOrder and SortTarget.
+_ORDERS = {"": 0, "ascending": 1, "descending": 2}
+_TARGETS = {"key": 0, "version": 1, "create_revision": 2, "mod_revision": 3, "value": 4}

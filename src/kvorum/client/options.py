@@ -1,6 +1,5 @@
 """What a client is made from: the arguments of both clients, checked."""
 
-import random
 from collections.abc import Sequence
 
 from kvorum.client.core import Core, Credentials, Settings
@@ -11,6 +10,8 @@ TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 PAGE_KEYS = 1000
 """How many keys a paged read asks for at once."""
+SESSION_SECONDS = 60
+"""After so long without a sign of life, what a program holds is free for others."""
 FOREVER = float("inf")
 
 
@@ -36,7 +37,11 @@ def make_core(
     if user and not password:
         raise ValueError(f"user {user!r} was given without a password")
     # Clients of one program, and of many, do not all begin with the same endpoint.
-    start = random.randrange(len(addresses)) if addresses else 0  # noqa: S311
+    start = 0
+    if len(addresses) > 1:
+        import random
+
+        start = random.randrange(len(addresses))  # noqa: S311
     credentials = Credentials(user, password) if user else None
     settings = Settings(
         credentials=credentials,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvorum.api.errors import Code
-from kvorum.api.pb.etcdserverpb import RangeResponse
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.core import Core
 from kvorum.client.errors import (
@@ -87,14 +87,14 @@ class Reflector:
         def answered(answer: bytes | KvorumError) -> None:
             if not isinstance(answer, bytes) or self.error is not None:
                 return
-            found = range_result(RangeResponse.FromString(answer))
+            found = range_result(pb.RangeResponse.FromString(answer))
             is_same = (self.revision, self.readings) == (before, readings)
             if is_same and not found.kvs and found.total == len(self.found):
                 # Nothing was set since, and as nothing is missing, nothing was deleted.
                 self.revision = max(before, found.revision)
                 self._changed()
 
-        self._core.start(rpcs.RANGE, request.SerializeToString(), PAGE_SECONDS_MAX, answered)
+        self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, answered)
 
     def ordered(self) -> list[bytes]:
         """Return the keys in their order; nobody changes that list."""
@@ -110,7 +110,7 @@ class Reflector:
             if self.error is not None:
                 return
             if isinstance(answer, bytes):
-                self._take_page(keys, revision, RangeResponse.FromString(answer))
+                self._take_page(keys, revision, pb.RangeResponse.FromString(answer))
             elif isinstance(answer, CompactedError):
                 self.begin()
             elif isinstance(answer, ClosedError) or (
@@ -121,9 +121,9 @@ class Reflector:
                 # The call has waited for as long as it may: nobody could be reached.
                 self._ask(keys, revision)
 
-        self._core.start(rpcs.RANGE, request.SerializeToString(), PAGE_SECONDS_MAX, answered)
+        self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, answered)
 
-    def _take_page(self, keys: KeyRange, revision: int, response: RangeResponse) -> None:
+    def _take_page(self, keys: KeyRange, revision: int, response: "pb.RangeResponse") -> None:
         page = range_result(response)
         revision = revision or page.revision
         for each in page.kvs:

@@ -6,16 +6,14 @@ are kept alive have a thread, which reads when no other does.
 """
 
 import os
-import secrets
 import select
 import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
@@ -26,6 +24,9 @@ from kvorum.client.keeping import Keeping, Kept
 from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.watching import Watching
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ Outcome = Annotated[T, "of a function that may wait"]
 
 def random_id() -> int:
     """Return a number that nobody else chooses: for a lease."""
-    return secrets.randbelow((1 << 63) - 1) + 1
+    return int.from_bytes(os.urandom(8)) >> 1 or 1
 
 
 class Waiter:
@@ -107,7 +108,7 @@ class ThreadedClient:
     def __init__(
         self,
         core: Core,
-        context: Callable[[Address], ssl.SSLContext | None],
+        context: "Callable[[Address], ssl.SSLContext | None]",
         connect_seconds_max: float,
     ) -> None:
         self.core: Core = core
@@ -124,6 +125,8 @@ class ThreadedClient:
         self._blocked: dict[int, bytes] = {}
         """What a socket did not take yet, by its descriptor."""
         self._poll = select.poll()
+        # Kept, because to get so much memory for each read takes longer than to read.
+        self._received = memoryview(bytearray(READ_BYTES))
         self._reader: Waiter | None = None
         self._waiters: deque[Waiter] = deque()
         self._read_until = 0.0
@@ -219,9 +222,10 @@ class ThreadedClient:
                 # Rounded up, or it would look a moment too early, again and again.
                 ready = self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
                 with self.lock:
-                    self.core.now = clock()
+                    now = self.core.now = clock()
                     self._read(ready)
-                    self._pass_time()
+                    if now >= self._read_until:
+                        self._pass_time()
                     self._send()
         finally:
             with self.lock:
@@ -347,8 +351,11 @@ class ThreadedClient:
                 connection.settimeout(self._connect_seconds_max)
                 connection.connect(address.host)
             else:
+                # As bytes, a name of ASCII is looked up without loading the rules of all others.
+                host = address.host.encode() if address.host.isascii() else address.host
                 connection = socket.create_connection(
-                    (address.host, address.port), self._connect_seconds_max
+                    (host, address.port),  # type: ignore[arg-type]
+                    self._connect_seconds_max,
                 )
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)
@@ -404,10 +411,10 @@ class ThreadedClient:
                 continue
             connection, link = found
             try:
-                data = connection.recv(READ_BYTES)
-                problem = "" if data else "the server closed the connection"
-                if data:
-                    self._receive(link, data)
+                size = connection.recv_into(self._received)
+                problem = "" if size else "the server closed the connection"
+                if size:
+                    self._receive(link, self._received[:size])
             except (BlockingIOError, InterruptedError):
                 continue
             except (OSError, LinkError, ProtocolError) as error:
@@ -417,7 +424,7 @@ class ThreadedClient:
             elif link.is_leaving and not link.wire.calls_open:
                 self._drop(descriptor, connection)
 
-    def _receive(self, link: Link, data: bytes) -> None:
+    def _receive(self, link: Link, data: memoryview) -> None:
         was_open = link.is_open
         link.receive(data)
         if link.is_open and not was_open:
@@ -457,8 +464,10 @@ class ThreadedClient:
 
     def _send(self) -> None:
         for descriptor, (connection, link) in list(self._sockets.items()):
-            data = link.take_output()
             rest = self._blocked.get(descriptor)
+            if link.can_wait and rest is None:
+                continue
+            data = link.take_output()
             if rest is not None:
                 data = rest + data
             if not data:

@@ -102,7 +102,7 @@ def put(
     request = operations.put(
         key, value, lease, previous=previous, keep_value=keep_value, keep_lease=keep_lease
     )
-    return pb.RequestOp(request_put=request)
+    return pb.RequestOp(request_put=pb.PutRequest.FromString(request))
 
 
 def get(
@@ -129,7 +129,7 @@ def get(
         keys_only=keys_only,
         count_only=count_only,
     )
-    return pb.RequestOp(request_range=request)
+    return pb.RequestOp(request_range=pb.RangeRequest.FromString(request))
 
 
 def delete(

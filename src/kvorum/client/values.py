@@ -1,8 +1,10 @@
 """What calls answer with: plain, immutable values."""
 
 from enum import Enum
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class KeyValue(NamedTuple):
@@ -67,23 +69,31 @@ class Changes(NamedTuple):
     """Everything up to this revision has been told."""
 
 
+# Watches make more of these than of anything else: they go past the constructors, which would take
+# longer than all the rest of an event.
+_new = tuple.__new__
+_PUT, _DELETE = EventKind.PUT, EventKind.DELETE
+
+
 def key_value(message: Any) -> KeyValue:
     """Return a key from its message."""
-    return KeyValue(
-        message.key,
-        message.value,
-        message.create_revision,
-        message.mod_revision,
-        message.version,
-        message.lease,
+    return _new(
+        KeyValue,
+        (
+            message.key,
+            message.value,
+            message.create_revision,
+            message.mod_revision,
+            message.version,
+            message.lease,
+        ),
     )
 
 
 def event(message: Any) -> Event:
     """Return an event from its message."""
     previous = key_value(message.prev_kv) if message.HasField("prev_kv") else None
-    kind = EventKind.DELETE if message.type else EventKind.PUT
-    return Event(kind, key_value(message.kv), previous)
+    return _new(Event, (_DELETE if message.type else _PUT, key_value(message.kv), previous))
 
 
 class PutResult(NamedTuple):
@@ -231,7 +241,7 @@ class StoreHash(NamedTuple):
 class Snapshot(NamedTuple):
     """A snapshot that was saved."""
 
-    path: Path
+    path: "Path"
     size: int
     """Bytes of the file."""
     version: str

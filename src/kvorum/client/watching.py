@@ -13,15 +13,7 @@ from enum import Enum
 from typing import Final
 
 from kvorum.api.errors import Code
-from kvorum.api.pb.etcdserverpb import (
-    RangeRequest,
-    RangeResponse,
-    WatchCancelRequest,
-    WatchCreateRequest,
-    WatchProgressRequest,
-    WatchRequest,
-    WatchResponse,
-)
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
 from kvorum.client.core import HAS_LEADER, Answered, Core, Stream
@@ -74,10 +66,12 @@ class Watch:
         "standing",
     )
 
-    def __init__(self, number: int, options: WatchCreateRequest, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, options: "pb.WatchCreateRequest", ready: Callable[[], None]
+    ) -> None:
         self.number: int = number
         """What the server calls it, on every stream."""
-        self.options: WatchCreateRequest = options
+        self.options: pb.WatchCreateRequest = options
         self.ready: Callable[[], None] = ready
         self.revision: int = options.start_revision
         """The first revision that it was not told of yet."""
@@ -88,7 +82,7 @@ class Watch:
         """Whether the server has said that it watches, so that what it says after is for it."""
         self.changes: deque[Changes] = deque()
         self.error: KvorumError | None = None
-        self.parts: list[WatchResponse] = []
+        self.parts: list[pb.WatchResponse] = []
         """What came of a revision so far."""
         self.kept_events: int = 0
         self.kept_bytes: int = 0
@@ -106,7 +100,9 @@ class Watching:
 
     # What users of watches do.
 
-    def begin(self, options: WatchCreateRequest, ready: Callable[[], None], seen: int = 0) -> Watch:
+    def begin(
+        self, options: "pb.WatchCreateRequest", ready: Callable[[], None], seen: int = 0
+    ) -> Watch:
         """Begin a watch; from now on, if the options name no revision.
 
         `seen` is a revision that the store is known to have had: one that is older now has gone
@@ -156,7 +152,7 @@ class Watching:
     def request_progress(self) -> None:
         """Ask the server to tell all watches how far they are."""
         if self._stream is not None:
-            request = WatchRequest(progress_request=WatchProgressRequest())
+            request = pb.WatchRequest(progress_request=pb.WatchProgressRequest())
             self._core.send(self._stream, request.SerializeToString())
 
     # Time.
@@ -173,7 +169,8 @@ class Watching:
             self._open()
 
     def _needs_stream(self) -> bool:
-        return any(each.standing is Standing.LOST for each in self._watches.values())
+        watches = self._watches
+        return bool(watches) and any(each.standing is Standing.LOST for each in watches.values())
 
     # Beginning.
 
@@ -184,7 +181,7 @@ class Watching:
             if watch.standing is Standing.ENDED:
                 return
             if isinstance(answer, bytes):
-                watch.seen = RangeResponse.FromString(answer).header.revision
+                watch.seen = pb.RangeResponse.FromString(answer).header.revision
                 watch.revision = watch.seen + 1
                 watch.standing = Standing.LOST
                 self._create(watch)
@@ -198,7 +195,7 @@ class Watching:
 
     def _read_revision(self, watch: Watch, answered: Answered) -> None:
         """Ask for the store's revision, by a read of a key that the watch may read."""
-        request = RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
+        request = pb.RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
         message = request.SerializeToString()
         self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
 
@@ -214,7 +211,7 @@ class Watching:
         watch.options.start_revision = watch.revision
         watch.is_created = False
         watch.parts.clear()
-        return WatchRequest(create_request=watch.options).SerializeToString()
+        return pb.WatchRequest(create_request=watch.options).SerializeToString()
 
     def _open(self) -> None:
         """Open a stream, and begin all watches on it that have none."""
@@ -241,7 +238,7 @@ class Watching:
 
     def _take_message(self, message: bytes) -> None:
         self._back_off.worked()
-        response = WatchResponse.FromString(message)
+        response = pb.WatchResponse.FromString(message)
         if response.watch_id == -1 and not response.created and not response.canceled:
             # Progress of all watches of this stream.
             for watch in list(self._watches.values()):
@@ -261,7 +258,7 @@ class Watching:
         else:
             self._tell(found, response)
 
-    def _created(self, watch: Watch, response: WatchResponse) -> None:
+    def _created(self, watch: Watch, response: "pb.WatchResponse") -> None:
         watch.is_created = True
         if response.header.revision < watch.seen:
             # The member lags behind, or the store was restored: the leader knows.
@@ -275,7 +272,7 @@ class Watching:
                 # The next stream finds it out.
                 return
             if isinstance(answer, bytes):
-                found = RangeResponse.FromString(answer).header.revision
+                found = pb.RangeResponse.FromString(answer).header.revision
                 if found < seen:
                     self._send_cancel(watch)
                     self._end(watch, RevisionWentBackError(seen, found))
@@ -284,7 +281,7 @@ class Watching:
 
         self._read_revision(watch, answered)
 
-    def _canceled(self, watch: Watch, response: WatchResponse) -> None:
+    def _canceled(self, watch: Watch, response: "pb.WatchResponse") -> None:
         if response.compact_revision:
             self._end(watch, WatchCompactedError(watch.revision, response.compact_revision))
             return
@@ -300,17 +297,16 @@ class Watching:
         else:
             self._end(watch, error)
 
-    def _tell(self, watch: Watch, response: WatchResponse) -> None:
+    def _tell(self, watch: Watch, response: "pb.WatchResponse") -> None:
         """Keep what a watch is to be told: events, or that there are none up to a revision."""
         messages = [*watch.parts, response] if watch.parts else [response]
         watch.parts.clear()
         first = watch.revision
-        events = [
-            event(each)
-            for message in messages
-            for each in message.events
-            if each.kv.mod_revision >= first
-        ]
+        found = [each for message in messages for each in message.events]
+        if found and found[0].kv.mod_revision < first:
+            # They come in the order of their revisions.
+            found = [each for each in found if each.kv.mod_revision >= first]
+        events = list(map(event, found))
         if events:
             revision = events[-1].kv.mod_revision
         elif response.header.revision >= first and not any(each.events for each in messages):
@@ -350,7 +346,7 @@ class Watching:
     def _send_cancel(self, watch: Watch) -> None:
         """Let the server forget a watch; it gets a new number, so that nothing is mixed up."""
         assert self._stream is not None
-        request = WatchRequest(cancel_request=WatchCancelRequest(watch_id=watch.number))
+        request = pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=watch.number))
         self._core.send(self._stream, request.SerializeToString())
         del self._watches[watch.number]
         watch.number = self._next_number

@@ -1,9 +1,7 @@
 """The calls on one connection: gRPC's messages and trailers on HTTP/2's streams. No socket here."""
 
 import re
-import zlib
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from kvorum.client.http2 import Connection, Fields, Kind, ProtocolError, Reset, field_block
 from kvorum.client.interface import Calls, End, Metadata
@@ -11,6 +9,7 @@ from kvorum.client.interface import Calls, End, Metadata
 MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
 """The longest message that is taken."""
 _BLOCKS_KEPT: Final = 256
+_FIELDS, _BYTES, _ENDED, _REFUSED = Kind.FIELDS, Kind.BYTES, Kind.ENDED, Kind.REFUSED
 _STATUS_CODE: Final = re.compile("[0-9]{1,3}", re.ASCII)
 _OK, _CANCELLED, _UNKNOWN, _RESOURCE_EXHAUSTED = 0, 1, 2, 8
 _UNIMPLEMENTED, _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 12, 13, 14, 16
@@ -33,6 +32,12 @@ _STATUSES: Final = {
     "504": _UNAVAILABLE,
 }
 
+_SUCCESSES: Final[dict[Fields, End]] = {
+    (("grpc-status", "0"),): End(_OK, ""),
+    (("grpc-status", "0"), ("grpc-message", "")): End(_OK, ""),
+}
+"""How servers say that a call succeeded."""
+
 
 class _Answer:
     """What has come of the answer to a call."""
@@ -50,7 +55,7 @@ class _Answer:
 
 
 class Wire:
-    """The calls on one connection. What is to be sent gathers in `connection.output`."""
+    """The calls on one connection. What is to be sent gathers in `connection`."""
 
     __slots__ = ("_answers", "_blocks", "_calls", "_fields", "_streams", "_waiting", "connection")
 
@@ -120,7 +125,7 @@ class Wire:
             self.connection.cancel(stream)
             self._open_waiting()
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         """Take bytes of the server. Raises ProtocolError, after which the connection must end."""
         answers = self._answers
         for kind, stream, detail in self.connection.receive(data):
@@ -128,15 +133,16 @@ class Wire:
             if answer is None:
                 # It was cancelled while these bytes were under way.
                 continue
-            if kind == Kind.BYTES:
+            if kind is _BYTES:
                 assert isinstance(detail, bytes)
                 self._take_bytes(answer, stream, detail)
-            elif kind == Kind.FIELDS:
+            elif kind is _FIELDS:
                 assert isinstance(detail, tuple)
                 answer.fields = detail
-            elif kind == Kind.ENDED:
-                self._end(answer, stream, _end_of(answer))
-            elif kind == Kind.REFUSED:
+            elif kind is _ENDED:
+                end = None if answer.parts else _SUCCESSES.get(answer.fields)
+                self._end(answer, stream, end or _end_of(answer))
+            elif kind is _REFUSED:
                 self._end(answer, stream, End(_UNAVAILABLE, "the server refused the call", True))
             else:
                 assert isinstance(detail, int)
@@ -215,6 +221,8 @@ def _framed(message: bytes) -> bytes:
 
 
 def _inflated(message: bytes) -> bytes:
+    import zlib
+
     try:
         return zlib.decompress(message, wbits=31)
     except zlib.error as error:
@@ -230,7 +238,11 @@ def _end_of(answer: _Answer) -> End:
             return End(_UNKNOWN, "the server ended the call without a status")
         text = f"the server answered with HTTP status {status}: is this a gRPC port?"
         return End(_STATUSES.get(status, _UNKNOWN), text)
-    text = unquote_to_bytes(fields.get("grpc-message", "")).decode(errors="replace")
+    text = fields.get("grpc-message", "")
+    if "%" in text:
+        from urllib.parse import unquote_to_bytes
+
+        text = unquote_to_bytes(text).decode(errors="replace")
     if answer.parts and code == "0":
         return End(_INTERNAL, "the server ended the call in the middle of a message")
     return End(int(code) if _STATUS_CODE.fullmatch(code) else _UNKNOWN, text)

@@ -8,7 +8,7 @@ import pytest
 
 from kvorum.client.errors import DeadlineError
 from kvorum.client.recipes.errors import NotANumberError
-from kvorum.client.recipes.isolation import Isolation
+from kvorum.client.recipes.levels import Isolation
 from kvorum.client.sync.client import Client
 from kvorum.client.sync.recipes.stm import Stm
 from tests.client.recipes.conftest import Connect

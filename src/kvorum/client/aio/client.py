@@ -1,41 +1,32 @@
-"""The client: keys, transactions and watches, with every option they have."""
+"""The client: keys, transactions and watches, with every option they have.
+
+What few programs use is imported when it is asked for first: programs that start, read a key and
+end, as tools on the command line do, are to be quick.
+"""
 
 from collections.abc import AsyncIterator, Sequence
-from copy import copy
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations, rpcs, transactions
-from kvorum.client.aio.auth import AsyncAuth
-from kvorum.client.aio.carrier import AsyncCarrier
-from kvorum.client.aio.kubernetes import AsyncKubernetes
-from kvorum.client.aio.leases import AsyncLease, grant
-from kvorum.client.aio.leasing import AsyncLeasing
-from kvorum.client.aio.maintenance import AsyncMaintenance
-from kvorum.client.aio.members import AsyncMembers
-from kvorum.client.aio.mirror import AsyncMirror
-from kvorum.client.aio.ordering import AsyncOrdering
+from kvorum.client import operations, rpcs
 from kvorum.client.aio.recipes.methods import AsyncRecipes
-from kvorum.client.aio.recipes.sessions import SESSION_SECONDS
-from kvorum.client.aio.streams import AsyncMessages
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
-from kvorum.client.finding import MEMBERS_REQUEST, member_addresses, srv_endpoints
+from kvorum.client.finding import member_addresses, members_request, srv_endpoints
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.loop import LoopClient as Shell
 from kvorum.client.loop import Waiter
-from kvorum.client.namespacing import answer_from, changes_from, end_into, request_into
 from kvorum.client.operations import Operation
 from kvorum.client.options import (
     CONNECT_SECONDS,
     FOREVER,
     PAGE_KEYS,
+    SESSION_SECONDS,
     TIMEOUT_SECONDS,
     make_core,
     parse_endpoints,
 )
-from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
     ConditionalResult,
@@ -44,8 +35,19 @@ from kvorum.client.values import (
     KeyValue,
     PutResult,
     RangeResult,
-    TxnResult,
 )
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.auth import AsyncAuth
+    from kvorum.client.aio.carrier import AsyncCarrier
+    from kvorum.client.aio.kubernetes import AsyncKubernetes
+    from kvorum.client.aio.leases import AsyncLease
+    from kvorum.client.aio.leasing import AsyncLeasing
+    from kvorum.client.aio.maintenance import AsyncMaintenance
+    from kvorum.client.aio.members import AsyncMembers
+    from kvorum.client.aio.mirror import AsyncMirror
+    from kvorum.client.aio.streams import AsyncMessages
+    from kvorum.client.aio.transactions import AsyncTxn
 
 T = TypeVar("T")
 
@@ -121,8 +123,10 @@ class AsyncClient(AsyncRecipes):
         answer = await self._carrier.call(operation.rpc, operation.message, seconds, number)
         return operation.decode(answer)
 
-    def messages(self, operation: Operation[T], timeout: float) -> AsyncMessages[T]:
+    def messages(self, operation: Operation[T], timeout: float) -> "AsyncMessages[T]":
         """Make a call that is answered with several messages."""
+        from kvorum.client.aio.streams import AsyncMessages
+
         if self._prefix:
             operation = self._in_namespace(operation)
         return AsyncMessages(self.shell, operation, timeout, None)
@@ -136,7 +140,7 @@ class AsyncClient(AsyncRecipes):
         """
         if not prefix:
             raise ValueError("a namespace needs a prefix that is not empty")
-        made = copy(self)
+        made = self._copy()
         made._prefix = self._prefix + as_bytes(prefix)
         made._closes = None
         return made
@@ -151,9 +155,10 @@ class AsyncClient(AsyncRecipes):
         """
         if not prefix:
             raise ValueError("leasing needs a prefix for its own keys that is not empty")
-        plain = copy(self)
+        from kvorum.client.aio.leasing import AsyncLeasing
+
+        plain, made = self._copy(), self._copy()
         plain._prefix = b""
-        made = copy(self)
         made._carrier = made._closes = AsyncLeasing(
             plain, self._carrier, self._prefix, as_bytes(prefix), ttl
         )
@@ -166,21 +171,32 @@ class AsyncClient(AsyncRecipes):
         shown is made again at other members; if all lag, it raises MembersBehindError. `stream`
         and watches are not held to it.
         """
-        made = copy(self)
+        from kvorum.client.aio.ordering import AsyncOrdering
+
+        made = self._copy()
         made._carrier = AsyncOrdering(self._carrier, self.shell)
         made._closes = None
         return made
+
+    def _copy(self) -> "AsyncClient":
+        from copy import copy
+
+        return copy(self)
 
     @property
     def key_prefix(self) -> bytes:
         """What all keys begin with at the server; empty unless this is a namespace."""
         return self._prefix
 
-    def mirror(self, prefix: Text = b"") -> AsyncMirror:
+    def mirror(self, prefix: Text = b"") -> "AsyncMirror":
         """Return what follows all keys below a prefix, from what they are now on."""
+        from kvorum.client.aio.mirror import AsyncMirror
+
         return AsyncMirror(self, prefix)
 
     def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
+        from kvorum.client.namespacing import answer_from, request_into
+
         prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
         return operation._replace(
             message=request_into(prefix, path, operation.message),
@@ -190,23 +206,31 @@ class AsyncClient(AsyncRecipes):
     # The cluster.
 
     @property
-    def members(self) -> AsyncMembers:
+    def members(self) -> "AsyncMembers":
         """The members of the cluster."""
+        from kvorum.client.aio.members import AsyncMembers
+
         return AsyncMembers(self)
 
     @property
-    def maintenance(self) -> AsyncMaintenance:
+    def maintenance(self) -> "AsyncMaintenance":
         """Status, alarms, space, hashes and snapshots."""
+        from kvorum.client.aio.maintenance import AsyncMaintenance
+
         return AsyncMaintenance(self)
 
     @property
-    def auth(self) -> AsyncAuth:
+    def auth(self) -> "AsyncAuth":
         """Users and roles."""
+        from kvorum.client.aio.auth import AsyncAuth
+
         return AsyncAuth(self)
 
     @property
-    def kubernetes(self) -> AsyncKubernetes:
+    def kubernetes(self) -> "AsyncKubernetes":
         """The calls that Kubernetes makes, in the shape that it makes them."""
+        from kvorum.client.aio.kubernetes import AsyncKubernetes
+
         return AsyncKubernetes(self)
 
     @property
@@ -221,7 +245,7 @@ class AsyncClient(AsyncRecipes):
 
     async def sync_endpoints(self, timeout: float | None = None) -> list[str]:
         """Use the endpoints of all members that have started and may vote, and return them."""
-        operation = Operation(rpcs.MEMBER_LIST, MEMBERS_REQUEST, member_addresses)
+        operation = Operation(rpcs.MEMBER_LIST, members_request(), member_addresses)
         found = await self.run(operation, timeout)
         if found:
             self.shell.set_endpoints(found)
@@ -288,7 +312,8 @@ class AsyncClient(AsyncRecipes):
                 serializable=serializable,
                 keys_only=keys_only,
             )
-            found = await self.run(operations.range_operation(request), timeout)
+            operation = operations.range_operation(request, serializable=serializable)
+            found = await self.run(operation, timeout)
             for each in found.kvs:
                 yield each
             if not found.has_more:
@@ -318,7 +343,8 @@ class AsyncClient(AsyncRecipes):
             serializable=serializable,
             keys_only=keys_only,
         )
-        async with self.messages(operations.stream_operation(request), timeout) as messages:
+        operation = operations.stream_operation(request, serializable=serializable)
+        async with self.messages(operation, timeout) as messages:
             async for found in messages:
                 for each in found.kvs:
                     yield each
@@ -354,7 +380,8 @@ class AsyncClient(AsyncRecipes):
             mod_revisions=mod_revisions,
             create_revisions=create_revisions,
         )
-        return await self.run(operations.range_operation(request), timeout)
+        operation = operations.range_operation(request, serializable=serializable)
+        return await self.run(operation, timeout)
 
     async def count(
         self,
@@ -390,8 +417,7 @@ class AsyncClient(AsyncRecipes):
     ) -> DeleteResult:
         """Delete keys."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
-        request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
-        return await self.run(operations.delete_operation(request), timeout)
+        return await self.run(operations.delete_operation(keys, previous=previous), timeout)
 
     async def put_if(
         self,
@@ -406,6 +432,8 @@ class AsyncClient(AsyncRecipes):
 
         If the outcome is unknown it can be sent again: it takes effect once at most.
         """
+        from kvorum.client import transactions
+
         step = transactions.put(key, value, lease=lease)
         return await self.run(operations.conditional_operation(key, revision, step), timeout)
 
@@ -413,11 +441,15 @@ class AsyncClient(AsyncRecipes):
         self, key: Text, *, revision: int, timeout: float | None = None
     ) -> ConditionalResult:
         """Delete a key if it was changed last at a revision."""
+        from kvorum.client import transactions
+
         step = transactions.delete(key)
         return await self.run(operations.conditional_operation(key, revision, step), timeout)
 
     def txn(self) -> "AsyncTxn":
         """Begin to write a transaction."""
+        from kvorum.client.aio.transactions import AsyncTxn
+
         return AsyncTxn(self)
 
     async def compact(
@@ -428,8 +460,12 @@ class AsyncClient(AsyncRecipes):
 
     # Leases.
 
-    async def lease(self, ttl: int, *, lease: int = 0, timeout: float | None = None) -> AsyncLease:
+    async def lease(
+        self, ttl: int, *, lease: int = 0, timeout: float | None = None
+    ) -> "AsyncLease":
         """Grant a lease for so many seconds; with `async with` it is kept alive."""
+        from kvorum.client.aio.leases import grant
+
         return await grant(self, ttl, lease, timeout)
 
     async def leases(self, timeout: float | None = None) -> list[int]:
@@ -457,42 +493,17 @@ class AsyncClient(AsyncRecipes):
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
         if self._prefix:
+            from kvorum.client.namespacing import end_into
+
             request.key = self._prefix + request.key
             request.range_end = end_into(self._prefix, request.range_end)
         return AsyncWatch(self.shell, request, self._prefix)
 
 
-class AsyncTxn:
-    """A transaction of a client, until it is committed."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._parts = TxnParts()
-
-    def when(self, *conditions: Condition) -> Self:
-        """Say what must hold."""
-        self._parts.add_conditions(conditions)
-        return self
-
-    def then(self, *steps: Step) -> Self:
-        """Say what is done if all of it holds."""
-        self._parts.add_success(steps)
-        return self
-
-    def otherwise(self, *steps: Step) -> Self:
-        """Say what is done if not."""
-        self._parts.add_failure(steps)
-        return self
-
-    async def commit(self, timeout: float | None = None) -> TxnResult:
-        """Do it, in one revision."""
-        return await self._client.run(operations.txn_operation(self._parts.request), timeout)
-
-
 class AsyncWatch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, shell: Shell, request: pb.WatchCreateRequest, prefix: bytes = b"") -> None:
+    def __init__(self, shell: Shell, request: "pb.WatchCreateRequest", prefix: bytes = b"") -> None:
         self._shell = shell
         self._prefix = prefix
         self._waiter: Waiter | None = None
@@ -560,7 +571,7 @@ class AsyncWatch:
         with self._shell.turn():
             found = self._shell.watching.take(self._watch)
             if found is not None:
-                return changes_from(self._prefix, found) if self._prefix else found
+                return self._named(found)
             if self._watch.error is not None:
                 raise self._watch.error
             if self._is_woken:
@@ -569,6 +580,14 @@ class AsyncWatch:
             waiter = self._waiter = Waiter()
         await self._shell.wait(waiter, moment)
         return None
+
+    def _named(self, changes: Changes) -> Changes:
+        """Return changes with the keys that the user knows."""
+        if not self._prefix:
+            return changes
+        from kvorum.client.namespacing import changes_from
+
+        return changes_from(self._prefix, changes)
 
     def wake(self) -> None:
         """Let whoever waits for changes look around."""

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations
-from kvorum.client.keys import Text, as_bytes, key_range
+from kvorum.client import operations, transactions
+from kvorum.client.keys import KeyRange, Text, as_bytes, key_range
 from kvorum.client.values import ConditionalResult, KeyRead, RangeResult
 
 if TYPE_CHECKING:
@@ -19,7 +18,8 @@ class AsyncKubernetes:
 
     async def get(self, key: Text, *, revision: int = 0, timeout: float | None = None) -> KeyRead:
         """Return a key, and the revision of the store when it answered."""
-        request = pb.RangeRequest(key=as_bytes(key), limit=1, revision=revision)
+        keys = KeyRange(as_bytes(key), b"")
+        request = operations.range_request(keys, limit=1, revision=revision)
         found = await self._client.run(operations.range_operation(request), timeout)
         return KeyRead(found.kvs[0] if found.kvs else None, found.revision)
 
@@ -38,12 +38,9 @@ class AsyncKubernetes:
         revision of the first page.
         """
         keys = key_range(prefix=prefix)
-        request = pb.RangeRequest(
-            key=as_bytes(continue_from) or keys.key,
-            range_end=keys.end,
-            limit=limit,
-            revision=revision,
-        )
+        if continue_from:
+            keys = keys._replace(key=as_bytes(continue_from))
+        request = operations.range_request(keys, limit=limit, revision=revision)
         return await self._client.run(operations.range_operation(request), timeout)
 
     async def count(self, prefix: Text, *, timeout: float | None = None) -> int:
@@ -64,9 +61,9 @@ class AsyncKubernetes:
 
         With `get_on_failure` the result has the key as it is instead.
         """
-        put = operations.put(key, value, lease, previous=False, keep_value=False, keep_lease=False)
+        step = transactions.put(key, value, lease=lease)
         operation = operations.conditional_operation(
-            key, expected_revision, pb.RequestOp(request_put=put), reads=get_on_failure
+            key, expected_revision, step, reads=get_on_failure
         )
         return await self._client.run(operation, timeout)
 
@@ -79,11 +76,8 @@ class AsyncKubernetes:
         timeout: float | None = None,
     ) -> ConditionalResult:
         """Delete a key if it was changed last at a revision."""
-        delete = pb.DeleteRangeRequest(key=as_bytes(key))
+        step = transactions.delete(key)
         operation = operations.conditional_operation(
-            key,
-            expected_revision,
-            pb.RequestOp(request_delete_range=delete),
-            reads=get_on_failure,
+            key, expected_revision, step, reads=get_on_failure
         )
         return await self._client.run(operation, timeout)

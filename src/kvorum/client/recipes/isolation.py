@@ -1,27 +1,13 @@
 """One attempt of a software transaction: what it has read and written, and when it may commit."""
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client.keys import KeyRange, Text, as_bytes
 from kvorum.client.operations import range_request
+from kvorum.client.recipes.levels import Isolation
 from kvorum.client.transactions import Condition, Step, delete, get, mod_revision, put
 from kvorum.client.values import KeyValue, RangeResult, TxnResult
-
-
-class Isolation(Enum):
-    """How much a transaction may notice of others."""
-
-    SERIALIZABLE_SNAPSHOT = "reads of one revision; nothing read or written has changed since"
-    SERIALIZABLE = "reads of one revision; nothing read has changed since"
-    REPEATABLE_READS = "every key is read once; nothing read has changed since"
-    READ_COMMITTED = "whatever was committed is read; nothing is checked"
-
-    @property
-    def is_snapshot(self) -> bool:
-        """Whether all reads are of one revision."""
-        return self in (Isolation.SERIALIZABLE_SNAPSHOT, Isolation.SERIALIZABLE)
 
 
 class Attempt:
@@ -75,7 +61,8 @@ class Attempt:
                 revision=self._revision,
                 serializable=not self._isolation.is_snapshot,
             )
-            request.success.append(pb.RequestOp(request_range=found))
+            step = pb.RequestOp(request_range=pb.RangeRequest.FromString(found))
+            request.success.append(step)
         return request
 
     def take(self, keys: Sequence[bytes], result: TxnResult) -> None:

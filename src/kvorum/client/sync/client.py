@@ -1,42 +1,33 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""The client: keys, transactions and watches, with every option they have."""
+"""The client: keys, transactions and watches, with every option they have.
+
+What few programs use is imported when it is asked for first: programs that start, read a key and
+end, as tools on the command line do, are to be quick.
+"""
 
 from collections.abc import Iterator, Sequence
-from copy import copy
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import operations, rpcs, transactions
+from kvorum.client import operations, rpcs
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError
-from kvorum.client.finding import MEMBERS_REQUEST, member_addresses, srv_endpoints
+from kvorum.client.finding import member_addresses, members_request, srv_endpoints
 from kvorum.client.keys import Text, as_bytes, key_range
-from kvorum.client.namespacing import answer_from, changes_from, end_into, request_into
 from kvorum.client.operations import Operation
 from kvorum.client.options import (
     CONNECT_SECONDS,
     FOREVER,
     PAGE_KEYS,
+    SESSION_SECONDS,
     TIMEOUT_SECONDS,
     make_core,
     parse_endpoints,
 )
-from kvorum.client.sync.auth import Auth
-from kvorum.client.sync.carrier import Carrier
-from kvorum.client.sync.kubernetes import Kubernetes
-from kvorum.client.sync.leases import Lease, grant
-from kvorum.client.sync.leasing import Leasing
-from kvorum.client.sync.maintenance import Maintenance
-from kvorum.client.sync.members import Members
-from kvorum.client.sync.mirror import Mirror
-from kvorum.client.sync.ordering import Ordering
 from kvorum.client.sync.recipes.methods import Recipes
-from kvorum.client.sync.recipes.sessions import SESSION_SECONDS
-from kvorum.client.sync.streams import Messages
 from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
-from kvorum.client.transactions import Condition, Step, TxnParts
 from kvorum.client.values import (
     Changes,
     ConditionalResult,
@@ -45,8 +36,19 @@ from kvorum.client.values import (
     KeyValue,
     PutResult,
     RangeResult,
-    TxnResult,
 )
+
+if TYPE_CHECKING:
+    from kvorum.client.sync.auth import Auth
+    from kvorum.client.sync.carrier import Carrier
+    from kvorum.client.sync.kubernetes import Kubernetes
+    from kvorum.client.sync.leases import Lease
+    from kvorum.client.sync.leasing import Leasing
+    from kvorum.client.sync.maintenance import Maintenance
+    from kvorum.client.sync.members import Members
+    from kvorum.client.sync.mirror import Mirror
+    from kvorum.client.sync.streams import Messages
+    from kvorum.client.sync.transactions import Txn
 
 T = TypeVar("T")
 
@@ -122,8 +124,10 @@ class Client(Recipes):
         answer = self._carrier.call(operation.rpc, operation.message, seconds, number)
         return operation.decode(answer)
 
-    def messages(self, operation: Operation[T], timeout: float) -> Messages[T]:
+    def messages(self, operation: Operation[T], timeout: float) -> "Messages[T]":
         """Make a call that is answered with several messages."""
+        from kvorum.client.sync.streams import Messages
+
         if self._prefix:
             operation = self._in_namespace(operation)
         return Messages(self.shell, operation, timeout, None)
@@ -137,7 +141,7 @@ class Client(Recipes):
         """
         if not prefix:
             raise ValueError("a namespace needs a prefix that is not empty")
-        made = copy(self)
+        made = self._copy()
         made._prefix = self._prefix + as_bytes(prefix)
         made._closes = None
         return made
@@ -152,9 +156,10 @@ class Client(Recipes):
         """
         if not prefix:
             raise ValueError("leasing needs a prefix for its own keys that is not empty")
-        plain = copy(self)
+        from kvorum.client.sync.leasing import Leasing
+
+        plain, made = self._copy(), self._copy()
         plain._prefix = b""
-        made = copy(self)
         made._carrier = made._closes = Leasing(
             plain, self._carrier, self._prefix, as_bytes(prefix), ttl
         )
@@ -167,21 +172,32 @@ class Client(Recipes):
         shown is made again at other members; if all lag, it raises MembersBehindError. `stream`
         and watches are not held to it.
         """
-        made = copy(self)
+        from kvorum.client.sync.ordering import Ordering
+
+        made = self._copy()
         made._carrier = Ordering(self._carrier, self.shell)
         made._closes = None
         return made
+
+    def _copy(self) -> "Client":
+        from copy import copy
+
+        return copy(self)
 
     @property
     def key_prefix(self) -> bytes:
         """What all keys begin with at the server; empty unless this is a namespace."""
         return self._prefix
 
-    def mirror(self, prefix: Text = b"") -> Mirror:
+    def mirror(self, prefix: Text = b"") -> "Mirror":
         """Return what follows all keys below a prefix, from what they are now on."""
+        from kvorum.client.sync.mirror import Mirror
+
         return Mirror(self, prefix)
 
     def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
+        from kvorum.client.namespacing import answer_from, request_into
+
         prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
         return operation._replace(
             message=request_into(prefix, path, operation.message),
@@ -191,23 +207,31 @@ class Client(Recipes):
     # The cluster.
 
     @property
-    def members(self) -> Members:
+    def members(self) -> "Members":
         """The members of the cluster."""
+        from kvorum.client.sync.members import Members
+
         return Members(self)
 
     @property
-    def maintenance(self) -> Maintenance:
+    def maintenance(self) -> "Maintenance":
         """Status, alarms, space, hashes and snapshots."""
+        from kvorum.client.sync.maintenance import Maintenance
+
         return Maintenance(self)
 
     @property
-    def auth(self) -> Auth:
+    def auth(self) -> "Auth":
         """Users and roles."""
+        from kvorum.client.sync.auth import Auth
+
         return Auth(self)
 
     @property
-    def kubernetes(self) -> Kubernetes:
+    def kubernetes(self) -> "Kubernetes":
         """The calls that Kubernetes makes, in the shape that it makes them."""
+        from kvorum.client.sync.kubernetes import Kubernetes
+
         return Kubernetes(self)
 
     @property
@@ -222,7 +246,7 @@ class Client(Recipes):
 
     def sync_endpoints(self, timeout: float | None = None) -> list[str]:
         """Use the endpoints of all members that have started and may vote, and return them."""
-        operation = Operation(rpcs.MEMBER_LIST, MEMBERS_REQUEST, member_addresses)
+        operation = Operation(rpcs.MEMBER_LIST, members_request(), member_addresses)
         found = self.run(operation, timeout)
         if found:
             self.shell.set_endpoints(found)
@@ -289,7 +313,8 @@ class Client(Recipes):
                 serializable=serializable,
                 keys_only=keys_only,
             )
-            found = self.run(operations.range_operation(request), timeout)
+            operation = operations.range_operation(request, serializable=serializable)
+            found = self.run(operation, timeout)
             yield from found.kvs
             if not found.has_more:
                 return
@@ -318,7 +343,8 @@ class Client(Recipes):
             serializable=serializable,
             keys_only=keys_only,
         )
-        with self.messages(operations.stream_operation(request), timeout) as messages:
+        operation = operations.stream_operation(request, serializable=serializable)
+        with self.messages(operation, timeout) as messages:
             for found in messages:
                 yield from found.kvs
 
@@ -353,7 +379,8 @@ class Client(Recipes):
             mod_revisions=mod_revisions,
             create_revisions=create_revisions,
         )
-        return self.run(operations.range_operation(request), timeout)
+        operation = operations.range_operation(request, serializable=serializable)
+        return self.run(operation, timeout)
 
     def count(
         self,
@@ -389,8 +416,7 @@ class Client(Recipes):
     ) -> DeleteResult:
         """Delete keys."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
-        request = pb.DeleteRangeRequest(key=keys.key, range_end=keys.end, prev_kv=previous)
-        return self.run(operations.delete_operation(request), timeout)
+        return self.run(operations.delete_operation(keys, previous=previous), timeout)
 
     def put_if(
         self,
@@ -405,6 +431,8 @@ class Client(Recipes):
 
         If the outcome is unknown it can be sent again: it takes effect once at most.
         """
+        from kvorum.client import transactions
+
         step = transactions.put(key, value, lease=lease)
         return self.run(operations.conditional_operation(key, revision, step), timeout)
 
@@ -412,11 +440,15 @@ class Client(Recipes):
         self, key: Text, *, revision: int, timeout: float | None = None
     ) -> ConditionalResult:
         """Delete a key if it was changed last at a revision."""
+        from kvorum.client import transactions
+
         step = transactions.delete(key)
         return self.run(operations.conditional_operation(key, revision, step), timeout)
 
     def txn(self) -> "Txn":
         """Begin to write a transaction."""
+        from kvorum.client.sync.transactions import Txn
+
         return Txn(self)
 
     def compact(
@@ -427,8 +459,10 @@ class Client(Recipes):
 
     # Leases.
 
-    def lease(self, ttl: int, *, lease: int = 0, timeout: float | None = None) -> Lease:
+    def lease(self, ttl: int, *, lease: int = 0, timeout: float | None = None) -> "Lease":
         """Grant a lease for so many seconds; with `async with` it is kept alive."""
+        from kvorum.client.sync.leases import grant
+
         return grant(self, ttl, lease, timeout)
 
     def leases(self, timeout: float | None = None) -> list[int]:
@@ -456,42 +490,17 @@ class Client(Recipes):
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
         if self._prefix:
+            from kvorum.client.namespacing import end_into
+
             request.key = self._prefix + request.key
             request.range_end = end_into(self._prefix, request.range_end)
         return Watch(self.shell, request, self._prefix)
 
 
-class Txn:
-    """A transaction of a client, until it is committed."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._parts = TxnParts()
-
-    def when(self, *conditions: Condition) -> Self:
-        """Say what must hold."""
-        self._parts.add_conditions(conditions)
-        return self
-
-    def then(self, *steps: Step) -> Self:
-        """Say what is done if all of it holds."""
-        self._parts.add_success(steps)
-        return self
-
-    def otherwise(self, *steps: Step) -> Self:
-        """Say what is done if not."""
-        self._parts.add_failure(steps)
-        return self
-
-    def commit(self, timeout: float | None = None) -> TxnResult:
-        """Do it, in one revision."""
-        return self._client.run(operations.txn_operation(self._parts.request), timeout)
-
-
 class Watch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, shell: Shell, request: pb.WatchCreateRequest, prefix: bytes = b"") -> None:
+    def __init__(self, shell: Shell, request: "pb.WatchCreateRequest", prefix: bytes = b"") -> None:
         self._shell = shell
         self._prefix = prefix
         self._waiter: Waiter | None = None
@@ -559,7 +568,7 @@ class Watch:
         with self._shell.turn():
             found = self._shell.watching.take(self._watch)
             if found is not None:
-                return changes_from(self._prefix, found) if self._prefix else found
+                return self._named(found)
             if self._watch.error is not None:
                 raise self._watch.error
             if self._is_woken:
@@ -568,6 +577,14 @@ class Watch:
             waiter = self._waiter = Waiter()
         self._shell.wait(waiter, moment)
         return None
+
+    def _named(self, changes: Changes) -> Changes:
+        """Return changes with the keys that the user knows."""
+        if not self._prefix:
+            return changes
+        from kvorum.client.namespacing import changes_from
+
+        return changes_from(self._prefix, changes)
 
     def wake(self) -> None:
         """Let whoever waits for changes look around."""

@@ -1,11 +1,14 @@
 """Generated from proto/authpb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.authpb.auth import (
-    UserAddOptions,
-    User,
-    Permission,
-    Role,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.authpb.auth import (
+        UserAddOptions,
+        User,
+        Permission,
+        Role,
+    )
 
 __all__ = [
     "Permission",
@@ -13,3 +16,14 @@ __all__ = [
     "User",
     "UserAddOptions",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("authpb/auth.proto", globals())
+        return globals()[name]

@@ -1,130 +1,133 @@
 """Generated from proto/etcdserverpb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.etcdserverpb.header import (
-    ResponseHeader,
-)
-from kvorum.api.pb.etcdserverpb.auth import (
-    AuthEnableRequest,
-    AuthDisableRequest,
-    AuthStatusRequest,
-    AuthenticateRequest,
-    AuthUserAddRequest,
-    AuthUserGetRequest,
-    AuthUserDeleteRequest,
-    AuthUserChangePasswordRequest,
-    AuthUserGrantRoleRequest,
-    AuthUserRevokeRoleRequest,
-    AuthRoleAddRequest,
-    AuthRoleGetRequest,
-    AuthUserListRequest,
-    AuthRoleListRequest,
-    AuthRoleDeleteRequest,
-    AuthRoleGrantPermissionRequest,
-    AuthRoleRevokePermissionRequest,
-    AuthEnableResponse,
-    AuthDisableResponse,
-    AuthStatusResponse,
-    AuthenticateResponse,
-    AuthUserAddResponse,
-    AuthUserGetResponse,
-    AuthUserDeleteResponse,
-    AuthUserChangePasswordResponse,
-    AuthUserGrantRoleResponse,
-    AuthUserRevokeRoleResponse,
-    AuthRoleAddResponse,
-    AuthRoleGetResponse,
-    AuthRoleListResponse,
-    AuthUserListResponse,
-    AuthRoleDeleteResponse,
-    AuthRoleGrantPermissionResponse,
-    AuthRoleRevokePermissionResponse,
-)
-from kvorum.api.pb.etcdserverpb.cluster import (
-    Member,
-    MemberAddRequest,
-    MemberAddResponse,
-    MemberRemoveRequest,
-    MemberRemoveResponse,
-    MemberUpdateRequest,
-    MemberUpdateResponse,
-    MemberListRequest,
-    MemberListResponse,
-    MemberPromoteRequest,
-    MemberPromoteResponse,
-)
-from kvorum.api.pb.etcdserverpb.kv import (
-    RangeRequest,
-    RangeResponse,
-    PutRequest,
-    PutResponse,
-    DeleteRangeRequest,
-    DeleteRangeResponse,
-    RequestOp,
-    ResponseOp,
-    Compare,
-    TxnRequest,
-    TxnResponse,
-    CompactionRequest,
-    CompactionResponse,
-    RangeStreamResponse,
-)
-from kvorum.api.pb.etcdserverpb.lease import (
-    LeaseGrantRequest,
-    LeaseGrantResponse,
-    LeaseRevokeRequest,
-    LeaseRevokeResponse,
-    LeaseCheckpoint,
-    LeaseCheckpointRequest,
-    LeaseCheckpointResponse,
-    LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse,
-    LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse,
-    LeaseLeasesRequest,
-    LeaseStatus,
-    LeaseLeasesResponse,
-)
-from kvorum.api.pb.etcdserverpb.maintenance import (
-    HashRequest,
-    HashKVRequest,
-    HashKVResponse,
-    HashResponse,
-    SnapshotRequest,
-    SnapshotResponse,
-    DefragmentRequest,
-    DefragmentResponse,
-    MoveLeaderRequest,
-    MoveLeaderResponse,
-    AlarmRequest,
-    AlarmMember,
-    AlarmResponse,
-    DowngradeRequest,
-    DowngradeResponse,
-    StatusRequest,
-    StatusResponse,
-    DowngradeInfo,
-    AlarmType,
-    NONE,
-    NOSPACE,
-    CORRUPT,
-)
-from kvorum.api.pb.etcdserverpb.metadata import (
-    Metadata,
-)
-from kvorum.api.pb.etcdserverpb.raft_internal import (
-    DowngradeVersionTestRequest,
-    RequestHeader,
-    InternalRaftRequest,
-    EmptyResponse,
-    InternalAuthenticateRequest,
-)
-from kvorum.api.pb.etcdserverpb.watch import (
-    WatchRequest,
-    WatchCreateRequest,
-    WatchCancelRequest,
-    WatchProgressRequest,
-    WatchResponse,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.etcdserverpb.header import (
+        ResponseHeader,
+    )
+    from kvorum.api.pb.etcdserverpb.auth import (
+        AuthEnableRequest,
+        AuthDisableRequest,
+        AuthStatusRequest,
+        AuthenticateRequest,
+        AuthUserAddRequest,
+        AuthUserGetRequest,
+        AuthUserDeleteRequest,
+        AuthUserChangePasswordRequest,
+        AuthUserGrantRoleRequest,
+        AuthUserRevokeRoleRequest,
+        AuthRoleAddRequest,
+        AuthRoleGetRequest,
+        AuthUserListRequest,
+        AuthRoleListRequest,
+        AuthRoleDeleteRequest,
+        AuthRoleGrantPermissionRequest,
+        AuthRoleRevokePermissionRequest,
+        AuthEnableResponse,
+        AuthDisableResponse,
+        AuthStatusResponse,
+        AuthenticateResponse,
+        AuthUserAddResponse,
+        AuthUserGetResponse,
+        AuthUserDeleteResponse,
+        AuthUserChangePasswordResponse,
+        AuthUserGrantRoleResponse,
+        AuthUserRevokeRoleResponse,
+        AuthRoleAddResponse,
+        AuthRoleGetResponse,
+        AuthRoleListResponse,
+        AuthUserListResponse,
+        AuthRoleDeleteResponse,
+        AuthRoleGrantPermissionResponse,
+        AuthRoleRevokePermissionResponse,
+    )
+    from kvorum.api.pb.etcdserverpb.cluster import (
+        Member,
+        MemberAddRequest,
+        MemberAddResponse,
+        MemberRemoveRequest,
+        MemberRemoveResponse,
+        MemberUpdateRequest,
+        MemberUpdateResponse,
+        MemberListRequest,
+        MemberListResponse,
+        MemberPromoteRequest,
+        MemberPromoteResponse,
+    )
+    from kvorum.api.pb.etcdserverpb.kv import (
+        RangeRequest,
+        RangeResponse,
+        PutRequest,
+        PutResponse,
+        DeleteRangeRequest,
+        DeleteRangeResponse,
+        RequestOp,
+        ResponseOp,
+        Compare,
+        TxnRequest,
+        TxnResponse,
+        CompactionRequest,
+        CompactionResponse,
+        RangeStreamResponse,
+    )
+    from kvorum.api.pb.etcdserverpb.lease import (
+        LeaseGrantRequest,
+        LeaseGrantResponse,
+        LeaseRevokeRequest,
+        LeaseRevokeResponse,
+        LeaseCheckpoint,
+        LeaseCheckpointRequest,
+        LeaseCheckpointResponse,
+        LeaseKeepAliveRequest,
+        LeaseKeepAliveResponse,
+        LeaseTimeToLiveRequest,
+        LeaseTimeToLiveResponse,
+        LeaseLeasesRequest,
+        LeaseStatus,
+        LeaseLeasesResponse,
+    )
+    from kvorum.api.pb.etcdserverpb.maintenance import (
+        HashRequest,
+        HashKVRequest,
+        HashKVResponse,
+        HashResponse,
+        SnapshotRequest,
+        SnapshotResponse,
+        DefragmentRequest,
+        DefragmentResponse,
+        MoveLeaderRequest,
+        MoveLeaderResponse,
+        AlarmRequest,
+        AlarmMember,
+        AlarmResponse,
+        DowngradeRequest,
+        DowngradeResponse,
+        StatusRequest,
+        StatusResponse,
+        DowngradeInfo,
+        AlarmType,
+        NONE,
+        NOSPACE,
+        CORRUPT,
+    )
+    from kvorum.api.pb.etcdserverpb.metadata import (
+        Metadata,
+    )
+    from kvorum.api.pb.etcdserverpb.raft_internal import (
+        DowngradeVersionTestRequest,
+        RequestHeader,
+        InternalRaftRequest,
+        EmptyResponse,
+        InternalAuthenticateRequest,
+    )
+    from kvorum.api.pb.etcdserverpb.watch import (
+        WatchRequest,
+        WatchCreateRequest,
+        WatchCancelRequest,
+        WatchProgressRequest,
+        WatchResponse,
+    )
 
 __all__ = [
     "AlarmMember",
@@ -235,3 +238,22 @@ __all__ = [
     "WatchRequest",
     "WatchResponse",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("etcdserverpb/header.proto", globals())
+        define("etcdserverpb/auth.proto", globals())
+        define("etcdserverpb/cluster.proto", globals())
+        define("etcdserverpb/kv.proto", globals())
+        define("etcdserverpb/lease.proto", globals())
+        define("etcdserverpb/maintenance.proto", globals())
+        define("etcdserverpb/metadata.proto", globals())
+        define("etcdserverpb/raft_internal.proto", globals())
+        define("etcdserverpb/watch.proto", globals())
+        return globals()[name]

@@ -1,13 +1,27 @@
 """Generated from proto/leasepb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.leasepb.lease import (
-    Lease,
-    LeaseInternalRequest,
-    LeaseInternalResponse,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.leasepb.lease import (
+        Lease,
+        LeaseInternalRequest,
+        LeaseInternalResponse,
+    )
 
 __all__ = [
     "Lease",
     "LeaseInternalRequest",
     "LeaseInternalResponse",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("leasepb/lease.proto", globals())
+        return globals()[name]

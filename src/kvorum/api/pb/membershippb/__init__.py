@@ -1,13 +1,16 @@
 """Generated from proto/membershippb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.membershippb.membership import (
-    RaftAttributes,
-    Attributes,
-    Member,
-    ClusterVersionSetRequest,
-    ClusterMemberAttrSetRequest,
-    DowngradeInfoSetRequest,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.membershippb.membership import (
+        RaftAttributes,
+        Attributes,
+        Member,
+        ClusterVersionSetRequest,
+        ClusterMemberAttrSetRequest,
+        DowngradeInfoSetRequest,
+    )
 
 __all__ = [
     "Attributes",
@@ -17,3 +20,14 @@ __all__ = [
     "Member",
     "RaftAttributes",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("membershippb/membership.proto", globals())
+        return globals()[name]

@@ -1,54 +1,57 @@
 """Generated from proto/raftpb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.raftpb.raft import (
-    Entry,
-    SnapshotMetadata,
-    Snapshot,
-    Message,
-    HardState,
-    ConfState,
-    ConfChange,
-    ConfChangeSingle,
-    ConfChangeV2,
-    EntryType,
-    EntryNormal,
-    EntryConfChange,
-    EntryConfChangeV2,
-    MessageType,
-    MsgHup,
-    MsgBeat,
-    MsgProp,
-    MsgApp,
-    MsgAppResp,
-    MsgVote,
-    MsgVoteResp,
-    MsgSnap,
-    MsgHeartbeat,
-    MsgHeartbeatResp,
-    MsgUnreachable,
-    MsgSnapStatus,
-    MsgCheckQuorum,
-    MsgTransferLeader,
-    MsgTimeoutNow,
-    MsgReadIndex,
-    MsgReadIndexResp,
-    MsgPreVote,
-    MsgPreVoteResp,
-    MsgStorageAppend,
-    MsgStorageAppendResp,
-    MsgStorageApply,
-    MsgStorageApplyResp,
-    MsgForgetLeader,
-    ConfChangeTransition,
-    ConfChangeTransitionAuto,
-    ConfChangeTransitionJointImplicit,
-    ConfChangeTransitionJointExplicit,
-    ConfChangeType,
-    ConfChangeAddNode,
-    ConfChangeRemoveNode,
-    ConfChangeUpdateNode,
-    ConfChangeAddLearnerNode,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.raftpb.raft import (
+        Entry,
+        SnapshotMetadata,
+        Snapshot,
+        Message,
+        HardState,
+        ConfState,
+        ConfChange,
+        ConfChangeSingle,
+        ConfChangeV2,
+        EntryType,
+        EntryNormal,
+        EntryConfChange,
+        EntryConfChangeV2,
+        MessageType,
+        MsgHup,
+        MsgBeat,
+        MsgProp,
+        MsgApp,
+        MsgAppResp,
+        MsgVote,
+        MsgVoteResp,
+        MsgSnap,
+        MsgHeartbeat,
+        MsgHeartbeatResp,
+        MsgUnreachable,
+        MsgSnapStatus,
+        MsgCheckQuorum,
+        MsgTransferLeader,
+        MsgTimeoutNow,
+        MsgReadIndex,
+        MsgReadIndexResp,
+        MsgPreVote,
+        MsgPreVoteResp,
+        MsgStorageAppend,
+        MsgStorageAppendResp,
+        MsgStorageApply,
+        MsgStorageApplyResp,
+        MsgForgetLeader,
+        ConfChangeTransition,
+        ConfChangeTransitionAuto,
+        ConfChangeTransitionJointImplicit,
+        ConfChangeTransitionJointExplicit,
+        ConfChangeType,
+        ConfChangeAddNode,
+        ConfChangeRemoveNode,
+        ConfChangeUpdateNode,
+        ConfChangeAddLearnerNode,
+    )
 
 __all__ = [
     "ConfChange",
@@ -99,3 +102,14 @@ __all__ = [
     "Snapshot",
     "SnapshotMetadata",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("raftpb/raft.proto", globals())
+        return globals()[name]

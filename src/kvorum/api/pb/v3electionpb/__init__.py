@@ -1,16 +1,19 @@
 """Generated from proto/v3electionpb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.v3electionpb.election import (
-    CampaignRequest,
-    CampaignResponse,
-    LeaderKey,
-    LeaderRequest,
-    LeaderResponse,
-    ResignRequest,
-    ResignResponse,
-    ProclaimRequest,
-    ProclaimResponse,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.v3electionpb.election import (
+        CampaignRequest,
+        CampaignResponse,
+        LeaderKey,
+        LeaderRequest,
+        LeaderResponse,
+        ResignRequest,
+        ResignResponse,
+        ProclaimRequest,
+        ProclaimResponse,
+    )
 
 __all__ = [
     "CampaignRequest",
@@ -23,3 +26,14 @@ __all__ = [
     "ResignRequest",
     "ResignResponse",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("v3electionpb/election.proto", globals())
+        return globals()[name]

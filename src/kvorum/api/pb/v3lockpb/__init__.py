@@ -1,11 +1,14 @@
 """Generated from proto/v3lockpb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.v3lockpb.lock import (
-    LockRequest,
-    LockResponse,
-    UnlockRequest,
-    UnlockResponse,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.v3lockpb.lock import (
+        LockRequest,
+        LockResponse,
+        UnlockRequest,
+        UnlockResponse,
+    )
 
 __all__ = [
     "LockRequest",
@@ -13,3 +16,14 @@ __all__ = [
     "UnlockRequest",
     "UnlockResponse",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("v3lockpb/lock.proto", globals())
+        return globals()[name]

@@ -1,11 +1,25 @@
 """Generated from proto/walpb/ by proto/generate.py; do not edit."""
 
-from kvorum.api.pb.walpb.record import (
-    Record,
-    Snapshot,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.api.pb.walpb.record import (
+        Record,
+        Snapshot,
+    )
 
 __all__ = [
     "Record",
     "Snapshot",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Take all classes when the first is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kvorum.api.descriptors import define
+
+        define("walpb/record.proto", globals())
+        return globals()[name]

@@ -1,22 +1,23 @@
-"""The recipes as methods of the client."""
+"""The recipes as methods of the client; a recipe is imported when it is asked for first."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from kvorum.client.aio.recipes.barriers import AsyncBarrier, AsyncDoubleBarrier
-from kvorum.client.aio.recipes.caches import AsyncCache
-from kvorum.client.aio.recipes.elections import AsyncElection
-from kvorum.client.aio.recipes.locks import AsyncLock, AsyncReadWriteLock, AsyncSemaphore
-from kvorum.client.aio.recipes.queues import AsyncPriorityQueue, AsyncQueue
-from kvorum.client.aio.recipes.registry import AsyncServiceRegistry
-from kvorum.client.aio.recipes.sessions import SESSION_SECONDS, AsyncSession, begin_session
-from kvorum.client.aio.recipes.stm import AsyncCounter, AsyncStm, transact
 from kvorum.client.keys import Text
 from kvorum.client.loop import Outcome
-from kvorum.client.recipes.isolation import Isolation
+from kvorum.client.options import SESSION_SECONDS
+from kvorum.client.recipes.levels import Isolation
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
+    from kvorum.client.aio.recipes.barriers import AsyncBarrier, AsyncDoubleBarrier
+    from kvorum.client.aio.recipes.caches import AsyncCache
+    from kvorum.client.aio.recipes.elections import AsyncElection
+    from kvorum.client.aio.recipes.locks import AsyncLock, AsyncReadWriteLock, AsyncSemaphore
+    from kvorum.client.aio.recipes.queues import AsyncPriorityQueue, AsyncQueue
+    from kvorum.client.aio.recipes.registry import AsyncServiceRegistry
+    from kvorum.client.aio.recipes.sessions import AsyncSession
+    from kvorum.client.aio.recipes.stm import AsyncCounter, AsyncStm
 
 T = TypeVar("T")
 
@@ -24,8 +25,10 @@ T = TypeVar("T")
 class AsyncRecipes:
     """What a client has beside calls. `ttl` are the seconds after which a crash is noticed."""
 
-    async def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> AsyncSession:
+    async def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> "AsyncSession":
         """Begin a session, for recipes to share; with a lease that there is, or a new one."""
+        from kvorum.client.aio.recipes.sessions import begin_session
+
         return await begin_session(self._client, ttl, lease)
 
     def lock(
@@ -33,10 +36,12 @@ class AsyncRecipes:
         name: Text,
         *,
         ttl: int = SESSION_SECONDS,
-        session: AsyncSession | None = None,
+        session: "AsyncSession | None" = None,
         timeout: float | None = None,
-    ) -> AsyncLock:
+    ) -> "AsyncLock":
         """Return a lock; `timeout` is how long `with` waits for it."""
+        from kvorum.client.aio.recipes.locks import AsyncLock
+
         return AsyncLock(self._client, name, ttl, session, timeout)
 
     def semaphore(
@@ -45,26 +50,34 @@ class AsyncRecipes:
         permits: int,
         *,
         ttl: int = SESSION_SECONDS,
-        session: AsyncSession | None = None,
+        session: "AsyncSession | None" = None,
         timeout: float | None = None,
-    ) -> AsyncSemaphore:
+    ) -> "AsyncSemaphore":
         """Return a semaphore that so many hold at a time."""
+        from kvorum.client.aio.recipes.locks import AsyncSemaphore
+
         return AsyncSemaphore(self._client, name, permits, ttl, session, timeout)
 
     def read_write_lock(
-        self, name: Text, *, ttl: int = SESSION_SECONDS, session: AsyncSession | None = None
-    ) -> AsyncReadWriteLock:
+        self, name: Text, *, ttl: int = SESSION_SECONDS, session: "AsyncSession | None" = None
+    ) -> "AsyncReadWriteLock":
         """Return a lock that many readers hold together, or one writer alone."""
+        from kvorum.client.aio.recipes.locks import AsyncReadWriteLock
+
         return AsyncReadWriteLock(self._client, name, ttl, session)
 
     def election(
-        self, name: Text, *, ttl: int = SESSION_SECONDS, session: AsyncSession | None = None
-    ) -> AsyncElection:
+        self, name: Text, *, ttl: int = SESSION_SECONDS, session: "AsyncSession | None" = None
+    ) -> "AsyncElection":
         """Return an election: to campaign in, or to see who leads."""
+        from kvorum.client.aio.recipes.elections import AsyncElection
+
         return AsyncElection(self._client, name, ttl, session)
 
-    def barrier(self, key: Text) -> AsyncBarrier:
+    def barrier(self, key: Text) -> "AsyncBarrier":
         """Return a barrier, which many wait at until somebody removes it."""
+        from kvorum.client.aio.recipes.barriers import AsyncBarrier
+
         return AsyncBarrier(self._client, key)
 
     def double_barrier(
@@ -73,21 +86,29 @@ class AsyncRecipes:
         count: int,
         *,
         ttl: int = SESSION_SECONDS,
-        session: AsyncSession | None = None,
-    ) -> AsyncDoubleBarrier:
+        session: "AsyncSession | None" = None,
+    ) -> "AsyncDoubleBarrier":
         """Return a barrier at which so many begin together, and end together."""
+        from kvorum.client.aio.recipes.barriers import AsyncDoubleBarrier
+
         return AsyncDoubleBarrier(self._client, key, count, ttl, session)
 
-    def queue(self, name: Text) -> AsyncQueue:
+    def queue(self, name: Text) -> "AsyncQueue":
         """Return a queue: first in, first out."""
+        from kvorum.client.aio.recipes.queues import AsyncQueue
+
         return AsyncQueue(self._client, name)
 
-    def priority_queue(self, name: Text) -> AsyncPriorityQueue:
+    def priority_queue(self, name: Text) -> "AsyncPriorityQueue":
         """Return a queue from which the lowest number is taken first."""
+        from kvorum.client.aio.recipes.queues import AsyncPriorityQueue
+
         return AsyncPriorityQueue(self._client, name)
 
-    def counter(self, key: Text, default: int = 0) -> AsyncCounter:
+    def counter(self, key: Text, default: int = 0) -> "AsyncCounter":
         """Return a number that many may change at a time."""
+        from kvorum.client.aio.recipes.stm import AsyncCounter
+
         return AsyncCounter(self._client, key, default)
 
     async def transact(
@@ -101,14 +122,20 @@ class AsyncRecipes:
 
         It is run again whenever others change what it depends on: it must have no other effects.
         """
+        from kvorum.client.aio.recipes.stm import transact
+
         return await transact(self._client, function, isolation, timeout)
 
-    def service_registry(self, target: Text) -> AsyncServiceRegistry:
+    def service_registry(self, target: Text) -> "AsyncServiceRegistry":
         """Return the registry of the services of a target."""
+        from kvorum.client.aio.recipes.registry import AsyncServiceRegistry
+
         return AsyncServiceRegistry(self._client, target)
 
-    def cache(self, prefix: Text, *, timeout: float | None = None) -> AsyncCache:
+    def cache(self, prefix: Text, *, timeout: float | None = None) -> "AsyncCache":
         """Return a local mirror of a prefix; `timeout` is how long `with` waits to fill it."""
+        from kvorum.client.aio.recipes.caches import AsyncCache
+
         return AsyncCache(self._client, prefix, timeout)
 
     @property

@@ -23,7 +23,6 @@ from kvorum.client.transactions import TxnParts, delete, lease
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
 
-SESSION_SECONDS = 60
 REMOVALS_MAX = 3
 """How often it is tried to remove a key before the session is given up with it."""
 

@@ -9,7 +9,8 @@ from kvorum.client.keys import Text, as_bytes
 from kvorum.client.loop import Outcome, Waiter, clock, random_id
 from kvorum.client.operations import txn_operation
 from kvorum.client.recipes.errors import NotANumberError
-from kvorum.client.recipes.isolation import Attempt, Isolation
+from kvorum.client.recipes.isolation import Attempt
+from kvorum.client.recipes.levels import Isolation
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient

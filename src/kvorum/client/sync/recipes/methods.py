@@ -1,23 +1,24 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""The recipes as methods of the client."""
+"""The recipes as methods of the client; a recipe is imported when it is asked for first."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from kvorum.client.keys import Text
-from kvorum.client.recipes.isolation import Isolation
-from kvorum.client.sync.recipes.barriers import Barrier, DoubleBarrier
-from kvorum.client.sync.recipes.caches import Cache
-from kvorum.client.sync.recipes.elections import Election
-from kvorum.client.sync.recipes.locks import Lock, ReadWriteLock, Semaphore
-from kvorum.client.sync.recipes.queues import PriorityQueue, Queue
-from kvorum.client.sync.recipes.registry import ServiceRegistry
-from kvorum.client.sync.recipes.sessions import SESSION_SECONDS, Session, begin_session
-from kvorum.client.sync.recipes.stm import Counter, Stm, transact
+from kvorum.client.options import SESSION_SECONDS
+from kvorum.client.recipes.levels import Isolation
 from kvorum.client.threads import Outcome
 
 if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
+    from kvorum.client.sync.recipes.barriers import Barrier, DoubleBarrier
+    from kvorum.client.sync.recipes.caches import Cache
+    from kvorum.client.sync.recipes.elections import Election
+    from kvorum.client.sync.recipes.locks import Lock, ReadWriteLock, Semaphore
+    from kvorum.client.sync.recipes.queues import PriorityQueue, Queue
+    from kvorum.client.sync.recipes.registry import ServiceRegistry
+    from kvorum.client.sync.recipes.sessions import Session
+    from kvorum.client.sync.recipes.stm import Counter, Stm
 
 T = TypeVar("T")
 
@@ -25,8 +26,10 @@ T = TypeVar("T")
 class Recipes:
     """What a client has beside calls. `ttl` are the seconds after which a crash is noticed."""
 
-    def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> Session:
+    def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> "Session":
         """Begin a session, for recipes to share; with a lease that there is, or a new one."""
+        from kvorum.client.sync.recipes.sessions import begin_session
+
         return begin_session(self._client, ttl, lease)
 
     def lock(
@@ -34,10 +37,12 @@ class Recipes:
         name: Text,
         *,
         ttl: int = SESSION_SECONDS,
-        session: Session | None = None,
+        session: "Session | None" = None,
         timeout: float | None = None,
-    ) -> Lock:
+    ) -> "Lock":
         """Return a lock; `timeout` is how long `with` waits for it."""
+        from kvorum.client.sync.recipes.locks import Lock
+
         return Lock(self._client, name, ttl, session, timeout)
 
     def semaphore(
@@ -46,26 +51,34 @@ class Recipes:
         permits: int,
         *,
         ttl: int = SESSION_SECONDS,
-        session: Session | None = None,
+        session: "Session | None" = None,
         timeout: float | None = None,
-    ) -> Semaphore:
+    ) -> "Semaphore":
         """Return a semaphore that so many hold at a time."""
+        from kvorum.client.sync.recipes.locks import Semaphore
+
         return Semaphore(self._client, name, permits, ttl, session, timeout)
 
     def read_write_lock(
-        self, name: Text, *, ttl: int = SESSION_SECONDS, session: Session | None = None
-    ) -> ReadWriteLock:
+        self, name: Text, *, ttl: int = SESSION_SECONDS, session: "Session | None" = None
+    ) -> "ReadWriteLock":
         """Return a lock that many readers hold together, or one writer alone."""
+        from kvorum.client.sync.recipes.locks import ReadWriteLock
+
         return ReadWriteLock(self._client, name, ttl, session)
 
     def election(
-        self, name: Text, *, ttl: int = SESSION_SECONDS, session: Session | None = None
-    ) -> Election:
+        self, name: Text, *, ttl: int = SESSION_SECONDS, session: "Session | None" = None
+    ) -> "Election":
         """Return an election: to campaign in, or to see who leads."""
+        from kvorum.client.sync.recipes.elections import Election
+
         return Election(self._client, name, ttl, session)
 
-    def barrier(self, key: Text) -> Barrier:
+    def barrier(self, key: Text) -> "Barrier":
         """Return a barrier, which many wait at until somebody removes it."""
+        from kvorum.client.sync.recipes.barriers import Barrier
+
         return Barrier(self._client, key)
 
     def double_barrier(
@@ -74,21 +87,29 @@ class Recipes:
         count: int,
         *,
         ttl: int = SESSION_SECONDS,
-        session: Session | None = None,
-    ) -> DoubleBarrier:
+        session: "Session | None" = None,
+    ) -> "DoubleBarrier":
         """Return a barrier at which so many begin together, and end together."""
+        from kvorum.client.sync.recipes.barriers import DoubleBarrier
+
         return DoubleBarrier(self._client, key, count, ttl, session)
 
-    def queue(self, name: Text) -> Queue:
+    def queue(self, name: Text) -> "Queue":
         """Return a queue: first in, first out."""
+        from kvorum.client.sync.recipes.queues import Queue
+
         return Queue(self._client, name)
 
-    def priority_queue(self, name: Text) -> PriorityQueue:
+    def priority_queue(self, name: Text) -> "PriorityQueue":
         """Return a queue from which the lowest number is taken first."""
+        from kvorum.client.sync.recipes.queues import PriorityQueue
+
         return PriorityQueue(self._client, name)
 
-    def counter(self, key: Text, default: int = 0) -> Counter:
+    def counter(self, key: Text, default: int = 0) -> "Counter":
         """Return a number that many may change at a time."""
+        from kvorum.client.sync.recipes.stm import Counter
+
         return Counter(self._client, key, default)
 
     def transact(
@@ -102,14 +123,20 @@ class Recipes:
 
         It is run again whenever others change what it depends on: it must have no other effects.
         """
+        from kvorum.client.sync.recipes.stm import transact
+
         return transact(self._client, function, isolation, timeout)
 
-    def service_registry(self, target: Text) -> ServiceRegistry:
+    def service_registry(self, target: Text) -> "ServiceRegistry":
         """Return the registry of the services of a target."""
+        from kvorum.client.sync.recipes.registry import ServiceRegistry
+
         return ServiceRegistry(self._client, target)
 
-    def cache(self, prefix: Text, *, timeout: float | None = None) -> Cache:
+    def cache(self, prefix: Text, *, timeout: float | None = None) -> "Cache":
         """Return a local mirror of a prefix; `timeout` is how long `with` waits to fill it."""
+        from kvorum.client.sync.recipes.caches import Cache
+
         return Cache(self._client, prefix, timeout)
 
     @property

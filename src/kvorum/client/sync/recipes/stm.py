@@ -8,7 +8,8 @@ from kvorum.client.errors import CompactedError
 from kvorum.client.keys import Text, as_bytes
 from kvorum.client.operations import txn_operation
 from kvorum.client.recipes.errors import NotANumberError
-from kvorum.client.recipes.isolation import Attempt, Isolation
+from kvorum.client.recipes.isolation import Attempt
+from kvorum.client.recipes.levels import Isolation
 from kvorum.client.sync.recipes.waiting import Patience
 from kvorum.client.threads import Outcome, Waiter, clock, random_id
 

@@ -1,0 +1,37 @@
+"""Transactions of a client, written step by step."""
+
+from typing import TYPE_CHECKING, Self
+
+from kvorum.client.operations import txn_operation
+from kvorum.client.transactions import Condition, Step, TxnParts
+from kvorum.client.values import TxnResult
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+
+
+class AsyncTxn:
+    """A transaction of a client, until it is committed."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+        self._parts = TxnParts()
+
+    def when(self, *conditions: Condition) -> Self:
+        """Say what must hold."""
+        self._parts.add_conditions(conditions)
+        return self
+
+    def then(self, *steps: Step) -> Self:
+        """Say what is done if all of it holds."""
+        self._parts.add_success(steps)
+        return self
+
+    def otherwise(self, *steps: Step) -> Self:
+        """Say what is done if not."""
+        self._parts.add_failure(steps)
+        return self
+
+    async def commit(self, timeout: float | None = None) -> TxnResult:
+        """Do it, in one revision."""
+        return await self._client.run(txn_operation(self._parts.request), timeout)

@@ -1,0 +1,57 @@
+"""TLS around a connection, in memory. Loaded with the first connection that speaks it."""
+
+import ssl
+from collections.abc import Iterator
+
+from kvorum.client.link import READ_BYTES, LinkError
+
+
+class Tls:
+    """The secure side of a connection: what came is decrypted, what is to be sent encrypted."""
+
+    __slots__ = ("_incoming", "_object", "_outgoing", "is_open")
+
+    def __init__(self, context: ssl.SSLContext, server_name: str) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        self.is_open: bool = False
+        """Whether the handshake is done."""
+        self._shake_hands()
+
+    def receive(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Take bytes of the other side; yield what they say. Raises LinkError."""
+        self._incoming.write(data)
+        if not self.is_open and not self._shake_hands():
+            return
+        try:
+            while plain := self._object.read(READ_BYTES):
+                yield plain
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise LinkError(f"TLS failed: {_reason(error)}") from error
+
+    def take_output(self, plain: bytes) -> bytes:
+        """Return what is to be sent now; there is nothing plain before the connection is open."""
+        if plain:
+            # A write to memory takes everything at once.
+            self._object.write(plain)
+        return self._outgoing.read()
+
+    def _shake_hands(self) -> bool:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise LinkError(f"the TLS handshake failed: {_reason(error)}") from error
+        if self._object.selected_alpn_protocol() not in ("h2", None):
+            raise LinkError("the server does not speak HTTP/2 over TLS")
+        self.is_open = True
+        return True
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message}"
+    return (error.reason or str(error)).replace("_", " ").lower()
