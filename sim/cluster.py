@@ -19,7 +19,7 @@ from kvorum.mvcc.hashes import HashRows
 from kvorum.mvcc.store import Store
 from kvorum.peer.cluster.joining import Start
 from kvorum.raft.log import RaftLog
-from kvorum.raft.messages import ConfState, Message, MessageType
+from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.states import Role
 from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
@@ -448,7 +448,8 @@ class Cluster:
                     machine.name,
                     f"applied {member.applied} revision {revision}",
                 )
-        term = member.term
+        raft = member.node.raft
+        term = raft.term
         if term != machine.seen_term:
             if term < machine.seen_term:
                 raise Violation(
@@ -456,15 +457,20 @@ class Cluster:
                     f"{machine.name} went from term {machine.seen_term} to {term}",
                 )
             machine.seen_term = term
-        accused = member.alarms.raised(AlarmType.CORRUPT)
-        if accused and not self.nemesis.counts[DATABASE_FLIPS]:
-            raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
-        if member.committed > machine.seen_committed:
+        if member.alarms._raised:
+            self._look_at_alarms(machine, member)
+        if raft.log.committed > machine.seen_committed:
             self._look_at_log(machine, member)
-        self._look_at_configuration(machine, member)
-        if member.installation is not None and self.installing is not None:
+        # This runs twice a turn: calls are made only where something has changed.
+        snapshot = raft.log.unstable.snapshot
+        index = member.applied if snapshot is None else snapshot.index
+        config = raft.tracker.config
+        if index != machine.seen_configured or config is not machine.seen_configuration:
+            self._look_at_configuration(machine, member, index, snapshot)
+        if self.installing is not None and member.installation is not None:
             self.installing(machine)
-        if is_leading(member):
+        # A turn that is looked at half-way may know of a step down that its member does not.
+        if member.is_leader and raft.role == Role.LEADER:
             if term not in self.leaders:
                 self.leader_ids[term] = member.id
                 self._look_at_leader(machine, member)
@@ -476,11 +482,15 @@ class Cluster:
                     f"m{known}",
                     machine.name,
                 )
-            appended = member.node.raft.log.last_index()
-            self.nemesis.leads(machine, term, member.committed, appended)
+            self.nemesis.leads(machine, term, raft.log.committed, raft.log.last_index())
         self.director.turned(machine, member)
         if self.auditor is not None:
             self.auditor.turned(machine, member)
+
+    def _look_at_alarms(self, machine: Machine, member: Member) -> None:
+        accused = member.alarms.raised(AlarmType.CORRUPT)
+        if accused and not self.nemesis.counts[DATABASE_FLIPS]:
+            raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
 
     def _look_at_compaction(self, machine: Machine, store: Store) -> None:
         """Require that somebody asked for it, or that members need not keep what it forgets."""
@@ -536,17 +546,14 @@ class Cluster:
             self.auditor.committed(log, member.committed)
         machine.seen_committed = member.committed
 
-    def _look_at_configuration(self, machine: Machine, member: Member) -> None:
+    def _look_at_configuration(
+        self, machine: Machine, member: Member, index: int, snapshot: Snapshot | None
+    ) -> None:
         """Require that raft uses the membership that was applied, and all members the same one.
 
         From its receipt until it is installed, raft uses that of a snapshot, as of its entry.
         """
-        raft, index = member.node.raft, member.applied
-        config, snapshot = raft.tracker.config, raft.log.unstable.snapshot
-        if snapshot is not None:
-            index = snapshot.index
-        if index == machine.seen_configured and config is machine.seen_configuration:
-            return
+        config = member.node.raft.tracker.config
         if machine.disk.is_damaged or (snapshot is None and member.is_installing):
             return
         machine.seen_configured, machine.seen_configuration = index, config
@@ -582,18 +589,10 @@ class Cluster:
                 )
 
 
-def is_leading(member: Member) -> bool:
-    """Return whether a member leads.
-
-    A turn that is looked at half-way may know of a step down that its member does not.
-    """
-    return member.is_leader and member.node.raft.role == Role.LEADER
-
-
 def state_of(machine: Machine, member: Member, now: float) -> State:
     """Return what a picture shows of a member."""
     role = member.node.raft.role
-    if role == Role.LEADER and not is_leading(member):
+    if role == Role.LEADER and not member.is_leader:
         role = Role.CANDIDATE
     return State(
         now,

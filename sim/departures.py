@@ -33,13 +33,21 @@ class Departures:
 
     def note(self, raft: Raft) -> None:
         """Note what raft has made and not handed out yet."""
-        for kind, made in enumerate((raft.messages, raft.messages_after_append)):
-            seen, count = self._seen[kind]
-            for message in made[count if seen is made else 0 :]:
-                # Snapshots have a way of their own, and promises to itself none.
-                if message.type != MessageType.SNAP and message.to != raft.id:
-                    self._made.setdefault((message.to, kind), []).append(message)
-            self._seen[kind] = made, len(made)
+        made, promised = raft.messages, raft.messages_after_append
+        seen, count = self._seen[0]
+        if made is not seen or len(made) != count:
+            self._add(0, made, raft.id)
+        seen, count = self._seen[1]
+        if promised is not seen or len(promised) != count:
+            self._add(1, promised, raft.id)
+
+    def _add(self, kind: int, made: list[Message], sender: int) -> None:
+        seen, count = self._seen[kind]
+        for message in made[count if seen is made else 0 :]:
+            # Snapshots have a way of their own, and promises to itself none.
+            if message.type != MessageType.SNAP and message.to != sender:
+                self._made.setdefault((message.to, kind), []).append(message)
+        self._seen[kind] = made, len(made)
 
     def left(self, name: str, message: Message) -> None:
         """Check a message that leaves."""

@@ -17,6 +17,10 @@ def check_gateway(
 ) -> None:
     """Require that a serving member has the calls of its clients, and nothing else of them."""
     gateway, calls = server.gateway, server.calls
+    if not edge.http_ever and not calls.streams:
+        return
+    if server.phase not in (Phase.SERVING, Phase.DRAINING):
+        return
     # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it.
     # Without a procedure a call waits for its entry alone.
     procedures = server.member.procedures._calls
@@ -26,8 +30,6 @@ def check_gateway(
         if call in edge.http_ever and call in procedures and RPCS[together.method].waits_for_others
     ]
     gone = [call for call in (*calls.streams, *gone) if not edge.is_open(call)]
-    if server.phase not in (Phase.SERVING, Phase.DRAINING):
-        return
     if not edge.http_ever and not gone:
         return
     waiting = arrivals.events() | {event[:2] for event in server._events}

@@ -44,6 +44,9 @@ _LOST = "the helper process ended with -9 before it answered"
 class Hand(Enum):
     """Who runs a job."""
 
+    # An enumeration's own is a call of Python, at every look into a dictionary.
+    __hash__ = object.__hash__
+
     LOOP = "loop"
     WRITER = "writer"
     THREAD = "thread"

@@ -5,7 +5,7 @@ one thread at work, and a run stays what its seed makes of it.
 """
 
 from collections.abc import Callable
-from threading import Semaphore, Thread
+from threading import Lock, Thread
 
 
 class Stepped:
@@ -25,8 +25,12 @@ class Stepped:
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
         self._thread: Thread | None = None
-        self._go = Semaphore(0)
-        self._paused = Semaphore(0)
+        # Held, but for the moment in which one thread hands over to the other: a semaphore does
+        # the same with twice the work.
+        self._go = Lock()
+        self._go.acquire()
+        self._paused = Lock()
+        self._paused.acquire()
         self._result: object = None
         self._error: BaseException | None = None
         self._interruption: BaseException | None = None
