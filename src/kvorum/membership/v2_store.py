@@ -7,11 +7,13 @@ A leaf has no children, a directory an object of them.
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum.backend.buckets import CLUSTER, MEMBERS, MEMBERS_REMOVED
 from kvorum.membership.cluster import Cluster
-from kvorum.membership.documents import encode_attributes, encode_raft_attributes
+from kvorum.membership.documents import Member, encode_attributes, encode_raft_attributes
+from kvorum.membership.versions import Version
 
 if TYPE_CHECKING:
     from kvorum.backend.backend import Backend
@@ -24,18 +26,26 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 def snapshot_data(cluster: Cluster) -> bytes:
     """Return the data of a Raft snapshot at this membership."""
+    return _snapshot_data(tuple(cluster.members), tuple(cluster.removed), cluster.version)
+
+
+# Most snapshots have the members of the one before.
+@lru_cache(maxsize=4)
+def _snapshot_data(
+    of: tuple[Member, ...], removed: tuple[int, ...], version: Version | None
+) -> bytes:
     members: dict[str, dict[str, str]] = {}
-    for member in cluster.members:
+    for member in of:
         leaves = {"raftAttributes": encode_raft_attributes(member)}
         if member.client_urls:
             leaves["attributes"] = encode_attributes(member)
         members[f"{member.id:x}"] = leaves
     about: dict[str, Any] = {
         "members": members,
-        "removed_members": {f"{identity:x}": "" for identity in cluster.removed},
+        "removed_members": {f"{identity:x}": "" for identity in removed},
     }
-    if cluster.version is not None:
-        about["version"] = str(cluster.version)
+    if version is not None:
+        about["version"] = str(version)
     document = {"Root": _node("/", {"0": about, "1": {}}), "CurrentIndex": 0, "CurrentVersion": 2}
     return json.dumps(document, separators=(",", ":")).encode()
 
