@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.ctl.duel import KINDS, Duel, duel_of
+from tests.ctl.store import Store, store_of
 from tests.etcd import is_target
 
 
@@ -18,4 +19,13 @@ def duel(
         pytest.skip("etcdctl 3.5.1 writes other words; 'make oracle' builds 3.7.3")
     directory: Path = tmp_path_factory.mktemp(request.param)
     with duel_of(request.param, directory) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A server of each kind, the same for a whole file."""
+    with store_of(request.param, tmp_path_factory.mktemp(request.param)) as found:
         yield found

@@ -54,6 +54,7 @@ class Command:
         "examples",
         "flags",
         "group",
+        "is_exact",
         "is_hidden",
         "name",
         "parent",
@@ -78,12 +79,13 @@ class Command:
         examples: str = "",
         words: Sequence[str] = (),
         is_hidden: bool = False,
+        is_exact: bool = False,
     ) -> None:
         """Make a command.
 
         `run` names a function as `package.module:function`; without it, the command is a group
         that shows its help. `passed_on` are flags that the children take, too. `words` are the
-        only arguments that it takes, one of them.
+        only arguments that it takes, one of them. One that `is_exact` cannot be shortened.
         """
         self.name = name
         self.summary = summary
@@ -97,6 +99,7 @@ class Command:
         self.examples = examples
         self.words = tuple(words)
         self.is_hidden = is_hidden
+        self.is_exact = is_exact
         self.parent: Command | None = None
         for child in self.children:
             child.parent = self
@@ -112,7 +115,7 @@ class Command:
         for each in self.children:
             if each.name == name:
                 return each
-            if each.name.startswith(name):
+            if each.name.startswith(name) and not each.is_exact:
                 alike.append(each)
         return alike[0] if len(alike) == 1 else None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from kvorum.cli.errors import BAD_FEATURE, CommandError
-from kvorum.cli.text import quoted
+from kvorum.cli.text import printable, quoted
 
 FORMATS = ("simple", "fields", "json", "protobuf", "table")
 Message = Any
@@ -24,16 +24,19 @@ _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 class Output:
     """Where results go, and how they look there."""
 
-    __slots__ = ("_out", "form", "is_hex")
+    __slots__ = ("_is_terminal", "_out", "form", "is_hex")
 
     def __init__(self, form: str, *, is_hex: bool = False, out: BinaryIO | None = None) -> None:
         self.form = form
         self.is_hex = is_hex
         """Whether keys, values and ids are shown in hexadecimal, where a format has that."""
+        self._is_terminal = out is None and sys.stdout.isatty()
         self._out = sys.stdout.buffer if out is None else out
 
     def write(self, data: bytes | str) -> None:
-        """Write as it is."""
+        """Write as it is; a terminal gets nothing that it would obey, whoever put it in a store."""
+        if self._is_terminal:
+            data = printable(data, kept="\n\t")
         self._out.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
 
     def line(self, text: bytes | str = "") -> None:
@@ -44,6 +47,10 @@ class Output:
     def flush(self) -> None:
         """Let what was written be seen: for results that come one after the other."""
         self._out.flush()
+
+    def styled_line(self, text: str) -> None:
+        """Write a line that may steer the terminal; data in it was made printable."""
+        self._out.write(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def bytes_line(self, data: bytes) -> None:
         """Write a key or a value, which may be any bytes, as a line of a simple result."""
@@ -97,7 +104,15 @@ class Output:
             case "protobuf" if has_protobuf:
                 self.write(result.SerializeToString())  # type: ignore[attr-defined]
             case _:
-                raise CommandError(f"{self.form} not supported as output format", BAD_FEATURE)
+                raise self._refusal()
+
+    def check(self, *forms: str) -> None:
+        """Refuse formats other than these before any work: for results that come in pieces."""
+        if self.form not in forms:
+            raise self._refusal()
+
+    def _refusal(self) -> CommandError:
+        return CommandError(f"{self.form} not supported as output format", BAD_FEATURE)
 
 
 def check_format(form: str) -> None:

@@ -1,4 +1,4 @@
-"""Text as Go writes it: quoted strings, sizes."""
+"""Text as Go writes it: quoted strings, sizes; and text that is safe on a terminal."""
 
 _ESCAPES = {
     "\a": "\\a",
@@ -19,6 +19,17 @@ def quoted(text: str | bytes) -> str:
     # Bytes that are no UTF-8 become surrogates, which stand for them below.
     decoded = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
     return '"' + "".join(map(_escaped, decoded)) + '"'
+
+
+def printable(data: str | bytes, kept: str = "") -> str:
+    """Return what a terminal shows and does not obey; what it would obey is escaped.
+
+    `kept` are characters that stay as they are nevertheless, line feeds for example.
+    """
+    text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
+    if text.isprintable():
+        return text
+    return "".join(each if each in kept or each.isprintable() else _escaped(each) for each in text)
 
 
 def _escaped(character: str) -> str:

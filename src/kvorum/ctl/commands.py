@@ -1,13 +1,13 @@
 """The commands of `kvorumctl` and their flags: those of etcdctl 3.7, then our own."""
 
 from kvorum.cli.commands import Command, Flag
+from kvorum.ctl.insights import INSIGHT_COMMANDS
 
 KEYS = "Key-value commands"
 CLUSTER = "Cluster maintenance commands"
 CONCURRENCY = "Concurrency commands"
 AUTHENTICATION = "Authentication commands"
 UTILITY = "Utility commands"
-INSIGHT = "History and insight commands"
 
 SECOND = 1_000_000_000
 CONSISTENCY = Flag(
@@ -64,6 +64,7 @@ GET_FLAGS = (
     Flag("min-mod-rev", "int", "Changed last at this revision at the earliest"),
     Flag("order", "string", "ASCEND or DESCEND", words=("ASCEND", "DESCEND")),
     Flag("prefix", "bool", "All keys that begin so"),
+    Flag("pretty", "bool", "Lay values out that are JSON, in the format simple"),
     Flag("print-value-only", "bool", "Only the values, in the format simple"),
     Flag("rev", "int", "As it was at this revision"),
     Flag(
@@ -401,6 +402,7 @@ ROOT = Command(
                 ),
             ),
         ),
+        *INSIGHT_COMMANDS,
         Command(
             "make-mirror",
             "Keeps a copy of keys in another cluster",

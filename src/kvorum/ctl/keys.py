@@ -42,9 +42,10 @@ def get(invocation: Invocation) -> None:
     is_value_only = invocation.switch("print-value-only")
     if is_value_only and output.form != "simple":
         raise CommandError("print-value-only is only for `--write-out=simple`", BAD_ARGUMENTS)
+    simple = pretty_range if invocation.switch("pretty") else simple_range
     output.show(
         answer,
-        lambda found: simple_range(output, found, is_value_only=is_value_only),
+        lambda found: simple(output, found, is_value_only=is_value_only),
         fields=lambda found: range_fields(output, found),
     )
 
@@ -256,6 +257,21 @@ def simple_range(output: Output, found: pb.RangeResponse, *, is_value_only: bool
     """Print keys and values, a line each."""
     for kv in found.kvs:
         simple_kv(output, kv, is_value_only=is_value_only)
+
+
+def pretty_range(output: Output, found: pb.RangeResponse, *, is_value_only: bool = False) -> None:
+    """Print keys and values as `simple_range`, with values that are JSON laid out."""
+    from kvorum.cli.terminal import show_json
+    from kvorum.ctl.lines import laid_out
+
+    for kv in found.kvs:
+        if not is_value_only:
+            output.bytes_line(kv.key)
+        text = laid_out(kv.value)
+        if text is None:
+            output.bytes_line(kv.value)
+        else:
+            show_json(output, text)
 
 
 def simple_kv(output: Output, kv: mvccpb.KeyValue, *, is_value_only: bool = False) -> None:

@@ -26,6 +26,17 @@ def main() -> None:
 def run(words: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
     try:
+        return execute(words)
+    except BrokenPipeError:
+        _die("SIGPIPE")
+    except KeyboardInterrupt:
+        _die("SIGINT")
+    return 0
+
+
+def execute(words: Sequence[str]) -> int:
+    """Run a command line; return its exit code, or let an interruption pass."""
+    try:
         given = parse(ROOT, words)
         if given.is_help_asked or not given.command.run:
             from kvorum.ctl.about import print_help
@@ -39,10 +50,6 @@ def run(words: Sequence[str]) -> int:
         return 1
     except CommandError as error:
         return _fail(str(error), error.code)
-    except BrokenPipeError:
-        _die("SIGPIPE")
-    except KeyboardInterrupt:
-        _die("SIGINT")
     except Exception as error:
         from kvorum.ctl.failures import failure_of
 
@@ -56,6 +63,11 @@ def run(words: Sequence[str]) -> int:
 def _fail(text: str, code: int) -> int:
     # What was printed before comes before.
     sys.stdout.flush()
+    if sys.stderr.isatty():
+        from kvorum.cli.text import printable
+
+        # Some of it may come from a server, or from a store.
+        text = printable(text, kept="\n\t")
     sys.stderr.write(f"Error: {text}\n")
     return code
 

@@ -1,0 +1,145 @@
+"""`export`: keys as lines of JSON, all of one revision, in bounded memory.
+
+The first line says what the export is of, and the last that it is whole. Between them is a line for
+each key, and before the first key of a lease a line for the lease:
+
+    {"export":1,"revision":42,"prefix":"app/"}
+    {"lease":"694d81417acd4754","ttl":60}
+    {"key":"app/a","value":"1","create_revision":7,"mod_revision":9,"version":2,"lease":"694d8…"}
+    {"end":true,"keys":1}
+
+A file has its name from the moment that it is whole. An interrupted one is `FILE.part`, which the
+same command takes up behind its last whole line, at the same revision.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from kvorum.cli.errors import BAD_ARGUMENTS, INVALID_INPUT, CommandError
+from kvorum.cli.progress import Progress, human_count
+from kvorum.client.keys import key_range
+from kvorum.client.sync.client import Client
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.keys import as_bytes
+from kvorum.ctl.leasing import Leases
+from kvorum.ctl.lines import bytes_of, field, line_of
+from kvorum.ctl.pages import extent, keys_at
+
+FORM = 1
+"""The form of exports that is described above."""
+PART = ".part"
+
+
+class Begun(NamedTuple):
+    """What a part of an export holds already."""
+
+    revision: int = 0
+    keys: int = 0
+    last: bytes = b""
+    size: int = 0
+    """Bytes of its whole lines."""
+
+
+def export(invocation: Invocation) -> None:
+    """Write keys as lines of JSON."""
+    if len(invocation.arguments) > 1:
+        raise CommandError("export command takes one argument as file", BAD_ARGUMENTS)
+    invocation.output.check("simple", "json")
+    with invocation.client() as client:
+        if not invocation.arguments:
+            _write(invocation, client, sys.stdout.buffer, Begun())
+            return
+        path = Path(invocation.arguments[0])
+        if path.exists():
+            raise CommandError(
+                f"{path} exists; give the name of a new file, or remove it", BAD_ARGUMENTS
+            )
+        try:
+            with _part_of(path, as_bytes(invocation.text("prefix"))) as (file, begun):
+                keys = _write(invocation, client, file, begun)
+        except OSError as error:
+            raise CommandError(f"cannot write {path}: {error.strerror}", INVALID_INPUT) from error
+    sys.stderr.write(f"exported {keys} keys to {path}\n")
+
+
+@contextmanager
+def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, Begun]]:
+    """Open a part, behind its last whole line; make the file of it if the block ends well."""
+    part = path.with_name(path.name + PART)
+    begun = _begun(part, prefix) if part.exists() else Begun()
+    with part.open("r+b" if part.exists() else "xb") as file:
+        file.truncate(begun.size)
+        file.seek(begun.size)
+        yield file, begun
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+def _begun(part: Path, prefix: bytes) -> Begun:
+    begun = Begun()
+    with part.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                fields = json.loads(line)
+                if "export" in fields:
+                    if bytes_of(fields, "prefix") != prefix:
+                        raise CommandError(
+                            f"{part} is of another prefix; remove it to begin anew", BAD_ARGUMENTS
+                        )
+                    begun = begun._replace(revision=int(fields["revision"]))
+                elif "end" in fields:
+                    break
+                elif "lease" not in fields or "ttl" not in fields:
+                    begun = begun._replace(keys=begun.keys + 1, last=bytes_of(fields, "key"))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CommandError(
+                    f"{part} is no part of an export ({error}); remove it to begin anew",
+                    INVALID_INPUT,
+                ) from error
+            begun = begun._replace(size=begun.size + len(line))
+    return begun
+
+
+def _write(invocation: Invocation, client: Client, file: BinaryIO, begun: Begun) -> int:
+    """Write what an export lacks; return how many keys it has then."""
+    prefix = as_bytes(invocation.text("prefix"))
+    keys = key_range(prefix=prefix)
+    asked = invocation.number("rev")
+    if begun.revision and asked not in (0, begun.revision):
+        raise CommandError(
+            f"the part that is there is of revision {begun.revision}, not {asked}; remove it to "
+            "begin anew",
+            BAD_ARGUMENTS,
+        )
+    found = extent(invocation, client, keys, begun.revision or asked)
+    revision = begun.revision or asked or found.revision
+    if not begun.size:
+        file.write(line_of({"export": FORM, "revision": revision, **field("prefix", prefix)}))
+    leases = Leases(invocation, client)
+    written = begun.keys
+    with Progress("exporting", found.keys - written, human_count) as progress:
+        for kv in keys_at(invocation, client, keys, revision, begun.last):
+            if kv.lease and not leases.is_known(kv.lease):
+                file.write(line_of({"lease": f"{kv.lease:x}", "ttl": leases.ttl(kv.lease)}))
+            lease = {"lease": f"{kv.lease:x}"} if kv.lease else {}
+            fields = {
+                **field("key", kv.key),
+                **field("value", kv.value),
+                "create_revision": kv.create_revision,
+                "mod_revision": kv.mod_revision,
+                "version": kv.version,
+                **lease,
+            }
+            file.write(line_of(fields))
+            written += 1
+            progress.add(1)
+    file.write(line_of({"end": True, "keys": written}))
+    return written

@@ -1,0 +1,147 @@
+"""`history`: every version of a key that the store still has.
+
+What was before the last compaction is gone, but for the version that was there then. Stores keep no
+times, so revisions are all the order there is.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
+from kvorum.cli.terminal import show_columns
+from kvorum.cli.text import quoted
+from kvorum.client.errors import DeadlineError, WatchCompactedError
+from kvorum.client.keys import KeyRange
+from kvorum.client.sync.client import Client
+from kvorum.client.values import KeyValue
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.keys import as_bytes
+from kvorum.ctl.lines import field
+from kvorum.ctl.pages import extent
+
+PROGRESS_SECONDS = 0.05
+PROGRESS_SECONDS_MAX = 1.0
+"""How often the watch is asked how far it is, until it is as far as the store was."""
+
+
+class Version(NamedTuple):
+    """A change of the key; a deletion has no value."""
+
+    revision: int
+    kv: KeyValue | None
+
+
+def history(invocation: Invocation) -> None:
+    """Show every version of a key."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("history command needs one argument as key", BAD_ARGUMENTS)
+    limit = invocation.number("limit")
+    if limit < 0:
+        raise CommandError(f"--limit {limit} was given; expected 0 or more", BAD_ARGUMENTS)
+    key = as_bytes(invocation.arguments[0])
+    with invocation.client() as client:
+        revision = extent(invocation, client, KeyRange(key, b"")).revision
+        compacted, versions = versions_of(
+            client, key, revision, invocation.seconds("command-timeout")
+        )
+        kept = deque(versions, limit or None)
+    output = invocation.output
+    output.show(
+        kept,
+        lambda found: show_columns(output, _HEADS, map(_row, found), right=(0, 2)),
+        json=lambda found: {
+            **field("key", key),
+            "revision": revision,
+            "compact_revision": compacted,
+            "versions": list(map(_as_json, found)),
+        },
+        has_protobuf=False,
+    )
+
+
+_HEADS = ("revision", "change", "version", "lease", "value")
+
+
+def _row(version: Version) -> tuple[str, ...]:
+    kv = version.kv
+    if kv is None:
+        return str(version.revision), "delete", "", "", ""
+    lease = f"{kv.lease:x}" if kv.lease else ""
+    return str(version.revision), "put", str(kv.version), lease, quoted(kv.value)
+
+
+def _as_json(version: Version) -> dict[str, object]:
+    kv = version.kv
+    if kv is None:
+        return {"revision": version.revision, "change": "delete"}
+    return {
+        "revision": version.revision,
+        "change": "put",
+        "version": kv.version,
+        "create_revision": kv.create_revision,
+        **({"lease": f"{kv.lease:x}"} if kv.lease else {}),
+        **field("value", kv.value),
+    }
+
+
+def versions_of(
+    client: Client, key: bytes, revision: int, seconds_max: float
+) -> tuple[int, Iterator[Version]]:
+    """Return the compacted revision (0 if there is none), and the versions up to a revision.
+
+    Raises DeadlineError if the store tells nothing new for that long.
+    """
+    watched = _events(client, key, 1, revision, seconds_max)
+    try:
+        first = next(watched, None)
+    except WatchCompactedError as error:
+        compacted = error.compacted
+        return compacted, _since(client, key, compacted, revision, seconds_max)
+    return 0, _chained(first, watched)
+
+
+def _since(
+    client: Client, key: bytes, compacted: int, revision: int, seconds_max: float
+) -> Iterator[Version]:
+    base = client.get(key, revision=compacted, timeout=seconds_max)
+    if base is not None:
+        yield Version(base.mod_revision, base)
+    yield from _events(client, key, compacted + 1, revision, seconds_max)
+
+
+def _chained(first: Version | None, rest: Iterator[Version]) -> Iterator[Version]:
+    if first is not None:
+        yield first
+        yield from rest
+
+
+def _events(
+    client: Client, key: bytes, begin: int, end: int, seconds_max: float
+) -> Iterator[Version]:
+    """Go through the changes of a key from one revision up to another."""
+    if begin > end:
+        return
+    with client.watch(key, revision=begin) as watch:
+        pause = PROGRESS_SECONDS
+        told_at = time.monotonic()
+        ask_at = told_at + pause
+        while True:
+            changes = watch.changes_until(ask_at)
+            now = time.monotonic()
+            if changes is None:
+                if now > told_at + seconds_max:
+                    raise DeadlineError(f"the watch does not get as far as revision {end}")
+                if now >= ask_at:
+                    pause = min(PROGRESS_SECONDS_MAX, pause * 2)
+                    ask_at = now + pause
+                    with client.shell.turn():
+                        client.shell.watching.request_progress()
+                continue
+            told_at = now
+            for event in changes.events:
+                if event.revision <= end:
+                    yield Version(event.revision, event.kv if event.is_put else None)
+            if changes.revision >= end:
+                return

@@ -1,0 +1,205 @@
+"""`import`: the keys of an export, put into a store.
+
+Keys are read, compared and put in batches; those that are as they should be are skipped, so that
+the same command goes on after an interruption. What the store has besides stays.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.cli.errors import BAD_ARGUMENTS, INVALID_INPUT, CommandError
+from kvorum.cli.progress import Progress, human_count
+from kvorum.cli.values import hexadecimal
+from kvorum.client import operations, rpcs
+from kvorum.client.errors import LeaseExistsError
+from kvorum.client.sync.client import Client
+from kvorum.ctl.exporting import FORM
+from kvorum.ctl.insights import LEASES
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.keys import as_bytes
+from kvorum.ctl.lines import bytes_of
+
+BATCH_KEYS_MAX = 100
+"""Of a transaction; servers allow 128 operations unless told otherwise."""
+BATCH_BYTES_MAX = 512 << 10
+LINE_BYTES_MAX = 64 << 20
+"""A line that is longer passes for one that is cut off."""
+
+
+class Entry(NamedTuple):
+    """A key of an export."""
+
+    key: bytes
+    value: bytes
+    lease: int
+
+
+class Source:
+    """The lines of an export, checked as they are read."""
+
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self._name = name
+        self._lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
+        self.ttls: dict[int, int] = {}
+        """For how many seconds the leases were granted that were told of so far."""
+        self.keys = 0
+        self.is_whole = False
+
+    def entries(self) -> Iterator[Entry]:
+        """Go through the keys; raises CommandError at a line that does not belong there."""
+        number = 0
+        for number, line in enumerate(self._lines, 1):
+            try:
+                if not line.endswith(b"\n"):
+                    return
+                entry = self._entry(json.loads(line), number)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise CommandError(
+                    f"{self._name}, line {number}: {error}; expected a line of an export",
+                    INVALID_INPUT,
+                ) from error
+            if entry is not None:
+                self.keys += 1
+                yield entry
+        if not number:
+            raise CommandError(f"{self._name} is empty; expected an export", INVALID_INPUT)
+
+    def _entry(self, fields: object, number: int) -> Entry | None:
+        if not isinstance(fields, dict):
+            raise ValueError("no object of JSON")
+        if number == 1:
+            if fields.get("export") != FORM:
+                raise ValueError(f'no export of form {FORM}: its first line lacks "export":{FORM}')
+            return None
+        if self.is_whole:
+            raise ValueError("it stands behind the last line")
+        if fields.get("end") is True:
+            if fields.get("keys") != self.keys:
+                raise ValueError(f"{fields.get('keys')} keys are told of, {self.keys} were there")
+            self.is_whole = True
+            return None
+        lease = fields.get("lease", "0")
+        if not isinstance(lease, str):
+            raise ValueError('"lease" is no string')
+        if "ttl" in fields:
+            self.ttls[hexadecimal(lease, is_signed=True)] = int(fields["ttl"])
+            return None
+        key = bytes_of(fields, "key")
+        return Entry(key, bytes_of(fields, "value"), hexadecimal(lease, is_signed=True))
+
+
+class Counts:
+    """What an import did."""
+
+    def __init__(self) -> None:
+        self.put = self.equal = self.skipped = self.dropped = 0
+
+    @property
+    def text(self) -> str:
+        """All of it in a line."""
+        told = f"{self.put} keys put, {self.equal} were equal"
+        if self.skipped:
+            told += f", {self.skipped} with a lease skipped"
+        if self.dropped:
+            told += f"; {self.dropped} had a lease, and have none now (--leases grant keeps them)"
+        return told
+
+
+def import_keys(invocation: Invocation) -> None:
+    """Put the keys of an export into the store."""
+    if len(invocation.arguments) > 1:
+        raise CommandError("import command takes one argument as file", BAD_ARGUMENTS)
+    leases = invocation.text("leases")
+    if leases not in LEASES:
+        raise CommandError(
+            f"--leases {leases} was given; expected {', '.join(LEASES)}", BAD_ARGUMENTS
+        )
+    if not invocation.arguments:
+        _import(invocation, Source("the standard input", sys.stdin.buffer), leases)
+        return
+    name = invocation.arguments[0]
+    try:
+        with open(name, "rb") as file:  # noqa: PTH123
+            _import(invocation, Source(name, file), leases)
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}", INVALID_INPUT) from error
+
+
+def _import(invocation: Invocation, source: Source, leases: str) -> None:
+    invocation.output.check("simple")
+    prefix = as_bytes(invocation.text("prefix"))
+    counts = Counts()
+    with invocation.client() as client, Progress("importing", shown=human_count) as progress:
+        for batch in _batches(_wanted(source, prefix, leases, counts)):
+            _put(invocation, client, batch, source, counts)
+            progress.add(len(batch))
+    invocation.output.line(counts.text)
+    if not source.is_whole:
+        raise CommandError(
+            "the export is cut off: its last line is missing; what it has was imported",
+            INVALID_INPUT,
+        )
+
+
+def _wanted(source: Source, prefix: bytes, leases: str, counts: Counts) -> Iterator[Entry]:
+    for entry in source.entries():
+        if not entry.key.startswith(prefix):
+            continue
+        if entry.lease and leases == "skip":
+            counts.skipped += 1
+        elif entry.lease and leases == "drop":
+            counts.dropped += 1
+            yield entry._replace(lease=0)
+        else:
+            yield entry
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        length = len(entry.key) + len(entry.value)
+        if batch and (len(batch) == BATCH_KEYS_MAX or size + length > BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += length
+    if batch:
+        yield batch
+
+
+def _put(
+    invocation: Invocation, client: Client, batch: list[Entry], source: Source, counts: Counts
+) -> None:
+    reads = [pb.RequestOp(request_range=pb.RangeRequest(key=each.key)) for each in batch]
+    found = invocation.ask(
+        client, rpcs.READ_TXN, pb.TxnRequest(success=reads), pb.TxnResponse
+    ).responses
+    steps = []
+    for entry, response in zip(batch, found, strict=True):
+        if [(kv.value, kv.lease) for kv in response.response_range.kvs] == [entry[1:]]:
+            counts.equal += 1
+            continue
+        if entry.lease:
+            _grant(invocation, client, entry.lease, source)
+        put = pb.PutRequest(key=entry.key, value=entry.value, lease=entry.lease)
+        steps.append(pb.RequestOp(request_put=put))
+    if steps:
+        invocation.ask(client, rpcs.TXN, pb.TxnRequest(success=steps), pb.TxnResponse)
+        counts.put += len(steps)
+
+
+def _grant(invocation: Invocation, client: Client, lease: int, source: Source) -> None:
+    ttl = source.ttls.pop(lease, None)
+    if ttl is None:
+        # Granted already; if it never was told of, the put is refused.
+        return
+    try:
+        # A lease that had ended when it was exported ends its keys here, too.
+        operation = operations.grant_operation(lease, max(1, ttl))
+        client.run(operation, invocation.seconds("command-timeout"))
+    except LeaseExistsError:
+        return

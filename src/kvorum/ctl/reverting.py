@@ -1,0 +1,176 @@
+"""`revert`: keys become again what they were at a revision.
+
+The store is read at two revisions: the one to go back to, and the one to begin with. What differs
+is changed in transactions that compare every key with what it was to begin with: whatever somebody
+changed since is left alone and named. A key that is as wanted already is done, so that the same
+command goes on after an interruption.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.cli.errors import BAD_ARGUMENTS, GENERAL, CommandError
+from kvorum.cli.progress import Progress, human_count
+from kvorum.cli.terminal import painted
+from kvorum.cli.text import quoted
+from kvorum.client import rpcs
+from kvorum.client.errors import OutcomeUnknownError
+from kvorum.client.keys import KeyRange, key_range
+from kvorum.client.sync.client import Client
+from kvorum.client.values import KeyValue, key_value
+from kvorum.ctl.diffs import differences, is_same
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.keys import as_bytes
+from kvorum.ctl.leasing import Leases
+from kvorum.ctl.pages import extent
+
+BATCH_KEYS_MAX = 100
+"""Of a transaction; servers allow 128 operations unless told otherwise."""
+BATCH_BYTES_MAX = 512 << 10
+ATTEMPTS_MAX = 3
+
+
+class Change(NamedTuple):
+    """What a key was to begin with, and what it shall be; None if it does not exist."""
+
+    key: bytes
+    present_revision: int
+    """When it was changed last; 0 if it does not exist."""
+    wanted: KeyValue | None
+
+
+def revert(invocation: Invocation) -> None:
+    """Make keys again what they were at a revision."""
+    if invocation.arguments:
+        raise CommandError(
+            "revert command takes no arguments; give the keys as --prefix", BAD_ARGUMENTS
+        )
+    if "prefix" not in invocation.given.changed or invocation.number("to-rev") < 1:
+        raise CommandError(
+            "revert command needs --prefix (an empty one for all keys) and --to-rev",
+            BAD_ARGUMENTS,
+        )
+    keys = key_range(prefix=as_bytes(invocation.text("prefix")))
+    invocation.output.check("simple")
+    with invocation.client() as client:
+        newest = extent(invocation, client, keys).revision
+        begin = invocation.number("from-rev") or newest
+        changes = _changes(invocation, client, keys, begin)
+        if invocation.switch("yes"):
+            _apply(invocation, client, changes, begin)
+        else:
+            _show(invocation, changes, begin)
+
+
+def _changes(
+    invocation: Invocation, client: Client, keys: KeyRange, begin: int
+) -> Iterator[Change]:
+    leases = Leases(invocation, client)
+    for each in differences(invocation, client, keys, begin, invocation.number("to-rev")):
+        present, wanted = each.before, each.after
+        if wanted is not None and wanted.lease and not leases.ttl(wanted.lease):
+            wanted = wanted._replace(lease=0)
+        if is_same(present, wanted):
+            continue
+        yield Change(each.key, present.mod_revision if present else 0, wanted)
+
+
+def _show(invocation: Invocation, changes: Iterable[Change], begin: int) -> None:
+    output = invocation.output
+    puts = deletes = 0
+    for change in changes:
+        if change.wanted is None:
+            deletes += 1
+            output.styled_line(painted(f"delete {quoted(change.key)}", "red"))
+        else:
+            puts += 1
+            shown = f"put {quoted(change.key)} as of revision {change.wanted.mod_revision}"
+            output.styled_line(painted(shown, "green"))
+    output.line(f"{puts} to put, {deletes} to delete; nothing was changed")
+    if puts or deletes:
+        output.line(f"Add --from-rev {begin} --yes to do exactly that")
+
+
+def _apply(invocation: Invocation, client: Client, changes: Iterable[Change], begin: int) -> None:
+    done = 0
+    refused: list[bytes] = []
+    with Progress("reverting", shown=human_count) as progress:
+        for batch in _batches(changes):
+            refused.extend(_commit_untouched(invocation, client, batch))
+            progress.add(len(batch))
+            done += len(batch)
+    output = invocation.output
+    for key in refused:
+        output.line(f"changed meanwhile, left alone: {quoted(key)}")
+    output.line(f"{done - len(refused)} keys are as of revision {invocation.number('to-rev')}")
+    if refused:
+        raise CommandError(
+            f"{len(refused)} keys were changed after revision {begin} and left alone", GENERAL
+        )
+
+
+def _batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    batch: list[Change] = []
+    size = 0
+    for change in changes:
+        length = len(change.key) + (len(change.wanted.value) if change.wanted else 0)
+        if batch and (len(batch) == BATCH_KEYS_MAX or size + length > BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(change)
+        size += length
+    if batch:
+        yield batch
+
+
+def _commit_untouched(invocation: Invocation, client: Client, batch: list[Change]) -> list[bytes]:
+    """Make changes of a batch; return the keys that somebody has changed to something else."""
+    refused: list[bytes] = []
+    while batch and (answer := _commit(invocation, client, batch)) is not None:
+        untouched = []
+        for change, response in zip(batch, answer.responses, strict=True):
+            kvs = response.response_range.kvs
+            found = key_value(kvs[0]) if kvs else None
+            if (found.mod_revision if found else 0) == change.present_revision:
+                untouched.append(change)
+            elif not is_same(found, change.wanted):
+                refused.append(change.key)
+        assert len(untouched) < len(batch), "a condition failed that holds"
+        batch = untouched
+    return refused
+
+
+def _commit(invocation: Invocation, client: Client, batch: list[Change]) -> pb.TxnResponse | None:
+    """Make changes in one transaction; if it is refused, return what the keys are."""
+    request = pb.TxnRequest(
+        compare=[_condition(each) for each in batch],
+        success=[_step(each) for each in batch],
+        failure=[pb.RequestOp(request_range=pb.RangeRequest(key=each.key)) for each in batch],
+    )
+    for attempts_left in reversed(range(ATTEMPTS_MAX)):
+        try:
+            answer = invocation.ask(client, rpcs.TXN, request, pb.TxnResponse)
+            return None if answer.succeeded else answer
+        except OutcomeUnknownError:
+            # Made again, it finds its own work done: the keys are as wanted.
+            if not attempts_left:
+                raise
+    return None
+
+
+def _condition(change: Change) -> pb.Compare:
+    return pb.Compare(
+        key=change.key,
+        target=pb.Compare.MOD,
+        result=pb.Compare.EQUAL,
+        mod_revision=change.present_revision,
+    )
+
+
+def _step(change: Change) -> pb.RequestOp:
+    wanted = change.wanted
+    if wanted is None:
+        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=change.key))
+    put = pb.PutRequest(key=change.key, value=wanted.value, lease=wanted.lease)
+    return pb.RequestOp(request_put=put)
