@@ -58,7 +58,7 @@ def test_the_lines_are_of_one_revision(store: Store, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pages, "PAGE_KEYS", 1)
     monkeypatch.setattr(pages, "PAGE_KEYS_MAX", 1)
     revision = store.revision
-    keys_at = exporting.keys_at
+    keys_at = pages.keys_at
 
     def disturbed(*arguments: Any) -> Iterator[Any]:
         for kv in keys_at(*arguments):

@@ -79,7 +79,7 @@ def _check(node: dict[str, Any], keys: list[bytes], depth: int, limit: int, leve
     below = node.get("children", [])
     assert not limit or len(below) <= limit
     assert not depth or level <= depth or not below
-    names = {}
+    names: dict[bytes, list[bytes]] = {}
     for key in filter(None, keys):
         head, separator, rest = key.partition(b"/")
         names.setdefault(head + separator, []).append(rest)
@@ -91,5 +91,5 @@ def _check(node: dict[str, Any], keys: list[bytes], depth: int, limit: int, leve
         assert each["keys"] == len(names[each["name"].encode()])
         if each["name"].endswith("/"):
             _check(each, names[each["name"].encode()], depth, limit, level + 1)
-    hidden = sum(len(rests) for name, rests in names.items() if name not in shown)
+    hidden = len(keys) - keys.count(b"") - sum(len(names[name]) for name in shown)
     assert node.get("more", {"keys": 0})["keys"] == hidden

@@ -1,0 +1,93 @@
+"""A program at a terminal of its own: what is typed, and what is seen."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+SECONDS_MAX = 60.0
+"""How long something may take before the test fails: no test waits so long if all is well."""
+
+
+class Terminal:
+    """The side of a terminal where a person sits."""
+
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+        self._master = master
+        self.process = process
+        self.seen = b""
+        """Everything that was shown so far, escapes included."""
+        self._at = 0
+
+    def type(self, text: str | bytes) -> None:
+        """Press keys."""
+        os.write(self._master, text.encode() if isinstance(text, str) else text)
+
+    def wait_for(self, pattern: str | bytes) -> re.Match[bytes]:
+        """Read on until something is seen that was not waited for before, and return it."""
+        wanted = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
+        deadline = time.monotonic() + SECONDS_MAX
+        while (found := wanted.search(self.seen, self._at)) is None:
+            assert self._read(deadline), f"{pattern!r} was never seen in {self.seen!r}"
+        self._at = found.end()
+        return found
+
+    def end(self) -> int:
+        """Read to the end; return the exit code."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while self._read(deadline):
+            pass
+        return self.process.wait(SECONDS_MAX)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"nothing came after {self.seen!r}"
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:
+            # The program has ended, and nobody else has the terminal.
+            return False
+        self.seen += data
+        return bool(data)
+
+
+@contextmanager
+def terminal_of(command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+    """Run a program at a terminal of 100 columns and 40 lines until the block ends."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    process = subprocess.Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**kept, "TERM": "xterm", "KVORUM_COMPILED": "0", **(env or {})},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    try:
+        yield Terminal(master, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+@contextmanager
+def kvorumctl(
+    address: str, *words: str, env: Mapping[str, str] | None = None
+) -> Iterator[Terminal]:
+    """Run kvorumctl at a terminal."""
+    command = [sys.executable, "-m", "kvorum.ctl.main", f"--endpoints={address}", *words]
+    with terminal_of(command, env) as terminal:
+        yield terminal
