@@ -43,15 +43,25 @@ def show_columns(
     if has_colours() and (console := _console()) is not None:
         console.print(_rich_table(heads, cells, numeric))
         return
-    # The last column is as long as it is: nothing stands behind it.
-    last = len(heads) - 1
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    for row in ([head.upper() for head in heads], *cells):
-        padded = (
-            text.rjust(widths[at]) if at in numeric else text if at == last else text.ljust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        output.line("  ".join(padded).rstrip())
+    for line in aligned(heads, cells, numeric):
+        output.line(line)
+
+
+def aligned(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()
+) -> list[str]:
+    """Return heads and rows as lines whose columns stand below each other."""
+    table = [[head.upper() for head in heads], *rows]
+    numeric, last = set(right), len(heads) - 1
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+
+    def cell(at: int, text: str) -> str:
+        if at in numeric:
+            return text.rjust(widths[at])
+        # Nothing stands behind the last column, which is as long as it is.
+        return text if at == last else text.ljust(widths[at])
+
+    return ["  ".join(cell(at, text) for at, text in enumerate(row)).rstrip() for row in table]
 
 
 def show_json(output: Output, text: str) -> None:

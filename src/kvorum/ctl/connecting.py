@@ -1,8 +1,9 @@
 """From the global flags to a client: endpoints, TLS, who we are."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
 from kvorum.client.endpoints import parse_endpoint
@@ -10,6 +11,8 @@ from kvorum.client.finding import srv_endpoints
 from kvorum.client.sync.client import Client
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.prompts import ask_password
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,25 @@ def connect(invocation: Invocation, endpoints: Sequence[str] | None = None) -> C
     )
 
 
+def connect_all(invocation: Invocation, kind: Callable[..., T], count: int) -> list[T]:
+    """Return so many clients of a kind of what the global flags name."""
+    secrets, endpoints = _secrets(invocation), endpoints_of(invocation)
+    return [_made(kind, invocation, endpoints, secrets) for _ in range(count)]
+
+
 def client_of(invocation: Invocation, endpoints: Sequence[str], secrets: Secrets) -> Client:
     """Return a client that connects and logs in with its first call."""
+    return _made(Client, invocation, endpoints, secrets)
+
+
+def _made(
+    kind: Callable[..., T], invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
+) -> T:
     if not any(endpoints):
         raise CommandError("etcdclient: no available endpoints", BAD_CONNECTION)
     is_secure = not secrets.is_plain or bool(secrets.ca or secrets.cert or secrets.is_unchecked)
     try:
-        return Client(
+        return kind(
             [_with_scheme(each, is_secure=is_secure) for each in endpoints],
             # Without a password nobody is logged in, and calls go out without a name.
             user=secrets.user if secrets.password and not secrets.token else "",

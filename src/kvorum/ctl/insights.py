@@ -25,7 +25,7 @@ LOAD_FLAGS = (
 CONSISTENCY = Flag(
     "consistency", "string", "Linearizable (l) or serializable (s)", "l", words=("l", "s")
 )
-LIMIT = Flag("limit", "int", "At most so many keys in an answer", 1)
+LIMIT = Flag("limit", "int", "At most so many keys in an answer; 0: all")
 
 
 def _run(module: str, function: str) -> str:

@@ -1,0 +1,191 @@
+"""How all members are at one moment: what they say themselves, and what their metrics count."""
+
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from kvorum.client.credentials import TlsOptions, contexts
+from kvorum.client.endpoints import Address, parse_endpoint
+from kvorum.client.errors import KvorumError
+from kvorum.client.sync.client import Client
+from kvorum.client.values import MemberStatus
+from kvorum.ctl.failures import error_text
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.scraping import Samples, parse_samples, quantile, rate, total
+
+METRICS_BYTES_MAX = 16 << 20
+ENDPOINTS_AT_ONCE_MAX = 16
+RATES = {
+    "puts": "etcd_mvcc_put_total",
+    "deletes": "etcd_mvcc_delete_total",
+    "ranges": "etcd_mvcc_range_total",
+    "txns": "etcd_mvcc_txn_total",
+    "calls": "grpc_server_handled_total",
+}
+LATENCIES = {
+    "request": "etcd_server_request_duration_seconds",
+    "fsync": "etcd_disk_wal_fsync_duration_seconds",
+    "commit": "etcd_disk_backend_commit_duration_seconds",
+}
+GAUGES = {
+    "watchers": "etcd_debugging_mvcc_watcher_total",
+    "keys": "etcd_debugging_mvcc_keys_total",
+    "proposals_pending": "etcd_server_proposals_pending",
+    "memory_bytes": "process_resident_memory_bytes",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A member at one moment."""
+
+    endpoint: str
+    status: MemberStatus | None
+    """None if it did not answer."""
+    problem: str
+    took_seconds: float
+    """How long it took to answer."""
+    at: float
+    """When, by a clock that never goes back."""
+    samples: Samples = field(default_factory=dict)
+
+
+class Looker:
+    """Looks at all members at once."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        client: Client,
+        endpoints: Sequence[str],
+        seconds_max: float,
+    ) -> None:
+        """Prepare to look; a member that takes longer than that counts as silent."""
+        self._client = client
+        self._endpoints = endpoints
+        self._seconds_max = seconds_max
+        self._is_plain = invocation.switch("insecure-transport")
+        self._options = TlsOptions(
+            invocation.text("cacert"),
+            invocation.text("cert"),
+            invocation.text("key"),
+            invocation.switch("insecure-skip-tls-verify"),
+        )
+        self._context = contexts(self._options)
+
+    def look(self) -> list[Look]:
+        """Look once."""
+        with ThreadPoolExecutor(min(len(self._endpoints), ENDPOINTS_AT_ONCE_MAX)) as pool:
+            return list(pool.map(self._look_at, self._endpoints))
+
+    def leases(self) -> int | None:
+        """Count leases; None if the cluster does not tell."""
+        try:
+            return len(self._client.leases(self._seconds_max))
+        except KvorumError:
+            return None
+
+    def _look_at(self, endpoint: str) -> Look:
+        started = time.monotonic()
+        status, problem = None, ""
+        try:
+            status = self._client.maintenance.status(endpoint, timeout=self._seconds_max)
+        except KvorumError as error:
+            problem = error_text(error)
+        took = time.monotonic() - started
+        samples: Samples = {}
+        if status is not None:
+            try:
+                samples = parse_samples(self._metrics(parse_endpoint(endpoint)))
+            except (OSError, http.client.HTTPException) as error:
+                problem = f"no metrics: {error}"
+        return Look(endpoint, status, problem, took, time.monotonic(), samples)
+
+    def _metrics(self, address: Address) -> str:
+        if address.is_secure is None:
+            is_secure = self._options.is_given or not self._is_plain
+            address = replace(address, is_secure=is_secure)
+        connection = _Connection(address, self._context, self._seconds_max)
+        try:
+            connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise http.client.HTTPException(f"/metrics answers {response.status}")
+            return response.read(METRICS_BYTES_MAX).decode("utf-8", "replace")
+        finally:
+            connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP/1.1 to an endpoint as clients name it."""
+
+    def __init__(
+        self,
+        address: Address,
+        context: Callable[[Address], ssl.SSLContext | None],
+        seconds_max: float,
+    ) -> None:
+        super().__init__(
+            "localhost" if address.port is None else address.host, address.port, timeout=seconds_max
+        )
+        self._address = address
+        self._context_of = context
+
+    def connect(self) -> None:
+        """Connect to a port or to a socket's file, with TLS if the endpoint has it."""
+        if self._address.port is None:
+            made = socket.socket(socket.AF_UNIX)
+            made.settimeout(self.timeout)
+            made.connect(self._address.host)
+        else:
+            made = socket.create_connection((self.host, self.port), self.timeout)
+        context = self._context_of(self._address)
+        if context is not None:
+            context.set_alpn_protocols(["http/1.1"])
+            made = context.wrap_socket(made, server_hostname=self.host)
+        self.sock = made
+
+
+def as_json(look: Look, before: Look | None, index_max: int) -> dict[str, object]:
+    """Return all there is to tell of a member; rates are of the time since the look before."""
+    status = look.status
+    told: dict[str, object] = {"endpoint": look.endpoint, "is_up": status is not None}
+    if look.problem:
+        told["problem"] = look.problem
+    if status is None:
+        return told
+    seconds = look.at - before.at if before is not None else 0.0
+    old = before.samples if before is not None else {}
+    told |= {
+        "member": f"{status.member:x}",
+        "version": status.version,
+        "is_leader": status.is_leader,
+        "is_learner": status.is_learner,
+        "raft_term": status.raft_term,
+        "raft_index": status.raft_index,
+        "raft_lag": max(0, index_max - status.applied_index),
+        "revision": status.revision,
+        "database_bytes": status.database_bytes,
+        "database_bytes_used": status.database_bytes_used,
+        "database_bytes_max": status.database_bytes_max,
+        "errors": status.errors,
+        "status_seconds": round(look.took_seconds, 6),
+    }
+    for name, metric in GAUGES.items():
+        told[name] = _whole(total(look.samples, metric))
+    for name, metric in RATES.items():
+        found = rate(old, look.samples, metric, seconds) if old else None
+        told[f"{name}_per_second"] = None if found is None else round(found, 1)
+    for name, metric in LATENCIES.items():
+        for percent in (50, 99):
+            found = quantile(old, look.samples, metric, percent / 100) if old else None
+            told[f"{name}_p{percent}_seconds"] = None if found is None else round(found, 6)
+    return told
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
