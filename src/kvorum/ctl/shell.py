@@ -7,6 +7,7 @@ count for all of them. Without a terminal, lines are read from the standard inpu
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +75,10 @@ def run_line(invocation: Invocation, passed: dict[str, str], line: str) -> int:
         return execute([*before, *words])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
+    except Exception:
+        # A mistake of ours in one command ends that one.
+        traceback.print_exc()
+        return 1
     finally:
         sys.stdout.flush()
 
