@@ -16,6 +16,8 @@ from contextlib import contextmanager
 SECONDS_MAX = 60.0
 """How long something may take before the test fails: no test waits so long if all is well."""
 
+PRESS_SECONDS = 2.0
+
 
 class Terminal:
     """The side of a terminal where a person sits."""
@@ -33,11 +35,32 @@ class Terminal:
 
     def wait_for(self, pattern: str | bytes) -> re.Match[bytes]:
         """Read on until something is seen that was not waited for before, and return it."""
-        wanted = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
         deadline = time.monotonic() + SECONDS_MAX
-        while (found := wanted.search(self.seen, self._at)) is None:
-            assert self._read(deadline), f"{pattern!r} was never seen in {self.seen!r}"
-        self._at = found.end()
+        while (found := self._find(pattern)) is None:
+            assert self._read(deadline), f"{pattern!r} was never seen in {self.seen[-600:]!r}"
+        return found
+
+    def interrupt(self, pattern: str | bytes) -> None:
+        """Press Ctrl-C until something is seen.
+
+        A signal that comes just before a program waits is noticed only with the next one.
+        """
+        deadline = time.monotonic() + SECONDS_MAX
+        press_at = 0.0
+        while self._find(pattern) is None:
+            now = time.monotonic()
+            assert now < deadline, f"{pattern!r} was never seen in {self.seen[-600:]!r}"
+            if now >= press_at:
+                self.type("\x03")
+                press_at = now + PRESS_SECONDS
+            if select.select([self._master], [], [], press_at - now)[0]:
+                self._read(deadline)
+
+    def _find(self, pattern: str | bytes) -> re.Match[bytes] | None:
+        wanted = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
+        found = wanted.search(self.seen, self._at)
+        if found is not None:
+            self._at = found.end()
         return found
 
     def end(self) -> int:
@@ -49,7 +72,7 @@ class Terminal:
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"nothing came after {self.seen!r}"
+        assert ready, f"nothing came after {self.seen[-600:]!r}"
         try:
             data = os.read(self._master, 65536)
         except OSError:

@@ -36,12 +36,12 @@ def test_a_person_types_lines(store: Store, tmp_path: Path) -> None:
         terminal.wait_for('unknown command "nonsense"')
         prompted(terminal)
         # What is interrupted ends, and the shell goes on.
-        terminal.type("get never typ\x03")
-        prompted(terminal)
+        terminal.type("get never typ")
+        terminal.wait_for("typ")
+        terminal.interrupt(PROMPT)
         terminal.type("top --interval=1h -w json\r")
         terminal.wait_for(r'"members"')
-        terminal.type("\x03")
-        prompted(terminal)
+        terminal.interrupt(PROMPT)
         terminal.type("exit\r")
         assert terminal.end() == 0
     assert store.client.get("sh/second") is not None
