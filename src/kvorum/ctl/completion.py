@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kvorum.cli.commands import Command, Flag
-from kvorum.cli.errors import UsageError
-from kvorum.cli.help import usage_text
+from kvorum.cli.parsing import HELP
 from kvorum.ctl.invocation import Invocation
 
-HELP = Flag("help", "bool", "Show the help of a command", short="h")
 FILES = "<files>"
 """In place of words: the names of files."""
 
@@ -32,15 +30,7 @@ class Level(NamedTuple):
 
 def completion(invocation: Invocation) -> None:
     """Print the script of a shell."""
-    command, arguments = invocation.given.command, invocation.arguments
-    problem = ""
-    if len(arguments) != 1:
-        problem = f"accepts 1 arg(s), received {len(arguments)}"
-    elif arguments[0] not in command.words:
-        problem = f'invalid argument "{arguments[0]}" for "{command.path}"'
-    if problem:
-        raise UsageError(problem, f"{usage_text(command)}\n")
-    invocation.output_line(script(invocation.root, arguments[0]).rstrip("\n"))
+    invocation.output_line(script(invocation.root, invocation.arguments[0]).rstrip("\n"))
 
 
 def script(root: Command, shell: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from kvorum.cli.commands import Command, Flag
+from kvorum.cli.parsing import HELP
 from kvorum.ctl.completion import FILES, levels
 
 KEY_COMMANDS = ("get", "put", "del", "watch", "history", "diff", "tree")
@@ -17,10 +18,7 @@ class Offering:
 
     def __init__(self, root: Command) -> None:
         self._levels = {each.at: each for each in levels(root)}
-        self._taken_by_all = [
-            *root.passed_on,
-            Flag("help", "bool", "Show the help of a command", short="h"),
-        ]
+        self._taken_by_all = [*root.passed_on, HELP]
 
     def offers(self, before: Sequence[str], word: str, keys: Keys) -> list[str]:
         """Return what a word may become that stands behind others.
