@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.ctl.reports import ROWS, Timings, as_json, as_lines, histogram, report
+from tests.ctl.duel import run_here
 from tests.ctl.store import Store
 
 PREFIX = b"kvorumctl-bench/"
@@ -64,8 +65,6 @@ def test_a_report_for_people(store: Store) -> None:
 
 
 def test_failures_are_told() -> None:
-    from tests.ctl.duel import run_here
-
     words = ["--endpoints=127.0.0.1:1", "--command-timeout=100ms", "bench", "put", "--total=2"]
     done = run_here(words)
     assert done.code == 1

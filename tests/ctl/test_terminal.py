@@ -59,7 +59,7 @@ def test_errors_reach_a_terminal_escaped(store: Store) -> None:
     assert b"\x1b" not in terminal.seen
 
 
-@pytest.mark.parametrize("command", ["history", "tree", "diff"])
+@pytest.mark.parametrize("command", ["history", "tree", "diff", "export"])
 def test_keys_and_values_of_our_own_commands_are_escaped(store: Store, command: str) -> None:
     key = "t2/\x1b[2Jkey"
     store.client.put(key, EVIL)
@@ -68,6 +68,7 @@ def test_keys_and_values_of_our_own_commands_are_escaped(store: Store, command: 
     words = {
         "history": ("history", key),
         "tree": ("tree", "t2/"),
+        "export": ("export", "--prefix", "t2/"),
         "diff": ("diff", f"--rev={revision}", f"--rev={revision + 1}", "t2/"),
     }[command]
     with kvorumctl(store.address, *words) as terminal:

@@ -1,6 +1,8 @@
 """`export` and `import`: everything comes back, whatever interrupts them."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvorum.ctl import exporting, importing, pages
+from tests.ctl.duel import run_here
 from tests.ctl.store import Store
 
 KEYS = st.binary(min_size=1, max_size=5) | st.text(min_size=1, max_size=4).map(str.encode)
@@ -188,7 +191,7 @@ HEAD = b'{"export":1,"revision":1,"prefix":""}\n'
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (b"", b"is empty"),
+        (b"", b"has no line"),
         (b"hello\n", b"line 1"),
         (b"[]\n", b"no object"),
         (b'{"export":2}\n', b"no export of form 1"),
@@ -212,3 +215,30 @@ def test_misuse_is_told(store: Store) -> None:
     assert b"one argument" in store.run("import", "a", "b", code=128).err
     assert b"one argument" in store.run("export", "a", "b", code=128).err
     assert b"cannot read nosuch" in store.run("import", "nosuch", code=3).err
+
+
+def test_a_cluster_that_is_gone_is_told_of(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(HEAD + b'{"key":"a","value":""}\n{"end":true,"keys":1}\n')
+    gone = ["--endpoints=127.0.0.1:1", "--command-timeout=100ms"]
+    for words in (["import", str(path)], ["export", str(tmp_path / "new")], ["export"]):
+        ended = run_here([*gone, *words])
+        assert (ended.code, ended.err) == (1, b"Error: context deadline exceeded\n")
+    assert store.content() == {}
+
+
+def test_a_disk_that_is_full_is_told_of_and_the_part_is_taken_up(
+    store: Store, tmp_path: Path
+) -> None:
+    fill(store, {b"k%03d" % number: b"x" * 100 for number in range(40)})
+    path = tmp_path / "file"
+    words = [sys.executable, "-m", "kvorum.ctl.main", f"--endpoints={store.address}"]
+    # No file may be longer than so many blocks.
+    limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash", *words, "export", str(path)]
+    done = subprocess.run(limited, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr == f"Error: cannot write {path}: File too large\n".encode()
+    assert not path.exists()
+    assert (tmp_path / "file.part").stat().st_size > 0
+    store.run("export", str(path))
+    assert path.read_bytes().count(b"\n") == 42

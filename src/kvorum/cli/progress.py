@@ -21,7 +21,12 @@ class Progress:
     """Counts towards a total while the block lasts, and draws that now and then."""
 
     def __init__(
-        self, what: str, total: int = 0, shown: Callable[[int], str] = human_bytes
+        self,
+        what: str,
+        total: int = 0,
+        shown: Callable[[int], str] = human_bytes,
+        *,
+        is_drawn: bool = True,
     ) -> None:
         """Count towards a total, which is 0 as long as nobody knows it; `shown` writes a count."""
         self._what = what
@@ -30,7 +35,7 @@ class Progress:
         self._done = 0
         self._started = time.monotonic()
         self._draw_at = self._started
-        self._is_drawn = sys.stderr.isatty()
+        self._is_drawn = is_drawn and sys.stderr.isatty()
 
     def __enter__(self) -> Self:
         return self

@@ -15,19 +15,21 @@ same command takes up behind its last whole line, at the same revision.
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from kvorum.cli.errors import BAD_ARGUMENTS, INVALID_INPUT, CommandError
 from kvorum.cli.progress import Progress, human_count
+from kvorum.cli.terminal import is_terminal
+from kvorum.client.errors import KvorumError
 from kvorum.client.keys import key_range
 from kvorum.client.sync.client import Client
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
 from kvorum.ctl.leasing import Leases
-from kvorum.ctl.lines import bytes_of, field, line_of
+from kvorum.ctl.lines import bytes_of, field, line_of, whole_lines
 from kvorum.ctl.pages import extent, keys_at
 
 FORM = 1
@@ -52,7 +54,7 @@ def export(invocation: Invocation) -> None:
     invocation.output.check("simple", "json")
     with invocation.client() as client:
         if not invocation.arguments:
-            _write(invocation, client, sys.stdout.buffer, Begun())
+            _write(invocation, client, invocation.output.write, Begun())
             return
         path = Path(invocation.arguments[0])
         if path.exists():
@@ -61,7 +63,10 @@ def export(invocation: Invocation) -> None:
             )
         try:
             with _part_of(path, as_bytes(invocation.text("prefix"))) as (file, begun):
-                keys = _write(invocation, client, file, begun)
+                keys = _write(invocation, client, file.write, begun)
+        except KvorumError:
+            # Some of them are errors of the system as well, but not of the disk.
+            raise
         except OSError as error:
             raise CommandError(f"cannot write {path}: {error.strerror}", INVALID_INPUT) from error
     sys.stderr.write(f"exported {keys} keys to {path}\n")
@@ -84,9 +89,7 @@ def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, Begun]]:
 def _begun(part: Path, prefix: bytes) -> Begun:
     begun = Begun()
     with part.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
+        for line in whole_lines(file):
             try:
                 fields = json.loads(line)
                 if "export" in fields:
@@ -108,7 +111,9 @@ def _begun(part: Path, prefix: bytes) -> Begun:
     return begun
 
 
-def _write(invocation: Invocation, client: Client, file: BinaryIO, begun: Begun) -> int:
+def _write(
+    invocation: Invocation, client: Client, write: Callable[[bytes], object], begun: Begun
+) -> int:
     """Write what an export lacks; return how many keys it has then."""
     prefix = as_bytes(invocation.text("prefix"))
     keys = key_range(prefix=prefix)
@@ -122,13 +127,15 @@ def _write(invocation: Invocation, client: Client, file: BinaryIO, begun: Begun)
     found = extent(invocation, client, keys, begun.revision or asked)
     revision = begun.revision or asked or found.revision
     if not begun.size:
-        file.write(line_of({"export": FORM, "revision": revision, **field("prefix", prefix)}))
+        write(line_of({"export": FORM, "revision": revision, **field("prefix", prefix)}))
     leases = Leases(invocation, client)
     written = begun.keys
-    with Progress("exporting", found.keys - written, human_count) as progress:
+    # Lines that a person reads are progress enough.
+    is_drawn = bool(invocation.arguments) or not is_terminal()
+    with Progress("exporting", found.keys - written, human_count, is_drawn=is_drawn) as progress:
         for kv in keys_at(invocation, client, keys, revision, begun.last):
             if kv.lease and not leases.is_known(kv.lease):
-                file.write(line_of({"lease": f"{kv.lease:x}", "ttl": leases.ttl(kv.lease)}))
+                write(line_of({"lease": f"{kv.lease:x}", "ttl": leases.ttl(kv.lease)}))
             lease = {"lease": f"{kv.lease:x}"} if kv.lease else {}
             fields = {
                 **field("key", kv.key),
@@ -138,8 +145,8 @@ def _write(invocation: Invocation, client: Client, file: BinaryIO, begun: Begun)
                 "version": kv.version,
                 **lease,
             }
-            file.write(line_of(fields))
+            write(line_of(fields))
             written += 1
             progress.add(1)
-    file.write(line_of({"end": True, "keys": written}))
+    write(line_of({"end": True, "keys": written}))
     return written

@@ -20,13 +20,11 @@ from kvorum.ctl.exporting import FORM
 from kvorum.ctl.insights import LEASES
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
-from kvorum.ctl.lines import bytes_of
+from kvorum.ctl.lines import bytes_of, whole_lines
 
 BATCH_KEYS_MAX = 100
 """Of a transaction; servers allow 128 operations unless told otherwise."""
 BATCH_BYTES_MAX = 512 << 10
-LINE_BYTES_MAX = 64 << 20
-"""A line that is longer passes for one that is cut off."""
 
 
 class Entry(NamedTuple):
@@ -42,7 +40,7 @@ class Source:
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self._name = name
-        self._lines = iter(lambda: file.readline(LINE_BYTES_MAX), b"")
+        self._file = file
         self.ttls: dict[int, int] = {}
         """For how many seconds the leases were granted that were told of so far."""
         self.keys = 0
@@ -51,10 +49,8 @@ class Source:
     def entries(self) -> Iterator[Entry]:
         """Go through the keys; raises CommandError at a line that does not belong there."""
         number = 0
-        for number, line in enumerate(self._lines, 1):
+        for number, line in enumerate(whole_lines(self._file), 1):
             try:
-                if not line.endswith(b"\n"):
-                    return
                 entry = self._entry(json.loads(line), number)
             except (ValueError, TypeError, RecursionError) as error:
                 raise CommandError(
@@ -65,7 +61,7 @@ class Source:
                 self.keys += 1
                 yield entry
         if not number:
-            raise CommandError(f"{self._name} is empty; expected an export", INVALID_INPUT)
+            raise CommandError(f"{self._name} has no line; expected an export", INVALID_INPUT)
 
     def _entry(self, fields: object, number: int) -> Entry | None:
         if not isinstance(fields, dict):
@@ -122,10 +118,11 @@ def import_keys(invocation: Invocation) -> None:
         return
     name = invocation.arguments[0]
     try:
-        with open(name, "rb") as file:  # noqa: PTH123
-            _import(invocation, Source(name, file), leases)
+        file = open(name, "rb")  # noqa: PTH123, SIM115
     except OSError as error:
         raise CommandError(f"cannot read {name}: {error.strerror}", INVALID_INPUT) from error
+    with file:
+        _import(invocation, Source(name, file), leases)
 
 
 def _import(invocation: Invocation, source: Source, leases: str) -> None:

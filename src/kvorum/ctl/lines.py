@@ -6,9 +6,12 @@ A key that is text is `"key": "…"`, one that is not is `"key_base64": "…"`; 
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 BASE64 = "_base64"
+LINE_BYTES_MAX = 64 << 20
+"""A line that is longer passes for one that is cut off."""
 
 
 def field(name: str, data: bytes) -> dict[str, str]:
@@ -39,6 +42,12 @@ def bytes_of(fields: Mapping[str, object], name: str) -> bytes:
 def line_of(fields: Mapping[str, object]) -> bytes:
     """Return a line of JSON."""
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Go through the lines of a file up to one that is cut off."""
+    while (line := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
+        yield line
 
 
 def laid_out(value: bytes) -> str | None:
