@@ -7,13 +7,13 @@ from shutil import which
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvorum.ctl import diffs, pages, reverting
 from tests.ctl.store import Store
 
-KEYS = st.sampled_from([b"d/a", b"d/a/b", b"d/b", b"d/\xff", b"d/\x1b", b"d/c"])
+KEYS = st.sampled_from([b"d/a", b"d/a\0", b"d/a/b", b"d/b", b"d/\xff", b"d/\x1b", b"d/c"])
 VALUES = st.binary(max_size=6) | st.text("ab\n", max_size=6).map(str.encode)
 STATES = st.dictionaries(KEYS, VALUES, max_size=6)
 FEW = settings(
@@ -37,6 +37,7 @@ def bytes_in(fields: dict[str, Any], name: str) -> bytes:
 
 
 @FEW
+@example(one={b"d/a": b"1", b"d/a\0": b"1"}, other={}, page=1)
 @given(one=STATES, other=STATES, page=st.integers(1, 3))
 def test_a_diff_makes_one_state_of_the_other(
     store: Store, one: dict[bytes, bytes], other: dict[bytes, bytes], page: int

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvorum.ctl import exporting, importing, pages
@@ -33,6 +33,7 @@ def fill(store: Store, state: dict[bytes, bytes]) -> None:
 
 
 @FEW
+@example(state={b"a": b"1", b"a\0": b"2"}, page=1, batch=1)
 @given(
     state=st.dictionaries(KEYS, VALUES, max_size=8), page=st.integers(1, 3), batch=st.integers(1, 3)
 )
