@@ -1,5 +1,8 @@
 """`history`: every version that there is, from the last compaction on."""
 
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from tests.ctl.store import Store
 
 
@@ -52,6 +55,7 @@ def test_what_is_compacted_is_gone_but_for_the_version_of_then(store: Store) -> 
 
 
 def test_a_key_that_never_was_has_no_history(store: Store) -> None:
+    store.client.put("h/else", "x")
     assert store.lines("history", "h/never", "-w", "json")[0]["versions"] == []
     assert store.run("history", "h/never").out == b"REVISION  CHANGE  VERSION  LEASE  VALUE\n"
 
@@ -60,3 +64,34 @@ def test_misuse_is_told(store: Store) -> None:
     assert b"needs one argument" in store.run("history", code=128).err
     assert b"--limit -1" in store.run("history", "k", "--limit=-1", code=128).err
     assert b"not supported" in store.run("history", "k", "-w", "protobuf", code=4).err
+
+
+CHANGES = st.lists(st.sampled_from(["put", "put elsewhere", "delete", "compact"]), max_size=12)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(changes=CHANGES)
+def test_a_history_is_what_happened_since_the_compaction(store: Store, changes: list[str]) -> None:
+    store.client.delete("h/model")
+    store.client.put("h/else", "x")
+    store.client.compact(store.revision)
+    told: list[tuple[int, str, str | None]] = []
+    for number, change in enumerate(changes):
+        match change:
+            case "put":
+                told.append((store.client.put("h/model", str(number)).revision, "put", str(number)))
+            case "delete":
+                done = store.client.delete("h/model")
+                if done.deleted:
+                    told.append((done.revision, "delete", None))
+            case "put elsewhere":
+                store.client.put("h/else", str(number))
+            case "compact":
+                store.client.put("h/else", "another revision")
+                store.client.compact(store.revision)
+                told = told[-1:] if told and told[-1][1] == "put" else []
+    (found,) = store.lines("history", "h/model", "-w", "json")
+    versions = [(each["revision"], each["change"], each.get("value")) for each in found["versions"]]
+    assert versions == told

@@ -24,6 +24,8 @@ from kvorum.ctl.pages import extent
 PROGRESS_SECONDS = 0.05
 PROGRESS_SECONDS_MAX = 1.0
 """How often the watch is asked how far it is, until it is as far as the store was."""
+QUIET_SECONDS = 2.0
+"""After so long without a change there are no more, at servers that cannot be asked."""
 
 
 class Version(NamedTuple):
@@ -121,8 +123,13 @@ def _events(
     client: Client, key: bytes, begin: int, end: int, seconds_max: float
 ) -> Iterator[Version]:
     """Go through the changes of a key from one revision up to another."""
+    last = client.get(key, revision=end, timeout=seconds_max)
+    if last is not None:
+        # Nothing changes it after this, so that nobody has to be asked whether there is more.
+        end = last.mod_revision
     if begin > end:
         return
+    asks = last is None and _tells_progress(client, seconds_max)
     with client.watch(key, revision=begin) as watch:
         pause = PROGRESS_SECONDS
         told_at = time.monotonic()
@@ -131,13 +138,16 @@ def _events(
             changes = watch.changes_until(ask_at)
             now = time.monotonic()
             if changes is None:
+                if last is None and not asks and now > told_at + QUIET_SECONDS:
+                    return
                 if now > told_at + seconds_max:
                     raise DeadlineError(f"the watch does not get as far as revision {end}")
                 if now >= ask_at:
                     pause = min(PROGRESS_SECONDS_MAX, pause * 2)
                     ask_at = now + pause
-                    with client.shell.turn():
-                        client.shell.watching.request_progress()
+                    if asks:
+                        with client.shell.turn():
+                            client.shell.watching.request_progress()
                 continue
             told_at = now
             for event in changes.events:
@@ -145,3 +155,13 @@ def _events(
                     yield Version(event.revision, event.kv if event.is_put else None)
             if changes.revision >= end:
                 return
+
+
+def _tells_progress(client: Client, seconds_max: float) -> bool:
+    """Whether the server says how far a watch is only when it is so far: old ones say it before."""
+    version = client.maintenance.status(timeout=seconds_max).version.partition("-")[0]
+    try:
+        numbers = tuple(map(int, version.split(".")))
+    except ValueError:
+        return False
+    return numbers >= (3, 5, 8) or (3, 4, 25) <= numbers < (3, 5)
