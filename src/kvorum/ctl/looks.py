@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import Address, parse_endpoint
@@ -108,7 +108,7 @@ class Looker:
     def _metrics(self, address: Address) -> str:
         if address.is_secure is None:
             is_secure = self._options.is_given or not self._is_plain
-            address = replace(address, is_secure=is_secure)
+            address = address._replace(is_secure=is_secure)
         connection = _Connection(address, self._context, self._seconds_max)
         try:
             connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
