@@ -73,7 +73,11 @@ class Invocation:
     # Results.
 
     def output_line(self, text: str) -> None:
-        """Print a line of fixed text, whatever the format is."""
+        """Print a line of text, whatever the format is; a terminal gets nothing it would obey."""
+        if sys.stdout.isatty():
+            from kvorum.cli.text import printable
+
+            text = printable(text, kept="\n\t")
         sys.stdout.write(f"{text}\n")
 
     @property
