@@ -9,12 +9,15 @@ Nothing is hashed or loaded before one of these modules is imported: a program t
 alone imports none of them.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
 
+# Its own: a program that runs for a moment is not to wait for typing.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -116,7 +119,7 @@ MODULES = (
 """The compiled modules. Nothing outside may replace their functions or derive from their classes,
 and their annotations are checked when they run: a cast must be true."""
 
-_NAMES: Final = frozenset(MODULES)
+_NAMES = frozenset(MODULES)
 
 
 def core_wanted() -> str:
@@ -131,8 +134,8 @@ class _Finder:
     """Finds the listed modules in the extension, once the first of them is imported."""
 
     def find_spec(
-        self, fullname: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
-    ) -> "ModuleSpec | None":
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return the spec of a listed module; None if the sources run."""
         if fullname not in _NAMES:
             return None
