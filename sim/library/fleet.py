@@ -54,7 +54,7 @@ def draw_library(random: Random) -> Library | None:
         clients=random.randint(1, 3),
         watchers=random.randint(1, 3),
         holders=random.randint(2, 4),
-        disturb_gap=random.choice([0.5, 1.5, 5.0]),
+        disturb_gap=random.choice([1.0, 3.0, 10.0]),
         sync_share=random.choice([0.0, 0.5, 1.0]),
         kept_events_max=random.choice([1, 3, 10, 10_000]),
         fragment_bytes_max=random.choice([1, 100, 400, 1 << 20]),

@@ -10,7 +10,7 @@ from random import Random
 from sim.world import World
 
 _PAUSE_SECONDS = (0.05, 0.5, 2.0)
-_CUT_SECONDS = (0.1, 1.0, 4.0)
+_CUT_SECONDS = (0.1, 0.5, 3.0)
 """How long these last, at most; by chance."""
 
 
