@@ -294,6 +294,8 @@ class Run:
     def close(self) -> None:
         """End all processes, so that their files can be removed."""
         self.world.trace = None
+        if self.fleet is not None:
+            self.fleet.close()
         for machine in self.cluster.machines.values():
             machine.end()
 

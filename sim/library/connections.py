@@ -231,7 +231,7 @@ class Connections:
     # What comes back.
 
     def _readable_at(self) -> float:
-        return max(self._runs_at(), self._process.cut_until)
+        return max(self._runs_at(), self._process.hears_at())
 
     def _arrive(self, connection: _Connection, deed: Callable[..., None], *arguments: Any) -> None:
         """Take what has come, after what waits for that already."""

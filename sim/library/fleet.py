@@ -64,7 +64,16 @@ def draw_library(random: Random) -> Library | None:
 class Fleet:
     """The clients of the library in a run."""
 
-    __slots__ = ("_cluster", "_library", "_world", "clients", "holders", "shells", "watchers")
+    __slots__ = (
+        "_cluster",
+        "_library",
+        "_tasks",
+        "_world",
+        "clients",
+        "holders",
+        "shells",
+        "watchers",
+    )
 
     def __init__(
         self, world: World, cluster: Cluster, library: Library, workload: Workload
@@ -73,6 +82,7 @@ class Fleet:
         self._cluster = cluster
         self._library = library
         self.shells: list[Shell] = []
+        self._tasks: list[Task] = []
         history = cluster.history
         self.clients = [
             LibraryClient(
@@ -103,14 +113,16 @@ class Fleet:
         return shell
 
     def start(self) -> None:
-        """Let all begin, but for those that watch."""
+        """Let all begin."""
         until = self._cluster.nemesis.peace_at
         for shell in self.shells:
             shell.process.disturb(until, self._library.disturb_gap)
         for client in self.clients:
-            Task(self._world, client.shell.process, client.run())
+            self._tasks.append(Task(self._world, client.shell.process, client.run()))
         for holder in self.holders:
-            Task(self._world, holder.shell.process, holder.run())
+            self._tasks.append(Task(self._world, holder.shell.process, holder.run()))
+        for watcher in self.watchers:
+            self._tasks.append(Task(self._world, watcher.shell.process, watcher.run()))
 
     def stop(self) -> None:
         """Let all but those that watch ask for nothing more, and end their processes."""
@@ -119,6 +131,11 @@ class Fleet:
             client.shell.end()
         for holder in self.holders:
             holder.stop()
+
+    def close(self) -> None:
+        """End what is left when the run is over."""
+        for task in self._tasks:
+            task.end()
 
     @property
     def holds(self) -> list[Hold]:

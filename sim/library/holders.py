@@ -18,6 +18,8 @@ LOOK_SECONDS = 0.2
 KEPT_PREFIX = b"kept/"
 _TIMEOUTS = (0.5, 3.0, None)
 """How long a lock is waited for."""
+_HELD_SECONDS = (0.5, 5.0)
+"""How long something is held, on average."""
 _CANCEL_CHANCE = 0.2
 
 
@@ -96,7 +98,7 @@ class Holder:
             LOCK_NAME, self._name, lock.key, lock.fencing, self.shell.last, world.now, world.now
         )
         self.claims.append(claim)
-        ends_at = world.now + random.expovariate(0.5)
+        ends_at = world.now + random.expovariate(1.0) * random.choice(_HELD_SECONDS)
         while lock.is_held and world.now < ends_at:
             claim.until = max(claim.until, session.lives_until)
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
@@ -138,7 +140,7 @@ class Holder:
         assert record is not None
         claim = Claim(b"", self._name, key, put.revision, record, world.now, lease.lives_until)
         self.claims.append(claim)
-        ends_at = world.now + random.expovariate(0.3)
+        ends_at = world.now + random.expovariate(1.0) * random.choice(_HELD_SECONDS)
         while lease.lost is None and world.now < min(ends_at, lease.lives_until):
             claim.until = max(claim.until, lease.lives_until)
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))

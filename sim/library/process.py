@@ -1,7 +1,7 @@
-"""The process of a client: it stands still for a while, is cut off from all members, or is busy.
+"""The process of a client: it stands still for a while, is deaf, cut off from members, or busy.
 
-What arrives meanwhile waits, and is read late; timers run late. While the loop of its user is busy,
-what keeps leases alive goes on, because that is not done by the loop.
+What arrives meanwhile waits, and is read late; where it stands still, timers run late, too. While
+the loop of its user is busy, what keeps leases alive goes on, because the loop does not do that.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,12 @@ from sim.world import World
 
 _PAUSE_SECONDS = (0.05, 0.5, 2.0)
 _CUT_SECONDS = (0.1, 0.5, 3.0)
+_DEAF_SECONDS = (0.3, 1.0, 2.5)
 """How long these last, at most; by chance."""
+
+_READS_SECONDS = 0.001
+"""How long a client reads what it was deaf for before it is cut off."""
+_COUNTED = ("clients paused", "clients deaf", "clients cut off", "loops of clients busy")
 
 
 class Process:
@@ -23,6 +28,7 @@ class Process:
         "busy_until",
         "counts",
         "cut_until",
+        "deaf_until",
         "name",
         "paused_until",
         "peace_at",
@@ -35,8 +41,9 @@ class Process:
         self.paused_until = 0.0
         self.busy_until = 0.0
         self.cut_until = 0.0
+        self.deaf_until = 0.0
         self.peace_at = 0.0
-        self.counts = {"clients paused": 0, "clients cut off": 0, "loops of clients busy": 0}
+        self.counts = dict.fromkeys(_COUNTED, 0)
 
     # When what is due now can be done.
 
@@ -47,6 +54,10 @@ class Process:
     def user_runs_at(self) -> float:
         """Return when the loop of its user runs."""
         return max(self.paused_until, self.busy_until)
+
+    def hears_at(self) -> float:
+        """Return when something can reach it."""
+        return max(self.cut_until, self.deaf_until)
 
     def later(
         self, moment: Callable[[], float], call: Callable[..., None], *arguments: object
@@ -68,37 +79,33 @@ class Process:
             self._world.after(wait, self._go_wrong, until, gap)
 
     def _go_wrong(self, until: float, gap: float) -> None:
-        random, now = self._random, self._world.now
+        random, world = self._random, self._world
         choice = random.random()
-        pause = random.uniform(0.0, random.choice(_PAUSE_SECONDS))
+        seconds = random.uniform(0.0, random.choice(_PAUSE_SECONDS))
         cut = random.uniform(0.0, random.choice(_CUT_SECONDS))
         if choice < 0.2:
-            self._line(f"loop is busy for {pause:.3f} s")
-            self.busy_until = now + pause
-            self.counts["loops of clients busy"] += 1
-            cut = 0.0
+            self._note("loops of clients busy", seconds)
+            self.busy_until = world.now + seconds
         elif choice < 0.4:
-            self._pause(pause)
-            cut = 0.0
-        elif choice < 0.7:
-            pause = 0.0
+            self._note("clients paused", seconds)
+            self.paused_until = world.now + seconds
+        elif choice < 0.6:
+            seconds = cut
             self._cut(cut)
         else:
             # What it reads late is the last that it hears for a while.
-            self._pause(pause)
-            self._world.at(self.paused_until, self._world.after, 0.001, self._cut, cut)
-        self._world.after(pause + cut, self.disturb, until, gap)
-
-    def _pause(self, seconds: float) -> None:
-        self._line(f"stands still for {seconds:.3f} s")
-        self.paused_until = self._world.now + seconds
-        self.counts["clients paused"] += 1
+            deaf = random.uniform(0.0, random.choice(_DEAF_SECONDS))
+            self._note("clients deaf", deaf)
+            self.deaf_until = world.now + deaf
+            world.after(deaf + _READS_SECONDS, self._cut, cut)
+            seconds = deaf + _READS_SECONDS + cut
+        world.after(seconds, self.disturb, until, gap)
 
     def _cut(self, seconds: float) -> None:
-        self._line(f"is cut off for {seconds:.3f} s")
+        self._note("clients cut off", seconds)
         self.cut_until = self._world.now + seconds
-        self.counts["clients cut off"] += 1
 
-    def _line(self, what: str) -> None:
+    def _note(self, what: str, seconds: float) -> None:
+        self.counts[what] += 1
         if self._world.trace is not None:
-            self._world.trace.line(self._world.now, self.name, what)
+            self._world.trace.line(self._world.now, self.name, f"{what} for {seconds:.3f} s")

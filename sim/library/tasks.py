@@ -35,7 +35,7 @@ class Cancelled(BaseException):
 class Task:
     """A coroutine that goes on whenever what it waits for has happened, and its process runs."""
 
-    __slots__ = ("_coroutine", "_is_cancelled", "_process", "_world", "is_done")
+    __slots__ = ("_coroutine", "_process", "_waiter", "_world", "is_done")
 
     def __init__(
         self, world: World, process: Process, coroutine: Coroutine[Any, None, None]
@@ -43,33 +43,36 @@ class Task:
         self._world = world
         self._process = process
         self._coroutine = coroutine
-        self._is_cancelled = False
+        # What it waits for; None before it begins.
+        self._waiter: Waiter | None = None
         self.is_done = False
-        self._soon()
+        world.after(0.0, self._go_on, None)
 
     def cancel(self) -> None:
         """Let it get `Cancelled` where it waits, unless it is done."""
-        self._is_cancelled = True
-        self._soon()
+        if not self.is_done and not self._process.later(self._process.user_runs_at, self.cancel):
+            self._run(Cancelled())
 
-    def _soon(self) -> None:
-        self._world.after(0.0, self._go_on)
+    def end(self) -> None:
+        """Cancel it wherever it waits, until it is done: its process has ended."""
+        while not self.is_done:
+            self._run(Cancelled())
 
-    def _go_on(self) -> None:
-        if self.is_done or self._process.later(self._process.user_runs_at, self._go_on):
+    def _go_on(self, waiter: Waiter | None) -> None:
+        if self.is_done or waiter is not self._waiter:
             return
+        if not self._process.later(self._process.user_runs_at, self._go_on, waiter):
+            self._run(None)
+
+    def _run(self, cancelled: Cancelled | None) -> None:
+        """Let it go on until it waits again, or is done."""
         try:
-            if self._is_cancelled:
-                self._is_cancelled = False
-                waiter: Waiter = self._coroutine.throw(Cancelled())
+            if cancelled is not None:
+                waiter: Waiter = self._coroutine.throw(cancelled)
             else:
                 waiter = self._coroutine.send(None)
         except (StopIteration, Cancelled):
             self.is_done = True
         else:
-            # A waiter that is no longer waited for, because of a cancellation, wakes nobody.
-            waiter.resume = lambda: self._resume(waiter)
-
-    def _resume(self, waiter: Waiter) -> None:
-        waiter.resume = None
-        self._soon()
+            self._waiter = waiter
+            waiter.resume = lambda: self._world.after(0.0, self._go_on, waiter)

@@ -13,7 +13,6 @@ from kvorum.client.values import Changes, EventKind
 from sim.calls import Calls
 from sim.history import History
 from sim.library.shell import Shell, SimulatedClient
-from sim.library.tasks import Task
 from sim.moments import Kind
 from sim.watchers import EVERYTHING, Got, Watcher
 from sim.workloads import Workload
@@ -43,10 +42,10 @@ class LibraryWatcher(Watcher):
         self._slow_chance = self._random.choice([0.0, 0.1, 0.5])
 
     def start(self) -> None:
-        """Begin soon."""
-        Task(self._world, self.shell.process, self._run())
+        """Leave it to whoever starts all clients of the library."""
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Watch, again and again."""
         await self.shell.sleep(self._random.uniform(0.0, 2.0))
         while not self.is_stopped:
             watch = self._begin()
