@@ -12,6 +12,7 @@ from sim.faults import (
     draw_more,
     draw_sleep,
     draw_transfers,
+    without_faults,
 )
 from sim.json_calls import Dialects, draw_dialects
 from sim.library.fleet import Library, draw_library
@@ -169,6 +170,8 @@ def draw_plan(seed: int, members: int) -> Plan:
         # Leases have to end meanwhile.
         before, seconds = seconds, max(seconds, LIBRARY_SECONDS)
         workload = replace(workload, think=workload.think * seconds / before)
+        if library.is_calm:
+            faults = without_faults()
     return Plan(
         seed=seed,
         members=members,

@@ -25,6 +25,7 @@ from sim.world import World
 
 CHANCE = 0.26
 """Of runs without users; a fifth of all."""
+CALM_CHANCE = 0.25
 FIRST_NUMBER = 4000
 """Clients of the library are numbered from here on in the records."""
 
@@ -44,6 +45,8 @@ class Library:
     """How many events a watch keeps that nobody takes."""
     fragment_bytes_max: int
     """How long a response of a watch is before it comes in pieces."""
+    is_calm: bool
+    """Whether nothing goes wrong with members: elections give leases more time."""
 
 
 def draw_library(random: Random) -> Library | None:
@@ -51,13 +54,14 @@ def draw_library(random: Random) -> Library | None:
     if random.random() >= CHANCE:
         return None
     return Library(
-        clients=random.randint(1, 3),
-        watchers=random.randint(1, 3),
-        holders=random.randint(2, 4),
-        disturb_gap=random.choice([1.0, 3.0, 10.0]),
+        clients=random.randint(1, 2),
+        watchers=random.randint(1, 2),
+        holders=random.randint(3, 5),
+        disturb_gap=random.choice([1.0, 2.0, 5.0]),
         sync_share=random.choice([0.0, 0.5, 1.0]),
         kept_events_max=random.choice([1, 3, 10, 10_000]),
         fragment_bytes_max=random.choice([1, 100, 400, 1 << 20]),
+        is_calm=random.random() < CALM_CHANCE,
     )
 
 

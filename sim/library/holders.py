@@ -18,8 +18,9 @@ LOOK_SECONDS = 0.2
 KEPT_PREFIX = b"kept/"
 _TIMEOUTS = (0.5, 3.0, None)
 """How long a lock is waited for."""
-_HELD_SECONDS = (0.5, 5.0)
+_HELD_SECONDS = (1.0, 8.0)
 """How long something is held, on average."""
+_SILENT_CHANCE = 0.4
 _CANCEL_CHANCE = 0.2
 
 
@@ -42,7 +43,7 @@ class Holder:
         self.shell = shell
         self._client = SimulatedClient(shell)
         self._random: Random = world.stream(f"holder {number}")
-        self._wants_lock = self._random.random() < 0.75
+        self._wants_lock = self._random.random() < 0.6
         low, high = workload.lease_seconds
         # Shorter ones end within a run.
         self._lease_seconds = (low, min(high, low + 2))
@@ -98,7 +99,7 @@ class Holder:
             LOCK_NAME, self._name, lock.key, lock.fencing, self.shell.last, world.now, world.now
         )
         self.claims.append(claim)
-        ends_at = world.now + random.expovariate(1.0) * random.choice(_HELD_SECONDS)
+        ends_at = self._ends_at(session.ttl)
         while lock.is_held and world.now < ends_at:
             claim.until = max(claim.until, session.lives_until)
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
@@ -140,7 +141,7 @@ class Holder:
         assert record is not None
         claim = Claim(b"", self._name, key, put.revision, record, world.now, lease.lives_until)
         self.claims.append(claim)
-        ends_at = world.now + random.expovariate(1.0) * random.choice(_HELD_SECONDS)
+        ends_at = self._ends_at(lease.ttl)
         while lease.lost is None and world.now < min(ends_at, lease.lives_until):
             claim.until = max(claim.until, lease.lives_until)
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
@@ -151,6 +152,19 @@ class Holder:
         else:
             claim.until = min(claim.until, world.now)
             await lease.revoke()
+
+    def _ends_at(self, ttl: int) -> float:
+        """Return until when something is held whose lease lives so long without a renewal.
+
+        Often that is until nobody can be asked any more, and a while longer.
+        """
+        random, world = self._random, self._world
+        if random.random() >= _SILENT_CHANCE:
+            return world.now + random.expovariate(1.0) * random.choice(_HELD_SECONDS)
+        begins = random.uniform(0.0, ttl / 3)
+        deaf, cut = ttl * random.uniform(0.3, 1.0), ttl * random.uniform(0.3, 1.3)
+        world.after(begins, self.shell.process.fall_silent, deaf, cut)
+        return world.now + begins + deaf + cut
 
     def _check_lost(self, kept: Kept, lease: int) -> None:
         """Require that nobody is told that a lease has ended which must live."""

@@ -93,13 +93,17 @@ class Process:
             seconds = cut
             self._cut(cut)
         else:
-            # What it reads late is the last that it hears for a while.
             deaf = random.uniform(0.0, random.choice(_DEAF_SECONDS))
-            self._note("clients deaf", deaf)
-            self.deaf_until = world.now + deaf
-            world.after(deaf + _READS_SECONDS, self._cut, cut)
-            seconds = deaf + _READS_SECONDS + cut
+            self.fall_silent(deaf, cut)
+            seconds = deaf + cut
         world.after(seconds, self.disturb, until, gap)
+
+    def fall_silent(self, deaf: float, cut: float) -> None:
+        """Be deaf and then cut off: what it reads late is the last that it hears for a while."""
+        if self._world.now + deaf < self.peace_at:
+            self._note("clients deaf", deaf)
+            self.deaf_until = self._world.now + deaf
+            self._world.after(deaf + _READS_SECONDS, self._cut, cut)
 
     def _cut(self, seconds: float) -> None:
         self._note("clients cut off", seconds)

@@ -73,6 +73,9 @@ class Task:
                 waiter = self._coroutine.send(None)
         except (StopIteration, Cancelled):
             self.is_done = True
+        except BaseException:
+            self.is_done = True
+            raise
         else:
             self._waiter = waiter
             waiter.resume = lambda: self._world.after(0.0, self._go_on, waiter)
