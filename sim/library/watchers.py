@@ -13,6 +13,7 @@ from kvorum.client.values import Changes, EventKind
 from sim.calls import Calls
 from sim.history import History
 from sim.library.shell import Shell, SimulatedClient
+from sim.library.tasks import Task
 from sim.moments import Kind
 from sim.watchers import EVERYTHING, Got, Watcher
 from sim.workloads import Workload
@@ -24,7 +25,7 @@ FIRST_NUMBER = 3000
 class LibraryWatcher(Watcher):
     """One watcher; the same one over all its watches."""
 
-    __slots__ = ("_client", "_slow_chance", "shell")
+    __slots__ = ("_client", "_is_served", "_slow_chance", "shell")
 
     def __init__(
         self,
@@ -40,6 +41,8 @@ class LibraryWatcher(Watcher):
         self.shell = shell
         self._client = SimulatedClient(shell)
         self._slow_chance = self._random.choice([0.0, 0.1, 0.5])
+        # Whether a call was answered once faults had ended.
+        self._is_served = False
 
     def start(self) -> None:
         """Leave it to whoever starts all clients of the library."""
@@ -109,9 +112,25 @@ class LibraryWatcher(Watcher):
         self.next = max(self.next, changes.revision + 1)
 
     def leave_removed(self) -> None:
-        """Use the members that there are."""
+        """Use the members that there are, and make a call, which must be answered as well."""
         urls = [parse_endpoint(f"m{member}:2379") for member in self._streams.members]
         self.shell.set_endpoints(urls)
+        Task(self._world, self.shell.process, self._ask())
+
+    async def _ask(self) -> None:
+        while not self._is_served:
+            try:
+                await self._client.get(self.key)
+                self._is_served = True
+            except ClosedError:
+                return
+            except KvorumError as error:
+                self.line(f"is not served: {error}", Kind.WATCH_ENDED)
+                await self.shell.sleep(0.1)
+
+    def is_complete(self) -> bool:
+        """Return whether everything has arrived, and a call was answered."""
+        return self._is_served and super().is_complete()
 
     def hang_up(self) -> None:
         """Close the client."""
