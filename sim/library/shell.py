@@ -311,6 +311,7 @@ class SimulatedClient(AsyncClient):
 
     def __init__(self, shell: Shell) -> None:
         self.shell = cast("loop.LoopClient", shell)
+        self._carrier = self._closes = self.shell
         self._timeout = TIMEOUT_SECONDS
         self._prefix = b""
 
