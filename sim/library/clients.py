@@ -71,11 +71,11 @@ def rpc_of(asked: Asked) -> Rpc:
     if isinstance(request, TxnRequest):
         return operations.txn_operation(request).rpc
     if isinstance(request, PutRequest):
-        return operations.put_operation(request).rpc
+        return rpcs.PUT
     if isinstance(request, DeleteRangeRequest):
-        return operations.delete_operation(request).rpc
+        return rpcs.DELETE_RANGE
     if isinstance(request, RangeRequest):
-        return operations.range_operation(request).rpc
+        return operations.range_operation(b"", serializable=request.serializable).rpc
     if isinstance(request, CompactionRequest):
         return rpcs.COMPACT
     return rpcs.LEASE_GRANT if isinstance(request, LeaseGrantRequest) else rpcs.LEASE_REVOKE
