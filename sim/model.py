@@ -112,14 +112,27 @@ def _range(transaction: Transaction, request: RangeRequest) -> RangeResponse:
     response = RangeResponse(count=len(found))
     if request.count_only:
         return response
-    limit = request.limit or len(found)
-    response.more = len(found) > limit
-    for kv in found[:limit]:
-        message = response.kvs.add()
-        message.ParseFromString(kv)
+    kvs = _chosen(request, [KeyValue.FromString(kv) for kv in found])
+    limit = request.limit or len(kvs)
+    response.more = len(kvs) > limit
+    for kv in kvs[:limit]:
         if request.keys_only:
-            message.ClearField("value")
+            kv.ClearField("value")
+        response.kvs.append(kv)
     return response
+
+
+def _chosen(request: RangeRequest, kvs: list[KeyValue]) -> list[KeyValue]:
+    """Return the key-values that a range is about, in the order that it asks for."""
+    low, high = request.min_create_revision, request.max_create_revision
+    kvs = [
+        kv for kv in kvs if low <= kv.create_revision and (not high or kv.create_revision <= high)
+    ]
+    if request.sort_order != RangeRequest.NONE:
+        assert request.sort_target == RangeRequest.CREATE, "nobody here sorts by anything else"
+        is_reverse = request.sort_order == RangeRequest.DESCEND
+        kvs.sort(key=lambda kv: kv.create_revision, reverse=is_reverse)
+    return kvs
 
 
 def _put(transaction: Transaction, request: PutRequest) -> PutResponse:

@@ -12,8 +12,10 @@ from sim.faults import (
     draw_more,
     draw_sleep,
     draw_transfers,
+    without_faults,
 )
 from sim.json_calls import Dialects, draw_dialects
+from sim.library.fleet import Library, draw_library
 from sim.limits import Limits, draw_limits
 from sim.users import Realm, draw_realm
 from sim.workloads import READER, Workload, draw_more_clients, draw_workload
@@ -35,6 +37,8 @@ _LONG_STEPS = [0.0001, 0.0003, 0.001]
 """How long it takes to come to the next look at the clock."""
 REALM_SECONDS = 6.0
 """How long faults last, at least, where there are users to be made first."""
+LIBRARY_SECONDS = 6.0
+"""How long faults last, at least, where there are clients of the library."""
 NEST_WEIGHT = 1.0
 """How often clients of etcd's shape nest transactions there."""
 REALM_REQUESTS = 1.5
@@ -65,6 +69,8 @@ class Plan:
     """The users of a run with authentication."""
     dialects: Dialects | None = None
     """How clients speak in a run where some speak JSON."""
+    library: Library | None = None
+    """The clients of the library in a run that has some."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -76,7 +82,8 @@ class Plan:
             f"limits {self.limits or 'as in production'}",
             f"{self.realm or 'nobody has to say who it is'}",
         ]
-        return lines if self.dialects is None else [*lines, f"{self.dialects}"]
+        more = (self.dialects, self.library)
+        return [*lines, *(f"{each}" for each in more if each is not None)]
 
 
 def draw_plan(seed: int, members: int) -> Plan:
@@ -158,6 +165,13 @@ def draw_plan(seed: int, members: int) -> Plan:
         weights = (*workload.weights, ("nest", NEST_WEIGHT))
         workload = replace(workload, requests=requests, think=think, weights=weights)
         options |= {"bcrypt_cost": BCRYPT_COST}
+    library = None if realm is not None else draw_library(Random(f"{seed}/library"))
+    if library is not None:
+        # Leases have to end meanwhile.
+        before, seconds = seconds, max(seconds, LIBRARY_SECONDS)
+        workload = replace(workload, think=workload.think * seconds / before)
+        if library.is_calm:
+            faults = without_faults()
     return Plan(
         seed=seed,
         members=members,
@@ -172,6 +186,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         waits_for_proposals=random.random() < 0.2,
         realm=realm,
         dialects=draw_dialects(Random(f"{seed}/dialects")),
+        library=library,
     )
 
 

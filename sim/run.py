@@ -26,6 +26,7 @@ from sim.cluster import Cluster
 from sim.inspectors import Inspector
 from sim.json_calls import JsonCalls
 from sim.lease_checks import check_leases
+from sim.library.fleet import Fleet, library_installed
 from sim.limits import limited
 from sim.linearizability import Undecided
 from sim.lock_checks import check_locks
@@ -105,7 +106,9 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
         with counted() as reached, limited(plan.limits), collecting_seldom():
-            outcome = Run(plan, directory, trace).outcome()
+            run = Run(plan, directory, trace)
+            with library_installed(run.world, plan.library):
+                outcome = run.outcome()
         outcome.marks = {name: reached[name] for name in sorted(reached)}
         return outcome
     finally:
@@ -165,6 +168,10 @@ class Run:
             Inspector(world, cluster, self._calls(f"i{number}"), history, number)
             for number in range(1, workload.inspectors + 1)
         ]
+        self.fleet: Fleet | None = None
+        if plan.library is not None:
+            self.fleet = Fleet(world, cluster, plan.library, workload)
+            self.watchers += self.fleet.watchers
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
         # The counts when the bounds were last checked, and how often they were exceeded.
@@ -245,6 +252,8 @@ class Run:
             observer.start()
         for inspector in self.inspectors:
             inspector.start()
+        if self.fleet is not None:
+            self.fleet.start()
         self._check_bounds()
         world.run_until(self.plan.fault_seconds)
         world.after(PEACE_SECONDS, self._stop_clients)
@@ -274,6 +283,8 @@ class Run:
             session.stop()
         for inspector in self.inspectors:
             inspector.stop()
+        if self.fleet is not None:
+            self.fleet.stop()
         for administrator in self.administrators:
             administrator.stop()
         if self.users is not None:
@@ -283,6 +294,8 @@ class Run:
     def close(self) -> None:
         """End all processes, so that their files can be removed."""
         self.world.trace = None
+        if self.fleet is not None:
+            self.fleet.close()
         for machine in self.cluster.machines.values():
             machine.end()
 
@@ -492,7 +505,11 @@ class Run:
         except Undecided:
             self.undecided += 1
         check_leases(history)
-        check_locks(history, [hold for session in self.sessions for hold in session.holds])
+        holds = [hold for session in self.sessions for hold in session.holds]
+        if self.fleet is not None:
+            holds += self.fleet.holds
+            self.fleet.check(history)
+        check_locks(history, holds)
         for watcher in (*self.watchers, *self.reflectors):
             check_watcher(watcher, history)
         for reflector in self.reflectors:
@@ -526,6 +543,7 @@ class Run:
             "ranges in pieces": sum(each.kind == "stream" for each in answered),
             "calls in JSON": sum(speaker.calls for speaker in self.speakers),
             "undecided": self.undecided,
+            **(self.fleet.counts() if self.fleet is not None else {}),
             **(self.users.counts() if self.users is not None else {}),
         }
 

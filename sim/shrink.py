@@ -76,6 +76,7 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
     yield _Cut("", "limits", {})
     yield _Cut("", "realm", None)
     yield _Cut("", "dialects", None)
+    yield _Cut("", "library", None)
     for field in fields(peace):
         yield _Cut("faults", field.name, getattr(peace, field.name))
     for name in ("watchers", "reflectors", "sessions", "observers", "inspectors"):

@@ -17,6 +17,12 @@ from sim.planted.calls import (
     overwrite_the_key_at_the_cursor,
     renew_amid_a_transfer,
 )
+from sim.planted.client import (
+    count_a_renewal_from_its_answer,
+    make_a_write_again,
+    resume_a_revision_too_late,
+    tell_each_fragment_by_itself,
+)
 from sim.planted.consensus import (
     answer_reads_on_a_removed_leader,
     apply_a_change_on_top_of_a_snapshot,
@@ -103,6 +109,10 @@ PLANTED: dict[str, Planted] = {
         take_the_short_way_past_permissions,
         go_on_with_calls_in_json_whose_client_left,
         send_the_line_of_another_message,
+        resume_a_revision_too_late,
+        tell_each_fragment_by_itself,
+        count_a_renewal_from_its_answer,
+        make_a_write_again,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

@@ -506,6 +506,24 @@ def test_a_watch_that_waits_for_a_stream_is_told_when_the_client_closes() -> Non
     assert one.watching.wake_at() == float("inf")
 
 
+def test_a_question_for_the_revision_that_is_reset_is_asked_again() -> None:
+    """A watch outlives what a stream would outlive, also before it has one."""
+    one = One(revisions=3, start=4)
+    seen = one.watching.begin(WatchCreateRequest(key=b"b"), one._ready)
+    (number,) = one.store.calls
+    del one.store.calls[number]
+    one.core.take_end(number, End(Code.INTERNAL, "the server reset the call"))
+    assert seen.standing is Standing.ASKING and not one.store.calls
+    asks_at = one.watching.wake_at()
+    assert one.core.now < asks_at < one.core.now + 1
+    one.core.pass_time(asks_at)
+    one.watching.pass_time(asks_at)
+    (number,) = one.store.calls
+    one.store.answer_call(number, "")
+    assert seen.revision == 4
+    assert one.watching.wake_at() == float("inf")
+
+
 def test_a_reason_that_nobody_knows_is_told_as_it_is() -> None:
     one = One(revisions=3, start=4)
     (number,) = one.store.streams

@@ -21,7 +21,10 @@ GENERATED = "kvorum.api.pb"
 NOTE = "note_that_it_ran"
 
 
-def is_declaration(function: ast.FunctionDef) -> bool:
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_declaration(function: Function) -> bool:
     """Return whether a function has nothing to run: a docstring, or dots."""
     return all(
         isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
@@ -29,9 +32,9 @@ def is_declaration(function: ast.FunctionDef) -> bool:
     )
 
 
-def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
-    """Return the functions that can run."""
-    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+def functions_of(tree: ast.AST) -> list[Function]:
+    """Return the functions that can run, coroutines too."""
+    found = [each for each in ast.walk(tree) if isinstance(each, Function)]
     return [each for each in found if each.name != "__init__" and not is_declaration(each)]
 
 

@@ -51,6 +51,19 @@ def test_a_seed_with_json_gives_one_trace() -> None:
     assert trace_of(seed, 3, "1") == trace_of(seed, 3, "2")
 
 
+def test_a_seed_with_clients_of_the_library_gives_one_trace() -> None:
+    seed = next(
+        seed
+        for seed in range(1000)
+        if (library := draw_plan(seed, 3).library) is not None
+        and not library.is_calm
+        and library.sync_share
+    )
+    first = trace_of(seed, 3, "1")
+    assert " lh1 " in first and " lw1 " in first and " lc1 " in first
+    assert trace_of(seed, 3, "2") == first
+
+
 @pytest.mark.parametrize(("members", "frames"), [(1, False), (3, False), (3, True), (5, True)])
 def test_a_seed_gives_one_trace_under_two_hash_seeds(members: int, frames: bool) -> None:
     seed = seed_with_everything(members, frames=frames)

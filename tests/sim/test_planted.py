@@ -57,6 +57,14 @@ KNOWN = {
         11,
         {"watch: unique", "watch: filter", "watch: reliable", "watch: ordered", OBSERVED},
     ),
+    "resume_a_revision_too_late": (19, {"watch: reliable", "watch: resumable"}),
+    "tell_each_fragment_by_itself": (64, {"watch: reliable"}),
+    # A lease ends while somebody is sure of it, and then others hold what it held.
+    "count_a_renewal_from_its_answer": (
+        10_000,
+        {"what a client takes for held is held", "locks and elections are held once"},
+    ),
+    "make_a_write_again": (6, {"applied once", "refused is not applied"}),
     "run_log_jobs_after_a_failed_one": (0, {"the log ends at a failure"}),
     "send_in_reverse_order": (0, {ORDER}),
     "apply_a_change_on_top_of_a_snapshot": (0, {"one configuration"}),

@@ -76,6 +76,7 @@ def test_the_runs_do_what_they_are_for(summary: Summary) -> None:
     assert faults["crashes"] > 300 and faults["partitions"] > 30 and faults["pauses"] > 80
     assert counts["terms"] > 300 and counts["snapshots"] > 5 and counts["watch events"] > 3000
     assert counts["holds"] > 100 and counts["calls in JSON"] > 3000
+    assert counts["claims"] > 50 and counts["connections of the library lost"] > 300
 
 
 @waits_for_all_seeds

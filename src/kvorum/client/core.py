@@ -297,7 +297,7 @@ class Core:
         if self._leaving:
             used = {each.endpoint for each in self._calls.values()}
             used.update(each.endpoint for each in self._streams.values())
-            for endpoint in self._leaving - used:
+            for endpoint in sorted(self._leaving - used, key=lambda each: each.number):
                 self._leaving.discard(endpoint)
                 endpoint.is_connected = False
                 self.transport.disconnect(endpoint.number)

@@ -96,6 +96,8 @@ class Watching:
         self._stream: Stream | None = None
         self._watches: dict[int, Watch] = {}
         self._next_number = 1
+        self._unanswered: list[Watch] = []
+        """Those that have to ask for their revision again."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
     # What users of watches do.
@@ -159,14 +161,20 @@ class Watching:
 
     def wake_at(self) -> float:
         """Return when there is something to do even if nothing happens before."""
-        if self._stream is None and self._needs_stream():
+        if self._unanswered or (self._stream is None and self._needs_stream()):
             return self._back_off.until
         return float("inf")
 
     def pass_time(self, now: float) -> None:
-        """Open a stream if one is needed and the time has come."""
-        if self._stream is None and now >= self._back_off.until and self._needs_stream():
+        """Do again what has failed, if the time has come: open a stream, ask for revisions."""
+        if now < self._back_off.until:
+            return
+        if self._stream is None and self._needs_stream():
             self._open()
+        unanswered, self._unanswered = self._unanswered, []
+        for watch in unanswered:
+            if watch.standing is Standing.ASKING:
+                self._ask_revision(watch)
 
     def _needs_stream(self) -> bool:
         watches = self._watches
@@ -186,6 +194,9 @@ class Watching:
                 watch.standing = Standing.LOST
                 self._create(watch)
                 watch.ready()
+            elif self._is_passing(answer):
+                self._back_off.failed(self._core.now)
+                self._unanswered.append(watch)
             elif isinstance(answer, CallError | ClosedError):
                 self._end(watch, answer)
             else:

@@ -4,12 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kvorum.api.pb.etcdserverpb import TxnRequest
+from kvorum.client.aio.recipes import sessions as aio_sessions
 from kvorum.client.errors import ClosedError, DeadlineError, KvorumError, LeaseLostError
-from kvorum.client.operations import revoke_operation
+from kvorum.client.operations import Operation, revoke_operation, txn_operation
 from kvorum.client.recipes.errors import NotHeldError
 from kvorum.client.sync.client import Client
+from kvorum.client.sync.recipes import sessions as sync_sessions
 from kvorum.client.sync.recipes.locks import Lock
 from kvorum.client.transactions import put
+from kvorum.client.values import TxnResult
 from kvorum.client.watching import Standing
 from tests.client.recipes.conftest import Connect
 from tests.client.recipes.queueing import queue_of
@@ -114,6 +118,43 @@ def test_a_waiter_whose_session_ends_waits_no_longer(
         with pytest.raises(ClosedError, match="the session is closed"):
             waiting.result()
         assert client.count(prefix=f"{name}/") == 1
+
+
+def test_a_session_that_has_ended_gets_no_lock(client: Client, name: str) -> None:
+    session = client.session(30)
+    session.orphan()
+    lock = client.lock(name, session=session)
+    with pytest.raises(ClosedError, match="not kept alive any more"):
+        lock.acquire()
+    assert not lock.is_held
+    with pytest.raises(ClosedError, match="not kept alive any more"):
+        client.election(name, session=session).campaign()
+
+
+def test_a_removal_that_comes_late_takes_no_key_that_was_put_since(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome was unknown, so the session removed the key again, and put it anew."""
+    sent: list[Operation[TxnResult]] = []
+
+    def noting(request: TxnRequest) -> Operation[TxnResult]:
+        sent.append(txn_operation(request))
+        return sent[-1]
+
+    for module in (aio_sessions, sync_sessions):
+        monkeypatch.setattr(module, "txn_operation", noting)
+    with client.session(30) as session:
+        lock = client.lock(name, session=session)
+        with lock:
+            pass
+        (removal,) = sent
+        with lock:
+            client.run(removal)
+            assert client.count(lock.key) == 1
+            # As one of a claim whose outcome was unknown, so that its revision is not known.
+            session.remove(lock.key)
+            assert client.count(lock.key) == 0
+            assert len(sent) == 2
 
 
 def test_so_many_hold_a_semaphore(client: Client, connect: Connect, name: str) -> None:

@@ -49,6 +49,9 @@ class AsyncElection:
             own = (await patience.read(key_range(key))).kvs
             if not own or own[0].create_revision != self._revision:
                 raise session_expired()
+            lost = session.lost
+            if lost is not None:
+                raise lost
         except BaseException:
             await self.resign()
             raise
@@ -84,7 +87,7 @@ class AsyncElection:
             return
         try:
             if session is self._shared:
-                await session.remove(self._key)
+                await session.remove(self._key, self._revision)
             else:
                 await session.close()
         finally:

@@ -126,12 +126,16 @@ class AsyncHolder:
             what = f"{self._name.decode(errors='replace')!r} was not free"
             patience = AsyncPatience(self._client, what, timeout, session)
             self._claim_key(session)
+            self._revision = 0
             try:
                 found = await self._enter(session, patience)
                 is_free = not self._is_blocked(found)
                 if not is_free and waits:
                     await self._wait_turn(found, patience)
                     is_free = True
+                lost = session.lost
+                if lost is not None:
+                    raise lost
             except BaseException:
                 await self._give_back(session)
                 raise
@@ -155,7 +159,7 @@ class AsyncHolder:
     async def _give_back(self, session: AsyncSession) -> None:
         try:
             if session is self._shared:
-                await session.remove(self._key)
+                await session.remove(self._key, self._revision)
             else:
                 await session.close()
         finally:

@@ -48,6 +48,9 @@ class Election:
             own = (patience.read(key_range(key))).kvs
             if not own or own[0].create_revision != self._revision:
                 raise session_expired()
+            lost = session.lost
+            if lost is not None:
+                raise lost
         except BaseException:
             self.resign()
             raise
@@ -83,7 +86,7 @@ class Election:
             return
         try:
             if session is self._shared:
-                session.remove(self._key)
+                session.remove(self._key, self._revision)
             else:
                 session.close()
         finally:

@@ -127,12 +127,16 @@ class Holder:
             what = f"{self._name.decode(errors='replace')!r} was not free"
             patience = Patience(self._client, what, timeout, session)
             self._claim_key(session)
+            self._revision = 0
             try:
                 found = self._enter(session, patience)
                 is_free = not self._is_blocked(found)
                 if not is_free and waits:
                     self._wait_turn(found, patience)
                     is_free = True
+                lost = session.lost
+                if lost is not None:
+                    raise lost
             except BaseException:
                 self._give_back(session)
                 raise
@@ -156,7 +160,7 @@ class Holder:
     def _give_back(self, session: Session) -> None:
         try:
             if session is self._shared:
-                session.remove(self._key)
+                session.remove(self._key, self._revision)
             else:
                 session.close()
         finally:

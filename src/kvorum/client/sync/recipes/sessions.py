@@ -19,7 +19,7 @@ from kvorum.client.keeping import Kept
 from kvorum.client.operations import txn_operation
 from kvorum.client.sync.leases import grant
 from kvorum.client.threads import Waiter, clock
-from kvorum.client.transactions import TxnParts, delete, lease
+from kvorum.client.transactions import TxnParts, create_revision, delete
 
 if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
@@ -120,21 +120,30 @@ class Session:
         """Let another use the key."""
         self._claimed.discard(key)
 
-    def remove(self, key: bytes) -> None:
+    def remove(self, key: bytes, revision: int = 0) -> None:
         """Remove a key of this session's; if that cannot be done, the session goes with it.
 
-        A key that stays while the session lives would be held by nobody, for ever.
+        A key that stays while the session lives would be held by nobody, for ever. It is the one
+        that this revision created, or whichever there is: a removal whose outcome is unknown may
+        take effect late, and must not take a key that was put anew since.
         """
-        parts = TxnParts()
-        parts.add_conditions((lease(key) == self.id,))
-        parts.add_success((delete(key),))
         for _ in range(REMOVALS_MAX):
             if self.lost is not None:
                 return
             with suppress(UnavailableError, DeadlineError, OutcomeUnknownError):
-                self.client.run(txn_operation(parts.request))
+                revision = revision or self._creation(key)
+                parts = TxnParts()
+                parts.add_conditions((create_revision(key) == revision,))
+                parts.add_success((delete(key),))
+                if revision:
+                    self.client.run(txn_operation(parts.request))
                 return
         self._end(LeaseLostError(f"the key {key!r} of the session could not be removed"))
+
+    def _creation(self, key: bytes) -> int:
+        """Return the revision that created a key of this session's; 0 if there is none."""
+        found = self.client.get(key)
+        return found.create_revision if found is not None and found.lease == self.id else 0
 
     def _end(self, reason: KvorumError) -> None:
         self._ended = self.lost or reason

@@ -1,0 +1,160 @@
+"""Clients of the library in runs: what judges them sees what is wrong, and they are busy."""
+
+import pytest
+
+from kvorum.api.errors import Code
+from kvorum.api.pb.etcdserverpb import PutRequest, RangeRequest
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.client.core import Core, Settings
+from kvorum.client.endpoints import parse_endpoint
+from kvorum.client.errors import CallError, DeadlineError, NoSpaceError, OutcomeUnknownError
+from kvorum.client.loop import LoopClient
+from sim import model
+from sim.campaign import size_of
+from sim.history import History, Record
+from sim.library.checks import FENCED, HELD, Claim, check_claims
+from sim.library.process import Process
+from sim.library.shell import Shell
+from sim.library.tasks import Cancelled, Task, Waiter
+from sim.plan import draw_plan
+from sim.run import simulate
+from sim.violation import Violation
+from sim.world import World
+
+
+def history_of(*rows: tuple[int, bytes, float]) -> History:
+    """Return a history of revisions that create a key, or, if negative, delete it, and when."""
+    history = History()
+    for number, key, now in rows:
+        main = abs(number)
+        kv = KeyValue(key=key, create_revision=main, mod_revision=main, version=1)
+        if number < 0:
+            kv = KeyValue(key=key)
+        row = (main << 32 | (number < 0), kv.SerializeToString())
+        history.observe(now, "m1", main, main, -1, [row])
+    history.replay()
+    return history
+
+
+def claim(
+    key: bytes, fencing: int, since: float, until: float, name: bytes = b"lock", holder: str = "a"
+) -> Claim:
+    return Claim(name, holder, key, fencing, Record(1, "txn", 0, None, 1, 0.0), since, until)
+
+
+LOCKED_TWICE = [(2, b"lock/1", 1.0), (-3, b"lock/1", 4.0), (4, b"lock/2", 5.0)]
+
+
+def test_who_is_sure_for_no_longer_than_its_key_is_there_is_right() -> None:
+    claims = [claim(b"lock/1", 2, 1.5, 4.0), claim(b"lock/2", 4, 5.5, 9.0, holder="b")]
+    check_claims(history_of(*LOCKED_TWICE), claims)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "guarantee"),
+    [
+        # Its key was gone before.
+        (claim(b"lock/1", 2, 1.5, 4.1), HELD),
+        # It never was there, or another revision created it.
+        (claim(b"lock/3", 2, 1.5, 2.0), HELD),
+        (claim(b"lock/2", 3, 5.5, 6.0), HELD),
+        # Somebody who came later held it before.
+        (claim(b"lock/1", 2, 6.0, 3.0), FENCED),
+    ],
+)
+def test_who_takes_for_its_own_what_is_not_is_noticed(wrong: Claim, guarantee: str) -> None:
+    with pytest.raises(Violation) as found:
+        check_claims(history_of(*LOCKED_TWICE), [claim(b"lock/2", 4, 5.5, 9.0, holder="b"), wrong])
+    assert found.value.guarantee == guarantee
+
+
+def test_the_model_sorts_and_filters_as_locks_ask_for() -> None:
+    history = history_of((2, b"lock/b", 1.0), (3, b"lock/a", 2.0), (4, b"lock/c", 3.0))
+    request = RangeRequest(
+        key=b"lock/",
+        range_end=b"lock0",
+        limit=1,
+        sort_order=RangeRequest.DESCEND,
+        sort_target=RangeRequest.CREATE,
+        max_create_revision=3,
+    )
+    response, _ = model.run(history, request, 4, 5)
+    assert [kv.key for kv in response.kvs] == [b"lock/a"]  # type: ignore[union-attr]
+    assert (response.count, response.more) == (3, True)  # type: ignore[union-attr]
+
+
+# What errors say of a write.
+
+
+@pytest.mark.parametrize(
+    ("error", "is_known"),
+    [
+        (OutcomeUnknownError("maybe"), False),
+        (NoSpaceError(Code.RESOURCE_EXHAUSTED, ""), False),
+        (CallError(Code.INVALID_ARGUMENT, "refused"), True),
+        (DeadlineError("never sent"), True),
+    ],
+)
+def test_only_what_the_library_calls_unknown_may_have_taken_effect(
+    error: Exception, is_known: bool
+) -> None:
+    shell = Shell.__new__(Shell)
+    shell._world, shell._history = World(1), History()
+    record = Record(1, "put", 0, PutRequest(), 1, 0.0)
+    shell._note(record, PutRequest, error)  # type: ignore[arg-type]
+    assert (record.response is not None) == is_known == (record.returned is not None)
+
+
+def test_a_shell_has_the_names_of_the_one_on_a_loop() -> None:
+    """Clients use these; what they touch beyond is not there in a run."""
+    for name in ("call", "turn", "wait", "start_reading", "keep", "release", "set_endpoints"):
+        assert hasattr(Shell, name) and hasattr(LoopClient, name)
+    core = Core([parse_endpoint("m1:2379")], Settings())
+    assert core.copy().endpoints.all.keys() == core.endpoints.all.keys()
+
+
+# Coroutines.
+
+
+def test_a_task_goes_on_when_its_process_runs_and_is_cancelled_where_it_waits() -> None:
+    world = World(1)
+    process = Process(world, "p")
+    first, second = Waiter(), Waiter()
+    steps: list[tuple[float, str]] = []
+
+    async def work() -> None:
+        await first
+        steps.append((world.now, "woken"))
+        try:
+            await second
+        except Cancelled:
+            steps.append((world.now, "cancelled"))
+            await Waiter()
+
+    task = Task(world, process, work())
+    process.paused_until = 3.0
+    world.after(1.0, first.wake)
+    # One that is woken and cancelled at once is cancelled, and not woken again.
+    world.at(5.0, task.cancel)
+    world.at(5.0, second.wake)
+    world.run_until(6.0)
+    assert steps == [(3.0, "woken"), (5.0, "cancelled")]
+    assert not task.is_done
+    task.end()
+    assert task.is_done
+
+
+# Runs.
+
+
+def test_a_fifth_of_the_seeds_has_clients_of_the_library() -> None:
+    plans = [draw_plan(seed, size_of(seed)) for seed in range(400)]
+    assert 50 < sum(plan.library is not None for plan in plans) < 110
+    assert all(plan.realm is None for plan in plans if plan.library is not None)
+
+
+def test_they_hold_lose_and_watch_in_a_run() -> None:
+    outcome = simulate(6, size_of(6))
+    assert (outcome.guarantee, outcome.violation) == ("", "")
+    for name in ("claims", "connections of the library lost", "clients cut off", "watch events"):
+        assert outcome.counts[name], name
