@@ -75,6 +75,10 @@ class Duel:
         assert got == wanted, (words, got, wanted)
         return theirs
 
+    def ours_alone(self, *words: str, stdin: bytes = b"") -> Outcome:
+        """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
+        return self._kvorumctl(words, stdin, {}, endpoints=True)
+
     def _etcdctl(
         self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
     ) -> Outcome:
