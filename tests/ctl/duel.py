@@ -56,15 +56,19 @@ class Duel:
         err: bool = True,
         endpoints: bool = True,
         change: Callable[[bytes], bytes] = bytes,
+        panic_code: int | None = None,
     ) -> Outcome:
         """Run a command line in both tools, demand the same outcome, return etcdctl's.
 
         `{0}` in a word stands for what the first `save` found: a pattern whose group is looked for
         in both outputs. `err=False` compares no standard error. `change` is done to both outputs
-        in addition.
+        in addition. Where etcdctl panics, ours is to end with `panic_code`.
         """
         theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
         ours = self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+        if panic_code is not None and b"panic: " in theirs.err:
+            assert ours.code == panic_code, (words, ours)
+            return theirs
         if save:
             found = [re.search(save.encode(), each.out) for each in (theirs, ours)]
             assert found[0] and found[1], (theirs, ours)
