@@ -123,6 +123,11 @@ class Duel:
         assert got == wanted, (words, got, wanted)
         return outcomes[0]
 
+    def etcdctl_at(self, address: str, *words: str) -> None:
+        """Run a command line in the real etcdctl, which is to work, at one of the servers."""
+        command = [str(binary("etcdctl")), f"--endpoints={address}", *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
     def ours_alone(self, *words: str, stdin: bytes = b"") -> Outcome:
         """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
         return self._kvorumctl(words, stdin, {}, endpoints=True)

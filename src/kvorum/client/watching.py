@@ -94,6 +94,11 @@ class Watch:
         self.kept_events: int = 0
         self.kept_bytes: int = 0
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether it is known which revision it begins with."""
+        return self.revision != 0 and (self.is_created or not self.is_plain)
+
 
 class Watching:
     """The watches of one client, on one stream."""
@@ -299,8 +304,9 @@ class Watching:
         if not watch.revision:
             watch.seen = response.header.revision
             watch.revision = watch.seen + 1
+        if watch.is_plain:
             watch.ready()
-        elif response.header.revision < watch.seen:
+        if response.header.revision < watch.seen:
             # The member lags behind, or the store was restored: the leader knows.
             self._check_revision(watch)
 

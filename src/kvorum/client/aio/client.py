@@ -557,12 +557,12 @@ class AsyncWatch:
 
         Every change from that one on is told, so also those that this program makes afterwards.
         """
-        while not self._watch.revision:
+        while not self._watch.is_begun:
             with self._shell.turn():
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()
-                if self._watch.revision:
+                if self._watch.is_begun:
                     break
             await self._shell.wait(waiter)
         return self._watch.revision
