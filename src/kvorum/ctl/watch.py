@@ -239,9 +239,18 @@ class _Failures:
         except UnsupportedOperation:
             self._input = None
 
+    def __enter__(self) -> "_Failures":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bell.close()
+        self._ringer.close()
+
     def tell(self, error: BaseException) -> None:
         self._first = self._first or error
-        self._ringer.send(b"\0")
+        with suppress(OSError):
+            # Closed, if the program ends anyway.
+            self._ringer.send(b"\0")
 
     def wait(self) -> None:
         """Return when there may be input; raises what was told before."""
@@ -252,10 +261,9 @@ class _Failures:
 
 
 def _interact(invocation: Invocation, keys: list[str]) -> None:
-    with invocation.client() as client:
+    with invocation.client() as client, _Failures() as failures:
         log_in(invocation, client)
         output = invocation.output
-        failures = _Failures()
         lines = Lines(failures.wait)
         while (line := lines.next()) is not None:
             _obey(line, keys, client, output, failures)
