@@ -37,12 +37,12 @@ class Conversation(Program):
         self, command: list[str], env: Mapping[str, str], address: str, *, has_terminal: bool
     ) -> None:
         super().__init__(command, env, has_terminal=has_terminal)
-        self._address = address
+        self.address = address
         self.lease = ""
 
     def ctl(self, *words: str, stdin: bytes = b"") -> Outcome:
         """Run another command at the same server meanwhile."""
-        return run_here([f"--endpoints={self._address}", *words], stdin)
+        return run_here([f"--endpoints={self.address}", *words], stdin)
 
 
 class Duel:
