@@ -17,7 +17,8 @@ import pytest
 
 from kvorum.ctl.environment import PREFIXES
 from kvorum.ctl.main import run
-from tests.ctl.processes import Outcome, Program
+from tests.ctl.processes import Outcome as Outcome
+from tests.ctl.processes import Program
 from tests.etcd import binary, running_etcd
 from tests.kvorum import running_kvorum
 
