@@ -33,7 +33,7 @@ class Kept:
         self.renew_at: float = now
         self.asked_at: float | None = None
         """When the request was sent that is not answered yet."""
-        self.answer: LeaseKeepAliveResponse | None = None
+        self.answer: pb.LeaseKeepAliveResponse | None = None
         """What the server answered last."""
         self.on_change: Callable[[], None] = on_change
         """Called when it was renewed, when it is lost, and when it is released."""

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -21,11 +21,12 @@ from kvorum.client.errors import (
     UnavailableError,
 )
 from kvorum.client.operations import Operation
-from kvorum.client.options import FOREVER
+from kvorum.client.options import FOREVER, SESSION_SECONDS
 from kvorum.client.sync.client import Client, Watch
 from kvorum.client.sync.leases import grant
-from kvorum.client.sync.recipes.sessions import SESSION_SECONDS, Session
+from kvorum.client.sync.recipes.sessions import Session
 from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.values import KeyValue
 from kvorum.ctl.connecting import log_in
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes, range_fields, simple_range
@@ -85,7 +86,7 @@ def elect(invocation: Invocation) -> None:
             raise CommandError("proposal given but -l is set", BAD_ARGUMENTS)
         if is_listening:
             with _Signals() as signals, suppress(_InterruptedError):
-                signals.during(lambda: _observe(invocation, client, name))
+                _observe(invocation, signals, _leaders(client, name + b"/"))
             return
         with _session(client, SESSION_SECONDS) as session, _Signals() as signals:
             place = _Place(client, session, name, proposal[0])
@@ -114,36 +115,42 @@ def _hold(signals: "_Signals", session: Session, lost: str) -> None:
 # Looking on.
 
 
-def _observe(invocation: Invocation, client: Client, name: bytes) -> None:
+def _observe(
+    invocation: Invocation, signals: "_Signals", leaders: Iterator[pb.RangeResponse]
+) -> None:
     """Show every leader and what it proclaims, for as long as that can be known."""
     try:
         while True:
-            _show_leader(invocation, client, name + b"/")
+            # Printed here: a thread that prints while Python ends would stop it halfway.
+            _show(invocation, signals.during(lambda: next(leaders)))
     except KvorumError as error:
         raise CommandError("elect: observer lost") from error
 
 
-def _show_leader(invocation: Invocation, client: Client, prefix: bytes) -> None:
-    """Show one leader until it leads no more."""
+def _leaders(client: Client, prefix: bytes) -> Iterator[pb.RangeResponse]:
+    """Go through leaders and what they proclaim, from the present one on, for ever."""
     operation = Operation(
         rpcs.RANGE, _first(prefix).SerializeToString(), pb.RangeResponse.FromString
     )
-    found = client.run(operation, FOREVER)
-    shown = pb.RangeResponse(header=found.header, kvs=found.kvs)
-    if not shown.kvs:
-        shown = _first_put(client, prefix, found.header.revision + 1)
-    _show(invocation, shown)
-    request = pb.WatchCreateRequest(key=shown.kvs[0].key, start_revision=shown.header.revision + 1)
-    watch = Watch(client.shell, request)
+    while True:
+        found = client.run(operation, FOREVER)
+        leader = pb.RangeResponse(header=found.header, kvs=found.kvs)
+        if not leader.kvs:
+            leader = _first_put(client, prefix, found.header.revision + 1)
+        yield leader
+        yield from _proclaimed(client, leader.kvs[0].key, leader.header.revision + 1)
+
+
+def _proclaimed(client: Client, key: bytes, revision: int) -> Iterator[pb.RangeResponse]:
+    """Go through what a leader proclaims from a revision on, until its key is gone."""
+    watch = Watch(client.shell, pb.WatchCreateRequest(key=key, start_revision=revision))
     try:
         while True:
             changes = watch.changes()
             for event in changes.events:
                 if not event.is_put:
                     return
-                shown = pb.RangeResponse(header=changes.header)
-                shown.kvs.add(**event.kv._asdict())
-                _show(invocation, shown)
+                yield _leader(changes.header, event.kv)
     finally:
         watch.close()
 
@@ -159,12 +166,17 @@ def _first_put(client: Client, prefix: bytes, revision: int) -> pb.RangeResponse
             changes = watch.changes()
             for event in changes.events:
                 if event.is_put:
-                    found = pb.RangeResponse(header=changes.header)
-                    found.kvs.add(**event.kv._asdict())
+                    found = _leader(changes.header, event.kv)
                     found.header.revision = event.kv.mod_revision
                     return found
     finally:
         watch.close()
+
+
+def _leader(header: pb.ResponseHeader, kv: KeyValue) -> pb.RangeResponse:
+    found = pb.RangeResponse(header=header)
+    found.kvs.add(**kv._asdict())
+    return found
 
 
 # A place in the queue.

@@ -36,9 +36,11 @@ from kvorum.ctl.running import run_command
 
 NO_COMMAND = "bad number of arguments (found separator --, but no commands)"
 
-_printing = threading.Lock()
-"""Held while something is printed that belongs together."""
 _LINE = Command("watch", "A watch of several", "watch", flags=WATCH_FLAGS)
+
+
+PRINT_SECONDS_MAX = 1.0
+"""How long the end of the program waits for what is being printed."""
 
 
 class Asked(NamedTuple):
@@ -57,7 +59,8 @@ def watch(invocation: Invocation) -> None:
     asked = _asked(invocation, keys)
     with invocation.client() as client:
         log_in(invocation, client)
-        _follow(invocation.output, _begin(client, invocation, asked.keys), asked.command)
+        watch = _begin(client, invocation, asked.keys)
+        _follow(invocation.output, watch, asked.command, threading.Lock())
     raise CommandError("watch is canceled by the server", INTERRUPTED)
 
 
@@ -117,8 +120,8 @@ def _begin(client: Client, invocation: Invocation, keys: Sequence[str]) -> Watch
 # What is shown.
 
 
-def _follow(output: Output, watch: Watch, command: Sequence[str]) -> None:
-    """Show what a watch tells, until it has ended."""
+def _follow(output: Output, watch: Watch, command: Sequence[str], printing: threading.Lock) -> None:
+    """Show what a watch tells, until it has ended; the lock is held while something is printed."""
     with suppress(ClosedError):
         while True:
             try:
@@ -126,10 +129,11 @@ def _follow(output: Output, watch: Watch, command: Sequence[str]) -> None:
             except ClosedError:
                 raise
             except KvorumError as error:
-                _show_end(output, watch, error)
+                with printing:
+                    _show_end(output, watch, error)
                 return
             response = _response(changes)
-            with _printing:
+            with printing:
                 if not response.events:
                     output.line(f"progress notify: {response.header.revision}")
                 _show(output, response, "")
@@ -156,8 +160,8 @@ def _show_end(output: Output, watch: Watch, error: KvorumError) -> None:
     output.flush()
     sys.stderr.write(f"watch was canceled ({reason})\n")
     sys.stderr.flush()
-    with _printing:
-        _show(output, response, cancel_reason)
+    _show(output, response, cancel_reason)
+    output.flush()
 
 
 def _show(output: Output, response: pb.WatchResponse, cancel_reason: str) -> None:
@@ -229,10 +233,15 @@ def _kind(event: mvccpb.Event) -> str:
 
 
 class _Failures:
-    """What ends the program from another thread, while the input is waited for."""
+    """What ends the program from another thread, while the input is waited for.
+
+    When the block ends, other threads print nothing any more.
+    """
 
     def __init__(self) -> None:
         self._first: BaseException | None = None
+        self.printing = threading.Lock()
+        """Held while something is printed that belongs together."""
         self._bell, self._ringer = socket.socketpair()
         try:
             self._input: int | None = sys.stdin.fileno()
@@ -243,6 +252,8 @@ class _Failures:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Never given back: a thread that prints while Python ends would stop it halfway.
+        self.printing.acquire(timeout=PRINT_SECONDS_MAX)
         self._bell.close()
         self._ringer.close()
 
@@ -312,8 +323,7 @@ def _follow_apart(
     output: Output, watch: Watch, command: Sequence[str], failures: _Failures
 ) -> None:
     try:
-        _follow(output, watch, command)
-        output.flush()
+        _follow(output, watch, command, failures.printing)
     except BaseException as error:
         failures.tell(error)
 
