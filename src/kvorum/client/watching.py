@@ -107,7 +107,7 @@ class Watching:
         self._core = core
         self._stream: Stream | None = None
         self._watches: dict[int, Watch] = {}
-        self._unanswered: deque[int] = deque()
+        self._creating: deque[int] = deque()
         """The watches of this stream that the server has not begun or refused, in their order."""
         self._next_number = 1
         self._unanswered: list[Watch] = []
@@ -215,7 +215,7 @@ class Watching:
                 watch.standing = Standing.LOST
                 self._create(watch)
                 watch.ready()
-            elif self._is_passing(answer):
+            elif self._is_passing(answer, watch):
                 self._back_off.failed(self._core.now)
                 self._unanswered.append(watch)
             elif isinstance(answer, CallError | ClosedError):
@@ -243,7 +243,7 @@ class Watching:
         watch.options.start_revision = watch.revision
         watch.is_created = False
         watch.parts.clear()
-        self._unanswered.append(watch.number)
+        self._creating.append(watch.number)
         return pb.WatchRequest(create_request=watch.options).SerializeToString()
 
     def _open(self) -> None:
@@ -252,7 +252,7 @@ class Watching:
         if not lost:
             return
         first = lost[0]
-        self._unanswered.clear()
+        self._creating.clear()
         self._stream = self._core.open_stream(
             rpcs.WATCH,
             self._create_request(first),
@@ -282,11 +282,11 @@ class Watching:
             return
         number = response.watch_id
         if response.created:
-            if number in self._unanswered:
-                self._unanswered.remove(number)
-            elif number == -1 and self._unanswered:
+            if number in self._creating:
+                self._creating.remove(number)
+            elif number == -1 and self._creating:
                 # One that is refused has no number there; they are answered in their order.
-                number = self._unanswered.popleft()
+                number = self._creating.popleft()
         found = self._watches.get(number)
         if found is None or found.standing is not Standing.OPEN:
             return
