@@ -12,16 +12,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from kvorum.ctl.environment import PREFIXES
 from kvorum.ctl.main import run
+from tests.ctl.processes import Outcome as Outcome
+from tests.ctl.processes import Program
 from tests.etcd import binary, running_etcd
 from tests.kvorum import running_kvorum
 
 KINDS = ("etcd", "kvorum")
+KEPT_VARIABLES = ("PATH", "PYTHONPATH", "KVORUM_COMPILED", "LANG")
 _TOOK = re.compile(rb"\b[0-9.]+(?:\xc2\xb5s|[mn]?s)\b")
 _LONG_HEX = re.compile(rb"\b[0-9a-f]{13,16}\b")
 _LONG_NUMBER = re.compile(rb"\b[0-9]{15,20}\b")
@@ -29,12 +31,19 @@ _LOG = re.compile(rb'\{"level":"(?:warn|info)"')
 _RAFT = re.compile(rb'("raft_term":|"RaftTerm" : )[0-9]+')
 
 
-class Outcome(NamedTuple):
-    """How a command ended, and what it wrote."""
+class Conversation(Program):
+    """A tool that is talked to, and the server that it talks to."""
 
-    code: int
-    out: bytes
-    err: bytes
+    def __init__(
+        self, command: list[str], env: Mapping[str, str], address: str, *, has_terminal: bool
+    ) -> None:
+        super().__init__(command, env, has_terminal=has_terminal)
+        self.address = address
+        self.lease = ""
+
+    def ctl(self, *words: str, stdin: bytes = b"") -> Outcome:
+        """Run another command at the same server meanwhile."""
+        return run_here([f"--endpoints={self.address}", *words], stdin)
 
 
 class Duel:
@@ -56,15 +65,19 @@ class Duel:
         err: bool = True,
         endpoints: bool = True,
         change: Callable[[bytes], bytes] = bytes,
+        panic_code: int | None = None,
     ) -> Outcome:
         """Run a command line in both tools, demand the same outcome, return etcdctl's.
 
         `{0}` in a word stands for what the first `save` found: a pattern whose group is looked for
         in both outputs. `err=False` compares no standard error. `change` is done to both outputs
-        in addition.
+        in addition. Where etcdctl panics, ours is to end with `panic_code`.
         """
         theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
         ours = self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+        if panic_code is not None and b"panic: " in theirs.err:
+            assert ours.code == panic_code, (words, ours)
+            return theirs
         if save:
             found = [re.search(save.encode(), each.out) for each in (theirs, ours)]
             assert found[0] and found[1], (theirs, ours)
@@ -74,6 +87,51 @@ class Duel:
             wanted, got = wanted._replace(err=b""), got._replace(err=b"")
         assert got == wanted, (words, got, wanted)
         return theirs
+
+    def converse(
+        self,
+        *words: str,
+        talk: Callable[[Conversation], None],
+        env: Mapping[str, str] | None = None,
+        lease_seconds: int = 0,
+        has_terminal: bool = False,
+        change: Callable[[bytes], bytes] = bytes,
+    ) -> Outcome:
+        """Start both tools as processes, talk to each, demand the same outcome, return etcdctl's.
+
+        At a terminal, what is typed is part of the output. With `lease_seconds` a lease is granted
+        before, which is `LEASE` in words and outputs.
+        """
+        outcomes = []
+        own = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        tools = ([str(binary("etcdctl"))], [sys.executable, "-m", "kvorum.ctl.main"])
+        for tool, address in zip(tools, (self.theirs, self.ours), strict=True):
+            side = int(address == self.ours)
+            lease = granted_lease(address, lease_seconds) if lease_seconds else "LEASE"
+            filled = [word.replace("LEASE", lease) for word in self._filled(words, side)]
+            command = [*tool, f"--endpoints={address}", *filled]
+            program = Conversation(
+                command, {**own, **(env or {})}, address, has_terminal=has_terminal
+            )
+            try:
+                program.lease = lease
+                talk(program)
+                code, *told = program.end()
+                outcomes.append(Outcome(code, *(_without(lease, each) for each in told)))
+            finally:
+                program.close()
+        wanted, got = (self._plain(each, side, change) for side, each in enumerate(outcomes))
+        assert got == wanted, (words, got, wanted)
+        return outcomes[0]
+
+    def etcdctl_at(self, address: str, *words: str) -> None:
+        """Run a command line in the real etcdctl, which is to work, at one of the servers."""
+        command = [str(binary("etcdctl")), f"--endpoints={address}", *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    def ours_alone(self, *words: str, stdin: bytes = b"") -> Outcome:
+        """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
+        return self._kvorumctl(words, stdin, {}, endpoints=True)
 
     def _etcdctl(
         self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
@@ -113,6 +171,16 @@ class Duel:
             line for line in outcome.err.splitlines(keepends=True) if not _LOG.match(line)
         )
         return Outcome(outcome.code, plain(outcome.out), plain(told))
+
+
+def granted_lease(address: str, seconds: int) -> str:
+    """Grant a lease; return its id in hexadecimal."""
+    done = run_here([f"--endpoints={address}", "lease", "grant", str(seconds)])
+    return done.out.split()[1].decode()
+
+
+def _without(lease: str, data: bytes) -> bytes:
+    return data.replace(lease.encode(), b"LEASE")
 
 
 def run_here(

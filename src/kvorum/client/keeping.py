@@ -23,7 +23,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 class Kept:
     """A lease that is kept alive."""
 
-    __slots__ = ("asked_at", "error", "id", "lives_until", "on_change", "renew_at", "ttl")
+    __slots__ = ("answer", "asked_at", "error", "id", "lives_until", "on_change", "renew_at", "ttl")
 
     def __init__(self, lease: int, ttl: int, now: float, on_change: Callable[[], None]) -> None:
         self.id: int = lease
@@ -33,6 +33,8 @@ class Kept:
         self.renew_at: float = now
         self.asked_at: float | None = None
         """When the request was sent that is not answered yet."""
+        self.answer: pb.LeaseKeepAliveResponse | None = None
+        """What the server answered last."""
         self.on_change: Callable[[], None] = on_change
         """Called when it was renewed, when it is lost, and when it is released."""
         self.error: KvorumError | None = None
@@ -138,6 +140,7 @@ class Keeping:
             self._lose(kept, LeaseLostError(f"lease {kept.id} has ended, or was revoked"))
             return
         asked, kept.asked_at = kept.asked_at, None
+        kept.answer = response
         kept.ttl = response.TTL
         kept.lives_until = asked + response.TTL
         kept.renew_at = asked + response.TTL / 3

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvorum.api.pb.etcdserverpb import ResponseHeader
+
 
 class KeyValue(NamedTuple):
     """A key as it was at some revision."""
@@ -67,6 +69,8 @@ class Changes(NamedTuple):
     events: list[Event]
     revision: int
     """Everything up to this revision has been told."""
+    header: "ResponseHeader"
+    """Who told it, and how far the store was then."""
 
 
 # Watches make more of these than of anything else: they go past the constructors, which would take

@@ -22,6 +22,7 @@ from kvorum.client.errors import (
     ClosedError,
     KvorumError,
     LearnerUnsupportedError,
+    NoLeaderError,
     RevisionWentBackError,
     WatchCanceledError,
     WatchCompactedError,
@@ -55,12 +56,14 @@ class Watch:
         "changes",
         "error",
         "is_created",
+        "is_plain",
         "kept_bytes",
         "kept_events",
         "number",
         "options",
         "parts",
         "ready",
+        "refusal",
         "revision",
         "seen",
         "standing",
@@ -82,10 +85,19 @@ class Watch:
         """Whether the server has said that it watches, so that what it says after is for it."""
         self.changes: deque[Changes] = deque()
         self.error: KvorumError | None = None
+        self.refusal: pb.WatchResponse | None = None
+        """What the server ended it with, if it did."""
+        self.is_plain = False
+        """Whether it begins with what its member knows, and ends if that knows no leader."""
         self.parts: list[pb.WatchResponse] = []
         """What came of a revision so far."""
         self.kept_events: int = 0
         self.kept_bytes: int = 0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it is known which revision it begins with."""
+        return self.revision != 0 and (self.is_created or not self.is_plain)
 
 
 class Watching:
@@ -95,6 +107,8 @@ class Watching:
         self._core = core
         self._stream: Stream | None = None
         self._watches: dict[int, Watch] = {}
+        self._creating: deque[int] = deque()
+        """The watches of this stream that the server has not begun or refused, in their order."""
         self._next_number = 1
         self._unanswered: list[Watch] = []
         """Those that have to ask for their revision again."""
@@ -103,12 +117,18 @@ class Watching:
     # What users of watches do.
 
     def begin(
-        self, options: "pb.WatchCreateRequest", ready: Callable[[], None], seen: int = 0
+        self,
+        options: "pb.WatchCreateRequest",
+        ready: Callable[[], None],
+        seen: int = 0,
+        *,
+        is_plain: bool = False,
     ) -> Watch:
         """Begin a watch; from now on, if the options name no revision.
 
         `seen` is a revision that the store is known to have had: one that is older now has gone
-        back, and the watch ends with that.
+        back, and the watch ends with that. A plain one asks nobody for the revision: it begins when
+        its member hears of it.
         """
         number = self._next_number
         self._next_number += 1
@@ -117,11 +137,12 @@ class Watching:
         options.fragment = True
         watch = Watch(number, options, ready)
         watch.seen = seen
+        watch.is_plain = is_plain
         if self._core.closed is not None:
             watch.standing, watch.error = Standing.ENDED, self._core.closed
             return watch
         self._watches[number] = watch
-        if watch.revision:
+        if watch.revision or is_plain:
             self._create(watch)
         else:
             self._ask_revision(watch)
@@ -194,7 +215,7 @@ class Watching:
                 watch.standing = Standing.LOST
                 self._create(watch)
                 watch.ready()
-            elif self._is_passing(answer):
+            elif self._is_passing(answer, watch):
                 self._back_off.failed(self._core.now)
                 self._unanswered.append(watch)
             elif isinstance(answer, CallError | ClosedError):
@@ -222,6 +243,7 @@ class Watching:
         watch.options.start_revision = watch.revision
         watch.is_created = False
         watch.parts.clear()
+        self._creating.append(watch.number)
         return pb.WatchRequest(create_request=watch.options).SerializeToString()
 
     def _open(self) -> None:
@@ -230,6 +252,7 @@ class Watching:
         if not lost:
             return
         first = lost[0]
+        self._creating.clear()
         self._stream = self._core.open_stream(
             rpcs.WATCH,
             self._create_request(first),
@@ -257,7 +280,14 @@ class Watching:
                 if watch.standing is Standing.OPEN and watch.is_created and not watch.parts:
                     self._tell(watch, response)
             return
-        found = self._watches.get(response.watch_id)
+        number = response.watch_id
+        if response.created:
+            if number in self._creating:
+                self._creating.remove(number)
+            elif number == -1 and self._creating:
+                # One that is refused has no number there; they are answered in their order.
+                number = self._creating.popleft()
+        found = self._watches.get(number)
         if found is None or found.standing is not Standing.OPEN:
             return
         if response.canceled:
@@ -271,6 +301,11 @@ class Watching:
 
     def _created(self, watch: Watch, response: "pb.WatchResponse") -> None:
         watch.is_created = True
+        if not watch.revision:
+            watch.seen = response.header.revision
+            watch.revision = watch.seen + 1
+        if watch.is_plain:
+            watch.ready()
         if response.header.revision < watch.seen:
             # The member lags behind, or the store was restored: the leader knows.
             self._check_revision(watch)
@@ -293,6 +328,7 @@ class Watching:
         self._read_revision(watch, answered)
 
     def _canceled(self, watch: Watch, response: "pb.WatchResponse") -> None:
+        watch.refusal = response
         if response.compact_revision:
             self._end(watch, WatchCompactedError(watch.revision, response.compact_revision))
             return
@@ -320,13 +356,16 @@ class Watching:
         events = list(map(event, found))
         if events:
             revision = events[-1].kv.mod_revision
-        elif response.header.revision >= first and not any(each.events for each in messages):
+        elif any(each.events for each in messages):
+            return
+        elif response.header.revision >= first - 1 or watch.is_plain:
+            # Progress; from a member that lags behind it is of no use.
             revision = response.header.revision
         else:
             return
-        watch.revision = revision + 1
+        watch.revision = max(first, revision + 1)
         watch.seen = max(watch.seen, revision)
-        changes = Changes(events, revision)
+        changes = Changes(events, revision, response.header)
         watch.changes.append(changes)
         watch.kept_events += len(events)
         watch.kept_bytes += _size(changes)
@@ -341,7 +380,7 @@ class Watching:
             if watch.standing is not Standing.OPEN:
                 continue
             watch.parts.clear()
-            if error is None or self._is_passing(error):
+            if error is None or self._is_passing(error, watch):
                 watch.standing = Standing.LOST
             else:
                 self._end(watch, error)
@@ -377,8 +416,10 @@ class Watching:
             self._core.close_stream(self._stream)
             self._stream = None
 
-    def _is_passing(self, error: KvorumError) -> bool:
+    def _is_passing(self, error: KvorumError, watch: Watch) -> bool:
         """Return whether another stream may fare better."""
+        if watch.is_plain and isinstance(error, NoLeaderError):
+            return False
         if self._core.renews(error) or isinstance(error, LearnerUnsupportedError):
             return True
         return isinstance(error, CallError) and error.code in (Code.UNAVAILABLE, Code.INTERNAL)

@@ -148,6 +148,14 @@ ROOT = Command(
             "[options]",
             (Flag("interactive", "bool", "Ask for each part", short="i"),),
             group=KEYS,
+            description=(
+                "Runs a transaction that is read from the standard input: conditions, steps if all "
+                "of them\nhold, steps if not; an empty line ends each of the three parts."
+            ),
+            examples=(
+                '  ver("key") = "0"\n\n  put key "a new value"\n\n  get key\n\n'
+                "Conditions: version, create, mod, value or lease, compared by =, !=, < or >."
+            ),
         ),
         Command(
             "compaction",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command."""
+    # Bytes of an argument that are no text are told as they were given.
+    sys.stderr.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     sys.exit(run(sys.argv[1:]))
 
 

@@ -503,14 +503,21 @@ class AsyncClient(AsyncRecipes):
 class AsyncWatch:
     """The events of a watch, one after the other, for as long as it lasts."""
 
-    def __init__(self, shell: Shell, request: "pb.WatchCreateRequest", prefix: bytes = b"") -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        request: "pb.WatchCreateRequest",
+        prefix: bytes = b"",
+        *,
+        is_plain: bool = False,
+    ) -> None:
         self._shell = shell
         self._prefix = prefix
         self._waiter: Waiter | None = None
         self._is_woken = False
         self._events: list[Event] = []
         with shell.turn():
-            self._watch = shell.watching.begin(request, self._ready)
+            self._watch = shell.watching.begin(request, self._ready, is_plain=is_plain)
             shell.start_reading()
 
     async def __aenter__(self) -> Self:
@@ -550,15 +557,20 @@ class AsyncWatch:
 
         Every change from that one on is told, so also those that this program makes afterwards.
         """
-        while not self._watch.revision:
+        while not self._watch.is_begun:
             with self._shell.turn():
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()
-                if self._watch.revision:
+                if self._watch.is_begun:
                     break
             await self._shell.wait(waiter)
         return self._watch.revision
+
+    @property
+    def refusal(self) -> "pb.WatchResponse | None":
+        """What the server ended it with, if it did."""
+        return self._watch.refusal
 
     async def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""

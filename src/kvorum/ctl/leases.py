@@ -1,0 +1,256 @@
+"""`lease`: granted, revoked, looked at and kept alive."""
+
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, BAD_FEATURE, CommandError
+from kvorum.cli.output import Output, as_json
+from kvorum.cli.values import decimal, hexadecimal
+from kvorum.client import rpcs
+from kvorum.client.errors import KvorumError, LeaseExistsError, OutcomeUnknownError
+from kvorum.client.options import FOREVER
+from kvorum.client.rpcs import Rpc
+from kvorum.client.sync.client import Client
+from kvorum.client.threads import clock, random_id
+from kvorum.ctl.connecting import log_in
+from kvorum.ctl.failures import error_text
+from kvorum.ctl.invocation import Invocation
+
+if TYPE_CHECKING:
+    from kvorum.ctl.invocation import Kind
+
+FIRST_ANSWER_SECONDS = 1
+"""How long after connecting the first answer may take, before the lease is taken for lost."""
+
+T = TypeVar("T")
+
+
+def grant(invocation: Invocation) -> None:
+    """Grant a lease."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("lease grant command needs TTL argument", BAD_ARGUMENTS)
+    try:
+        ttl = decimal(invocation.arguments[0])
+    except ValueError as error:
+        raise CommandError(f"bad TTL ({error})", BAD_ARGUMENTS) from None
+    with invocation.client() as client:
+        answer = _told("failed to grant lease", lambda: _granted(invocation, client, ttl))
+    output = invocation.output
+    text = f"lease {answer.ID:016x} granted with TTL({answer.TTL}s)"
+
+    def fields() -> None:
+        _id_field(output, answer.ID)
+        output.field("TTL", answer.TTL)
+
+    own = {"ID": answer.ID, "TTL": answer.TTL, "Error": answer.error}
+    _show(output, answer, lambda: output.line(text), fields, own)
+
+
+def _granted(invocation: Invocation, client: Client, ttl: int) -> pb.LeaseGrantResponse:
+    """Grant a lease of an id of ours, so that a grant that is sent again finds its own."""
+    request = pb.LeaseGrantRequest(ID=random_id(), TTL=ttl)
+    try:
+        return invocation.ask(client, rpcs.LEASE_GRANT, request, pb.LeaseGrantResponse)
+    except LeaseExistsError:
+        question = pb.LeaseTimeToLiveRequest(ID=request.ID)
+        found = invocation.ask(
+            client, rpcs.LEASE_TIME_TO_LIVE, question, pb.LeaseTimeToLiveResponse
+        )
+        return pb.LeaseGrantResponse(header=found.header, ID=found.ID, TTL=found.grantedTTL)
+
+
+def revoke(invocation: Invocation) -> None:
+    """End a lease."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("lease revoke command needs 1 argument", BAD_ARGUMENTS)
+    request = pb.LeaseRevokeRequest(ID=_lease(invocation))
+    with invocation.client() as client:
+        answer = _told(
+            "failed to revoke lease",
+            lambda: invocation.ask(client, rpcs.LEASE_REVOKE, request, pb.LeaseRevokeResponse),
+        )
+    output = invocation.output
+    if output.form == "protobuf":
+        raise CommandError(
+            "marshal unsupported for type *clientv3.LeaseRevokeResponse", BAD_FEATURE
+        )
+    output.show(
+        answer,
+        lambda _: output.line(f"lease {request.ID:016x} revoked"),
+        fields=lambda done: output.header_fields(done.header),
+    )
+
+
+def time_to_live(invocation: Invocation) -> None:
+    """Tell how long a lease lives."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("lease timetolive command needs lease ID as argument", BAD_ARGUMENTS)
+    has_keys = invocation.switch("keys")
+    with invocation.client() as client:
+        request = pb.LeaseTimeToLiveRequest(ID=_lease(invocation), keys=has_keys)
+        answer = _asked(
+            invocation, client, rpcs.LEASE_TIME_TO_LIVE, request, pb.LeaseTimeToLiveResponse
+        )
+    output = invocation.output
+
+    def simple() -> None:
+        if answer.grantedTTL == 0 and answer.TTL == -1:
+            output.line(f"lease {answer.ID:016x} already expired")
+            return
+        granted, left = answer.grantedTTL, answer.TTL
+        output.write(f"lease {answer.ID:016x} granted with TTL({granted}s), remaining({left}s)")
+        if has_keys:
+            output.write(b", attached keys([" + b" ".join(answer.keys) + b"])")
+        output.line()
+
+    def fields() -> None:
+        _id_field(output, answer.ID)
+        output.field("TTL", answer.TTL)
+        output.field("GrantedTTL", answer.grantedTTL)
+        for key in answer.keys:
+            output.field("Key", key)
+
+    keys = as_json(answer).get("keys")
+    own = {"id": answer.ID, "ttl": answer.TTL, "granted-ttl": answer.grantedTTL, "keys": keys}
+    _show(output, answer, simple, fields, own)
+
+
+def list_all(invocation: Invocation) -> None:
+    """List all leases."""
+    with invocation.client() as client:
+        request = pb.LeaseLeasesRequest()
+        answer = _asked(invocation, client, rpcs.LEASE_LEASES, request, pb.LeaseLeasesResponse)
+    output = invocation.output
+
+    def simple() -> None:
+        output.line(f"found {len(answer.leases)} leases")
+        for each in answer.leases:
+            output.line(f"{each.ID:016x}")
+
+    def fields() -> None:
+        for each in answer.leases:
+            _id_field(output, each.ID)
+
+    own = {"leases": [{"id": each.ID} for each in answer.leases]}
+    _show(output, answer, simple, fields, own)
+
+
+def keep_alive(invocation: Invocation) -> None:
+    """Renew a lease: once, or until it has ended."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("lease keep-alive command needs lease ID as argument", BAD_ARGUMENTS)
+    lease = _lease(invocation)
+    with invocation.client() as client:
+        output = invocation.output
+        if invocation.switch("once"):
+            _show_renewed(output, _renewed_once(invocation, client, lease))
+            return
+        log_in(invocation, client)
+        for answer in _renewals(client, lease, invocation.seconds("dial-timeout")):
+            _show_renewed(output, answer)
+            output.flush()
+    if output.form == "simple":
+        output.line(f"lease {lease:016x} expired or revoked.")
+
+
+def _renewed_once(invocation: Invocation, client: Client, lease: int) -> pb.LeaseKeepAliveResponse:
+    request = pb.LeaseKeepAliveRequest(ID=lease)
+    while True:
+        try:
+            answer = _asked(
+                invocation, client, rpcs.LEASE_KEEP_ALIVE, request, pb.LeaseKeepAliveResponse
+            )
+        except OutcomeUnknownError:
+            # Renewing twice does no harm.
+            continue
+        if answer.TTL <= 0:
+            raise CommandError("etcdserver: requested lease not found", BAD_CONNECTION)
+        return answer
+
+
+def _renewals(
+    client: Client, lease: int, connect_seconds: float
+) -> Iterator[pb.LeaseKeepAliveResponse]:
+    """Go through the answers to renewals of a lease, until it is lost."""
+    changes: SimpleQueue[None] = SimpleQueue()
+    ttl = int(connect_seconds) + FIRST_ANSWER_SECONDS
+    kept = client.shell.keep(lease, ttl, clock(), lambda: changes.put(None))
+    while True:
+        changes.get()
+        if kept.error is not None:
+            return
+        if kept.answer is not None:
+            yield kept.answer
+
+
+def _show_renewed(output: Output, answer: pb.LeaseKeepAliveResponse) -> None:
+    text = f"lease {answer.ID:016x} keepalived with TTL({answer.TTL})"
+
+    def fields() -> None:
+        _id_field(output, answer.ID)
+        output.field("TTL", answer.TTL)
+
+    own = {"ID": answer.ID, "TTL": answer.TTL}
+    _show(output, answer, lambda: output.line(text), fields, own)
+
+
+# What they share.
+
+
+def _lease(invocation: Invocation) -> int:
+    try:
+        return hexadecimal(invocation.arguments[0], is_signed=True)
+    except ValueError as error:
+        raise CommandError(
+            f"bad lease ID arg ({error}), expecting ID in Hex", BAD_ARGUMENTS
+        ) from None
+
+
+def _told(what: str, call: Callable[[], T]) -> T:
+    """Make a call whose failure is told with what was tried."""
+    try:
+        return call()
+    except KvorumError as error:
+        if error.is_of_login:
+            raise
+        raise CommandError(f"{what} ({error_text(error)})") from error
+
+
+def _asked(invocation: Invocation, client: Client, rpc: Rpc, request: Any, kind: "Kind[T]") -> T:
+    """Make a call that waits as long as it takes, and whose failure is one of the connection."""
+    try:
+        return invocation.ask(client, rpc, request, kind, timeout=FOREVER)
+    except OutcomeUnknownError:
+        raise
+    except KvorumError as error:
+        raise CommandError(error_text(error), BAD_CONNECTION) from error
+
+
+def _show(
+    output: Output,
+    answer: Any,
+    simple: Callable[[], None],
+    fields: Callable[[], None],
+    own: dict[str, Any],
+) -> None:
+    """Print an answer; as JSON its header is not apart, and as protobuf it is all there is."""
+    if output.form == "protobuf":
+        output.write(answer.header.SerializeToString())
+        return
+
+    def all_fields(_: object) -> None:
+        output.header_fields(answer.header)
+        fields()
+
+    output.show(
+        answer,
+        lambda _: simple(),
+        fields=all_fields,
+        json=lambda _: {**as_json(answer.header), **own},
+    )
+
+
+def _id_field(output: Output, lease: int) -> None:
+    output.line(f'"ID" : {lease:016x}' if output.is_hex else f'"ID" : {lease}')

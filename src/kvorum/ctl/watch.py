@@ -1,0 +1,333 @@
+"""`watch`: changes of keys as they happen, and a command that is run for each.
+
+Watches go on when a connection is lost; they end if the server ends them, or if the member that
+serves them knows no leader.
+"""
+
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from io import UnsupportedOperation
+from typing import NamedTuple
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb import mvccpb
+from kvorum.api.ranges import prefix_end
+from kvorum.cli.commands import Command
+from kvorum.cli.errors import BAD_ARGUMENTS, INTERRUPTED, INVALID_INPUT, CommandError
+from kvorum.cli.output import Output, as_json
+from kvorum.cli.parsing import parse_flags
+from kvorum.cli.text import quoted
+from kvorum.cli.words import Lines, split_words
+from kvorum.client.errors import ClosedError, CompactedError, KvorumError
+from kvorum.client.sync.client import Client, Watch
+from kvorum.client.values import Changes, KeyValue
+from kvorum.ctl.commands import WATCH_FLAGS
+from kvorum.ctl.connecting import log_in
+from kvorum.ctl.environment import PREFIXES, WATCH_VARIABLES
+from kvorum.ctl.failures import error_text
+from kvorum.ctl.invocation import Invocation
+from kvorum.ctl.keys import as_bytes, kv_fields, simple_kv
+from kvorum.ctl.running import run_command
+
+NO_COMMAND = "bad number of arguments (found separator --, but no commands)"
+
+_LINE = Command("watch", "A watch of several", "watch", flags=WATCH_FLAGS)
+
+
+PRINT_SECONDS_MAX = 1.0
+"""How long the end of the program waits for what is being printed."""
+
+
+class Asked(NamedTuple):
+    """What is to be watched, and the command to run for each event."""
+
+    keys: list[str]
+    command: list[str]
+
+
+def watch(invocation: Invocation) -> None:
+    """Show changes until the server ends the watch."""
+    keys = _keys_of_environment()
+    if invocation.switch("interactive"):
+        _interact(invocation, keys)
+        return
+    asked = _asked(invocation, keys)
+    with invocation.client() as client:
+        log_in(invocation, client)
+        watch = _begin(client, invocation, asked.keys)
+        _follow(invocation.output, watch, asked.command, threading.Lock())
+    raise CommandError("watch is canceled by the server", INTERRUPTED)
+
+
+# What is asked for.
+
+
+def _keys_of_environment() -> list[str]:
+    """Return the key, and the end of a range, that variables name."""
+    for prefix in PREFIXES:
+        key, end = (os.environ.get(prefix + name, "") for name in WATCH_VARIABLES)
+        if key:
+            return [key, end] if end else [key]
+        if end:
+            first, second = (prefix + name for name in WATCH_VARIABLES)
+            raise CommandError(f"{first} is empty but got {second}={quoted(end)}", BAD_ARGUMENTS)
+    return []
+
+
+def _asked(invocation: Invocation, keys: list[str]) -> Asked:
+    """Return what the arguments ask for; a command follows `--`."""
+    arguments, dash_at = invocation.arguments, invocation.given.dash_at
+    has_command = dash_at >= 0
+    if has_command and dash_at == len(arguments):
+        raise CommandError(NO_COMMAND, BAD_ARGUMENTS)
+    own = arguments[:dash_at] if has_command else arguments
+    is_line = invocation.given.command is _LINE
+    if is_line and not (has_command or keys or own):
+        raise CommandError("bad number of arguments", BAD_ARGUMENTS)
+    if keys and own and not (is_line and has_command):
+        raise CommandError(
+            "bad number of arguments (found conflicting environment key)", BAD_ARGUMENTS
+        )
+    return Asked(keys + own, arguments[dash_at:] if has_command else [])
+
+
+def _begin(client: Client, invocation: Invocation, keys: Sequence[str]) -> Watch:
+    if not keys:
+        raise CommandError("bad number of arguments", BAD_ARGUMENTS)
+    is_prefix = invocation.switch("prefix")
+    key, end = as_bytes(keys[0]), b""
+    if len(keys) == 2:
+        if is_prefix:
+            raise CommandError("`range_end` and `--prefix` are mutually exclusive", BAD_ARGUMENTS)
+        end = as_bytes(keys[1])
+    if is_prefix:
+        key, end = (key, prefix_end(key)) if key else (b"\0", b"\0")
+    request = pb.WatchCreateRequest(
+        key=key,
+        range_end=end,
+        start_revision=invocation.number("rev"),
+        prev_kv=invocation.switch("prev-kv"),
+        progress_notify=invocation.switch("progress-notify"),
+    )
+    return Watch(client.shell, request, is_plain=True)
+
+
+# What is shown.
+
+
+def _follow(output: Output, watch: Watch, command: Sequence[str], printing: threading.Lock) -> None:
+    """Show what a watch tells, until it has ended; the lock is held while something is printed."""
+    with suppress(ClosedError):
+        while True:
+            try:
+                changes = watch.changes()
+            except ClosedError:
+                raise
+            except KvorumError as error:
+                with printing:
+                    _show_end(output, watch, error)
+                return
+            response = _response(changes)
+            with printing:
+                if not response.events:
+                    output.line(f"progress notify: {response.header.revision}")
+                _show(output, response, "")
+                output.flush()
+            if command:
+                for event in response.events:
+                    _run(command, response.header.revision, event)
+
+
+def _show_end(output: Output, watch: Watch, error: KvorumError) -> None:
+    refusal = watch.refusal
+    if refusal is None or refusal.created:
+        reason = error_text(error) if refusal is None else refusal.cancel_reason
+        response = pb.WatchResponse(header=pb.ResponseHeader(), canceled=True)
+        cancel_reason = ""
+    elif refusal.compact_revision:
+        assert CompactedError.status is not None
+        reason, cancel_reason = CompactedError.status.text, refusal.cancel_reason
+        response = pb.WatchResponse(
+            header=refusal.header, compact_revision=refusal.compact_revision, canceled=True
+        )
+    else:
+        return
+    output.flush()
+    sys.stderr.write(f"watch was canceled ({reason})\n")
+    sys.stderr.flush()
+    _show(output, response, cancel_reason)
+    output.flush()
+
+
+def _show(output: Output, response: pb.WatchResponse, cancel_reason: str) -> None:
+    def simple(told: pb.WatchResponse) -> None:
+        for event in told.events:
+            output.line(_kind(event))
+            if event.HasField("prev_kv"):
+                simple_kv(output, event.prev_kv)
+            simple_kv(output, event.kv)
+
+    def fields(told: pb.WatchResponse) -> None:
+        output.header_fields(told.header)
+        for event in told.events:
+            output.line(f'"Type" : {_kind(event)}')
+            if event.HasField("prev_kv"):
+                kv_fields(output, "Prev", event.prev_kv)
+            kv_fields(output, "", event.kv)
+
+    def json(told: pb.WatchResponse) -> dict[str, object]:
+        return {
+            "Header": as_json(told.header),
+            "Events": [as_json(each) for each in told.events] or None,
+            "CompactRevision": told.compact_revision,
+            "Canceled": told.canceled,
+            "Created": told.created,
+            "CancelReason": cancel_reason,
+        }
+
+    output.show(response, simple, fields=fields, json=json)
+
+
+def _run(command: Sequence[str], revision: int, event: mvccpb.Event) -> None:
+    environment = {
+        **os.environ,
+        "ETCD_WATCH_REVISION": str(revision),
+        "ETCD_WATCH_EVENT_TYPE": quoted(_kind(event)),
+        "ETCD_WATCH_KEY": quoted(event.kv.key),
+        "ETCD_WATCH_VALUE": quoted(event.kv.value),
+    }
+    _, problem = run_command(command, environment)
+    if problem:
+        words = " ".join(quoted(as_bytes(word)) for word in command)
+        sys.stderr.write(f"command [{words}] error ({problem})\n")
+        raise SystemExit(1)
+
+
+def _response(changes: Changes) -> pb.WatchResponse:
+    """Return changes as the message that they came in."""
+    events = [
+        mvccpb.Event(
+            type=mvccpb.Event.PUT if each.is_put else mvccpb.Event.DELETE,
+            kv=_message(each.kv),
+            prev_kv=None if each.previous is None else _message(each.previous),
+        )
+        for each in changes.events
+    ]
+    return pb.WatchResponse(header=changes.header, events=events)
+
+
+def _message(kv: KeyValue) -> mvccpb.KeyValue:
+    return mvccpb.KeyValue(**kv._asdict())
+
+
+def _kind(event: mvccpb.Event) -> str:
+    return "DELETE" if event.type == mvccpb.Event.DELETE else "PUT"
+
+
+# Several watches, which are asked for line by line.
+
+
+class _Failures:
+    """What ends the program from another thread, while the input is waited for.
+
+    When the block ends, other threads print nothing any more.
+    """
+
+    def __init__(self) -> None:
+        self._first: BaseException | None = None
+        self.printing = threading.Lock()
+        """Held while something is printed that belongs together."""
+        self._bell, self._ringer = socket.socketpair()
+        try:
+            self._input: int | None = sys.stdin.fileno()
+        except UnsupportedOperation:
+            self._input = None
+
+    def __enter__(self) -> "_Failures":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Never given back: a thread that prints while Python ends would stop it halfway.
+        self.printing.acquire(timeout=PRINT_SECONDS_MAX)
+        self._bell.close()
+        self._ringer.close()
+
+    def tell(self, error: BaseException) -> None:
+        self._first = self._first or error
+        with suppress(OSError):
+            # Closed, if the program ends anyway.
+            self._ringer.send(b"\0")
+
+    def wait(self) -> None:
+        """Return when there may be input; raises what was told before."""
+        if self._input is not None:
+            select.select([self._input, self._bell.fileno()], [], [])
+        if self._first is not None:
+            raise self._first
+
+
+def _interact(invocation: Invocation, keys: list[str]) -> None:
+    with invocation.client() as client, _Failures() as failures:
+        log_in(invocation, client)
+        output = invocation.output
+        lines = Lines(failures.wait)
+        while (line := lines.next()) is not None:
+            _obey(line, keys, client, output, failures)
+        raise CommandError("error reading watch request line: EOF", INVALID_INPUT)
+
+
+def _obey(line: str, keys: list[str], client: Client, output: Output, failures: _Failures) -> None:
+    try:
+        words = split_words(line)
+    except ValueError as error:
+        raise CommandError(str(error), INVALID_INPUT) from None
+    if not words:
+        _refuse(f"Invalid command: {line} (watch and progress supported)")
+    elif words[0] == "progress":
+        with client.shell.turn():
+            client.shell.watching.request_progress()
+    elif words[0] != "watch":
+        _refuse(f"Invalid command {line} (only support watch)")
+    elif len(words) < 2 and not keys:
+        _refuse(f"Invalid command {line} (command type or key is not provided)")
+    else:
+        if "--" in words and words.index("--") == len(words) - 1:
+            raise CommandError(NO_COMMAND, BAD_ARGUMENTS)
+        try:
+            given = parse_flags(_LINE, words[1:])
+        except ValueError as error:
+            raise CommandError(str(error), BAD_ARGUMENTS) from None
+        if given.is_help_asked:
+            raise CommandError("pflag: help requested", BAD_ARGUMENTS)
+        invocation = Invocation(_LINE, given)
+        asked = _asked(invocation, keys)
+        try:
+            watch = _begin(client, invocation, asked.keys)
+        except CommandError as error:
+            _refuse(f"Invalid command {line} ({error})")
+            return
+        with suppress(KvorumError):
+            # What is asked for next, such as progress, is for this one, too.
+            watch.begun()
+        threading.Thread(
+            target=_follow_apart, args=(output, watch, asked.command, failures), daemon=True
+        ).start()
+
+
+def _follow_apart(
+    output: Output, watch: Watch, command: Sequence[str], failures: _Failures
+) -> None:
+    try:
+        _follow(output, watch, command, failures.printing)
+    except BaseException as error:
+        failures.tell(error)
+
+
+def _refuse(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
