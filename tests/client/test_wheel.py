@@ -24,7 +24,7 @@ with kvorum.Client(sys.argv[1], timeout=60) as client:
 def test_a_wheel_that_is_built_without_compilers_has_a_working_client(tmp_path: Path) -> None:
     source, built, installed = tmp_path / "source", tmp_path / "built", tmp_path / "installed"
     leave_out = shutil.ignore_patterns("*.so", "__pycache__", "target", "*.egg-info")
-    for name in ("src", "rust"):
+    for name in ("bin", "src", "rust"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=leave_out)
     for name in FILES:
         shutil.copy(REPOSITORY / name, source / name)
