@@ -15,9 +15,9 @@ from kvorum.backend.buckets import (
 )
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_content
+from kvorum.cli.errors import CommandError
 from kvorum.files.interface import Opening
 from kvorum.files.memory import MemoryFiles
-from kvorum.utl.errors import UtlError
 from kvorum.utl.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
 from sim.history import History
 from sim.violation import Violation
@@ -72,7 +72,7 @@ class Blobs:
         files.close(descriptor)
         try:
             return self._read(files)
-        except UtlError as error:
+        except CommandError as error:
             raise Violation(GUARANTEE, f"{self._name} cannot be read: {error}") from error
 
     def _read(self, files: MemoryFiles) -> Content:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kvorum.ctl import diffs, pages, reverting
+from kvorum.ctl import batches, diffs, pages, reverting
 from tests.ctl.store import Store
 
 KEYS = st.sampled_from([b"d/a", b"d/a\0", b"d/a/b", b"d/b", b"d/\xff", b"d/\x1b", b"d/c"])
@@ -74,7 +74,7 @@ def test_reverting_gives_the_state_of_the_revision(
     words = ("revert", "--prefix", "d/", "--to-rev", str(older))
     store.client.put("e/beside", "stays")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reverting, "BATCH_KEYS_MAX", batch)
+        patch.setattr(batches, "KEYS_MAX", batch)
         store.run(*words)
         assert store.content(b"d/") == other, "without --yes it is only shown"
         store.run(*words, "--yes")
@@ -124,7 +124,7 @@ def test_an_interrupted_revert_goes_on(store: Store, monkeypatch: pytest.MonkeyP
     older = become(store, old)
     now = become(store, dict.fromkeys(old, b"2"))
     words = ("revert", "--prefix=d/", f"--to-rev={older}", f"--from-rev={now}", "--yes")
-    monkeypatch.setattr(reverting, "BATCH_KEYS_MAX", 2)
+    monkeypatch.setattr(batches, "KEYS_MAX", 2)
     commits = 0
     commit = reverting._commit
 

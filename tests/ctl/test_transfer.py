@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kvorum.ctl import exporting, importing, pages
+from kvorum.ctl import batches, exporting, importing, pages
 from tests.ctl.duel import run_here
 from tests.ctl.store import Store
 
@@ -44,7 +44,7 @@ def test_an_export_makes_the_same_keys_of_an_empty_store(
     fill(store, state)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "PAGE_KEYS", page)
-        patch.setattr(importing, "BATCH_KEYS_MAX", batch)
+        patch.setattr(batches, "KEYS_MAX", batch)
         exported = store.run("export").out
         store.clear()
         told = store.run("import", stdin=exported).out
@@ -133,14 +133,14 @@ def test_an_interrupted_import_goes_on(store: Store, monkeypatch: pytest.MonkeyP
     fill(store, state)
     exported = store.run("export").out
     store.clear()
-    monkeypatch.setattr(importing, "BATCH_KEYS_MAX", 2)
-    batches = 0
+    monkeypatch.setattr(batches, "KEYS_MAX", 2)
+    count = 0
     put = importing._put
 
     def interrupted(*arguments: Any) -> None:
-        nonlocal batches
-        batches += 1
-        if batches == 3:
+        nonlocal count
+        count += 1
+        if count == 3:
             raise SystemExit(9)
         put(*arguments)
 

@@ -6,7 +6,7 @@ the same command goes on after an interruption. What the store has besides stays
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from kvorum.api.pb import etcdserverpb as pb
@@ -16,15 +16,12 @@ from kvorum.cli.values import hexadecimal
 from kvorum.client import operations, rpcs
 from kvorum.client.errors import LeaseExistsError
 from kvorum.client.sync.client import Client
+from kvorum.ctl.batches import batches
 from kvorum.ctl.exporting import FORM
 from kvorum.ctl.insights import LEASES
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
 from kvorum.ctl.lines import bytes_of, whole_lines
-
-BATCH_KEYS_MAX = 100
-"""Of a transaction; servers allow 128 operations unless told otherwise."""
-BATCH_BYTES_MAX = 512 << 10
 
 
 class Entry(NamedTuple):
@@ -130,7 +127,7 @@ def _import(invocation: Invocation, source: Source, leases: str) -> None:
     prefix = as_bytes(invocation.text("prefix"))
     counts = Counts()
     with invocation.client() as client, Progress("importing", shown=human_count) as progress:
-        for batch in _batches(_wanted(source, prefix, leases, counts)):
+        for batch in batches(_wanted(source, prefix, leases, counts), _size):
             _put(invocation, client, batch, source, counts)
             progress.add(len(batch))
     invocation.output.line(counts.text)
@@ -154,18 +151,8 @@ def _wanted(source: Source, prefix: bytes, leases: str, counts: Counts) -> Itera
             yield entry
 
 
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    batch: list[Entry] = []
-    size = 0
-    for entry in entries:
-        length = len(entry.key) + len(entry.value)
-        if batch and (len(batch) == BATCH_KEYS_MAX or size + length > BATCH_BYTES_MAX):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += length
-    if batch:
-        yield batch
+def _size(entry: Entry) -> int:
+    return len(entry.key) + len(entry.value)
 
 
 def _put(

@@ -19,15 +19,13 @@ from kvorum.client.errors import OutcomeUnknownError
 from kvorum.client.keys import KeyRange, key_range
 from kvorum.client.sync.client import Client
 from kvorum.client.values import KeyValue, key_value
+from kvorum.ctl.batches import batches
 from kvorum.ctl.diffs import differences, is_same
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
 from kvorum.ctl.leasing import Leases
 from kvorum.ctl.pages import extent
 
-BATCH_KEYS_MAX = 100
-"""Of a transaction; servers allow 128 operations unless told otherwise."""
-BATCH_BYTES_MAX = 512 << 10
 ATTEMPTS_MAX = 3
 
 
@@ -96,7 +94,7 @@ def _apply(invocation: Invocation, client: Client, changes: Iterable[Change], be
     done = 0
     refused: list[bytes] = []
     with Progress("reverting", shown=human_count) as progress:
-        for batch in _batches(changes):
+        for batch in batches(changes, _size):
             refused.extend(_commit_untouched(invocation, client, batch))
             progress.add(len(batch))
             done += len(batch)
@@ -110,18 +108,8 @@ def _apply(invocation: Invocation, client: Client, changes: Iterable[Change], be
         )
 
 
-def _batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    batch: list[Change] = []
-    size = 0
-    for change in changes:
-        length = len(change.key) + (len(change.wanted.value) if change.wanted else 0)
-        if batch and (len(batch) == BATCH_KEYS_MAX or size + length > BATCH_BYTES_MAX):
-            yield batch
-            batch, size = [], 0
-        batch.append(change)
-        size += length
-    if batch:
-        yield batch
+def _size(change: Change) -> int:
+    return len(change.key) + (len(change.wanted.value) if change.wanted else 0)
 
 
 def _commit_untouched(invocation: Invocation, client: Client, batch: list[Change]) -> list[bytes]:

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from kvorum.backend import Environments, open_backend, rewrite
+from kvorum.cli.errors import CommandError
 from kvorum.files import Files
-from kvorum.utl.errors import UtlError
 
 
 def defragment(files: Files, environments: Environments, data: Path) -> None:
     """Replace the database by one without free pages."""
     directory = data / "member" / "backend"
     if not (directory / "CURRENT").exists():
-        raise UtlError(
+        raise CommandError(
             f"{data} is no data directory of a kvorum: there is no {directory}/CURRENT; "
             "an etcd's is defragmented by etcdutl"
         )

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from kvorum.cli.errors import CommandError
 from kvorum.files.real import RealFiles
-from kvorum.utl.errors import UtlError
 
 _ENDING = ".unfinished"
 
@@ -28,9 +28,9 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
     """Make a data directory, and its log elsewhere if a place is given, in the block."""
     data = data.absolute()
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
-        raise UtlError(f'data-dir "{data}" not empty or could not be read')
+        raise CommandError(f'data-dir "{data}" not empty or could not be read')
     if wal is not None and (wal := wal.absolute()).exists():
-        raise UtlError(f'wal-dir "{wal}" exists')
+        raise CommandError(f'wal-dir "{wal}" exists')
     files = RealFiles()
     is_there = data.exists()
     root = data / _ENDING.lstrip(".") if is_there else data.with_name(data.name + _ENDING)

@@ -11,10 +11,10 @@ from kvorum.backend import Environments, open_view
 from kvorum.backend.buckets import FINISHED_COMPACT_REVISION, META, SCHEDULED_COMPACT_REVISION
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_rows
+from kvorum.cli.errors import CommandError
 from kvorum.files import Files
 from kvorum.mvcc.hashes import HashKV, hash_rows, scanned_rows
 from kvorum.mvcc.history import bound
-from kvorum.utl.errors import UtlError
 from kvorum.utl.facts import Facts
 from kvorum.utl.snapshots import HashCheck, opened_snapshot
 
@@ -32,7 +32,7 @@ def hash_kv(files: Files, environments: Environments, path: str, revision: int) 
         return _hash_kv(lambda main: _image_rows(files, path, main), facts, revision)
     directory = Path(path) / "member" / "backend"
     if not (directory / "CURRENT").exists():
-        raise UtlError(f"{path} is no database file, and no data directory of a kvorum either")
+        raise CommandError(f"{path} is no database file, and no data directory of a kvorum either")
     with open_view(files, environments, str(directory)) as view:
         return _hash_kv(lambda main: scanned_rows(view, bound(main)), Facts(view), revision)
 
@@ -45,9 +45,9 @@ def _hash_kv(rows_to: Callable[[int], Rows], facts: Facts, revision: int) -> Has
         newest = row >> 32
     newest = max(newest, compacted)
     if 0 < revision < compacted:
-        raise UtlError("mvcc: required revision has been compacted")
+        raise CommandError("mvcc: required revision has been compacted")
     if revision > newest:
-        raise UtlError("mvcc: required revision is a future revision")
+        raise CommandError("mvcc: required revision is a future revision")
     revision = revision or newest
     value = hash_rows(rows_to, revision, compacted, is_compaction=False)
     return HashKV(value, revision, compacted)

@@ -13,11 +13,11 @@ from typing import NoReturn
 from kvorum import __version__
 from kvorum.backend import BackendError
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, INTERRUPTED, CommandError
 from kvorum.cli.text import human_bytes
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import Version, parse_version
 from kvorum.utl.defragment import defragment
-from kvorum.utl.errors import BAD_ARGUMENTS, BAD_FEATURE, INTERRUPTED, UtlError
 from kvorum.utl.hashing import hash_kv
 from kvorum.utl.migrate import DataDirectory, from_etcd, to_etcd
 from kvorum.utl.output import FORMATS, Column, print_row, write_line
@@ -34,7 +34,7 @@ _TRUE, _FALSE = {"1", "t", "true"}, {"0", "f", "false"}
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UtlError(f"{message}\n{self.format_usage().rstrip()}")
+        raise CommandError(f"{message}\n{self.format_usage().rstrip()}")
 
 
 def main() -> None:
@@ -47,9 +47,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         given = _parser().parse_args(_plain_switches(arguments))
         if given.write_out not in FORMATS:
-            raise UtlError(f"unsupported output format {given.write_out!r}", BAD_FEATURE)
+            raise CommandError(f"unsupported output format {given.write_out!r}", BAD_FEATURE)
         given.command(given)
-    except UtlError as error:
+    except CommandError as error:
         sys.stderr.write(f"Error: {error}\n")
         return error.code
     except (BackendError, WalError, OSError) as error:
@@ -68,7 +68,9 @@ def _plain_switches(arguments: Sequence[str]) -> list[str]:
         elif value.lower() in _TRUE:
             plain.append(name)
         elif value.lower() not in _FALSE:
-            raise UtlError(f'invalid argument "{value}" for "{name}" flag: expected true or false')
+            raise CommandError(
+                f'invalid argument "{value}" for "{name}" flag: expected true or false'
+            )
     return plain
 
 
@@ -129,7 +131,7 @@ def _migrate_flags(parser: ArgumentParser) -> None:
 
 def _one(given: Namespace, command: str) -> str:
     if len(given.paths) != 1:
-        raise UtlError(f"{command} requires exactly one argument", BAD_ARGUMENTS)
+        raise CommandError(f"{command} requires exactly one argument", BAD_ARGUMENTS)
     path: str = given.paths[0]
     return path
 
@@ -149,7 +151,7 @@ def _status(given: Namespace) -> None:
 def _restore(given: Namespace) -> None:
     path = _one(given, "snapshot restore")
     if given.bump_revision < 0:
-        raise UtlError(f"--bump-revision is {given.bump_revision}, not above 0", BAD_ARGUMENTS)
+        raise CommandError(f"--bump-revision is {given.bump_revision}, not above 0", BAD_ARGUMENTS)
     options = RestoreOptions(
         path=path,
         name=given.name,
@@ -170,7 +172,7 @@ def _save(given: Namespace) -> None:
     path = _one(given, "snapshot save")
     endpoints = [each.strip() for each in given.endpoints.split(",") if each.strip()]
     if len(endpoints) != 1:
-        raise UtlError(
+        raise CommandError(
             f"snapshot must be requested to one selected node, not {len(endpoints)}", INTERRUPTED
         )
     version = save(endpoints[0], Path(path))
@@ -207,7 +209,7 @@ def _migrate(given: Namespace) -> None:
     if given.to_etcd:
         to_etcd(files, environments, source, target, _target_version(given.target_version))
     elif given.target_version:
-        raise UtlError("--target-version goes with --to-etcd only", BAD_ARGUMENTS)
+        raise CommandError("--target-version goes with --to-etcd only", BAD_ARGUMENTS)
     else:
         from_etcd(files, environments, source, target)
     sys.stderr.write(f"migrated {given.data_dir} to {given.output_dir}\n")
@@ -219,7 +221,7 @@ def _target_version(text: str) -> Version | None:
     try:
         return parse_version(f"{text}.0").level
     except ValueError:
-        raise UtlError(
+        raise CommandError(
             f'wrong target version format "{text}": expected "X.Y"', BAD_ARGUMENTS
         ) from None
 

@@ -17,13 +17,13 @@ from kvorum.backend import Environments, dump, install, open_view
 from kvorum.backend.bbolt import write_image
 from kvorum.backend.buckets import CLUSTER, CLUSTER_VERSION, META, STORAGE_VERSION
 from kvorum.backend.images import checked_content
+from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
 from kvorum.membership.versions import Version
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Snapshot
 from kvorum.snap import database_path
 from kvorum.utl.directories import staged
-from kvorum.utl.errors import UtlError
 from kvorum.utl.facts import Facts
 from kvorum.utl.histories import History, read_history, write_history
 from kvorum.utl.progress import Progress
@@ -100,7 +100,7 @@ def to_etcd(
         snapshot, log = read_history(files, source.snap, source.log)
         facts = Facts(view)
         if snapshot is not None and facts.index < snapshot.index:
-            raise UtlError(
+            raise CommandError(
                 f"{backend} holds what was applied up to entry {facts.index}, but the log begins "
                 f"at {snapshot.index}: a received snapshot waits for its installation. Start "
                 "kvorum on the directory once, stop it, and migrate then"
@@ -124,7 +124,7 @@ def to_etcd(
 def _require(files: Files, source: DataDirectory, sign: Path, owner: str) -> None:
     if not sign.exists() or not log_exists(files, str(source.log)):
         missing = source.log if sign.exists() else sign
-        raise UtlError(
+        raise CommandError(
             f"{source.data} is not the data directory of {owner}: there is no {missing}; "
             "name the directory that holds 'member', and --wal-dir if the log is elsewhere"
         )
@@ -139,7 +139,7 @@ def _newest_database(
     if snapshot is not None and facts.index < snapshot.index:
         path = database_path(str(source.snap), snapshot.index)
         if not files.exists(path):
-            raise UtlError(
+            raise CommandError(
                 f"the log begins at entry {snapshot.index}, but {source.snap}/db holds only what "
                 f"was applied up to {facts.index}, and {path} is missing: the directory is not "
                 "whole, and etcd would not start from it either"
@@ -160,7 +160,7 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
         return History(log.metadata, None, log.entries, log.state)
     start = 0 if snapshot is None else snapshot.index
     if index > start + len(log.entries):
-        raise UtlError(
+        raise CommandError(
             f"the database holds what was applied up to entry {index}, but the log ends at "
             f"{start + len(log.entries)}: the log has lost entries"
         )
@@ -170,7 +170,7 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
     else:
         term = log.entries[index - start - 1].term
     if not conf_state.voters:
-        raise UtlError(
+        raise CommandError(
             "the database does not say who votes, as those of etcd 3.5 and later do; "
             "start etcd 3.5 on the directory once, stop it, and migrate then"
         )
@@ -185,7 +185,7 @@ def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
     present = facts.cluster(log.metadata).version
     target = version or present or NEWEST
     if not OLDEST <= target <= NEWEST:
-        raise UtlError(f"target version {target}: expected one from {OLDEST} to {NEWEST}")
+        raise CommandError(f"target version {target}: expected one from {OLDEST} to {NEWEST}")
     if present is None or target < present:
         facts.buckets[CLUSTER][CLUSTER_VERSION] = str(target).encode()
     if target >= _STORAGE_VERSION_MIN:
@@ -205,7 +205,7 @@ def _check_entries(entries: Sequence[Entry], target: Version | None) -> None:
             if rest:
                 needed = max(needed, Version(int(major), int(rest.partition(".")[0])))
     if needed > target:
-        raise UtlError(
+        raise CommandError(
             f"the log has entries behind {entries[0].index - 1} that need etcd {needed}, which is "
             f"newer than {target}; start kvorum on the directory, stop it with SIGTERM, and "
             "migrate then: what is applied needs no entries"
@@ -219,7 +219,7 @@ def _unlocked(database: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UtlError(f"{database} is locked: stop the etcd that serves it") from None
+            raise CommandError(f"{database} is locked: stop the etcd that serves it") from None
         yield
 
 
@@ -232,7 +232,9 @@ def _locked(files: Files, path: Path) -> Iterator[None]:
     descriptor = files.open(str(path), Opening.WRITE)
     try:
         if not files.lock(descriptor):
-            raise UtlError(f"{path} is locked: stop the kvorum that serves {path.parent.parent}")
+            raise CommandError(
+                f"{path} is locked: stop the kvorum that serves {path.parent.parent}"
+            )
         yield
     finally:
         files.close(descriptor)

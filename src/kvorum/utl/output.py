@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvorum.cli.errors import BAD_FEATURE, CommandError
 from kvorum.cli.output import table_text
-from kvorum.utl.errors import BAD_FEATURE, UtlError
 
 FORMATS = ("simple", "fields", "json", "protobuf", "table")
 
@@ -40,7 +40,7 @@ def print_row(columns: Sequence[Column], form: str) -> None:
         row = [column.text for column in columns]
         write_line(table_text([column.heading for column in columns], [row]))
     else:
-        raise UtlError(f"{form} not supported as output format", BAD_FEATURE)
+        raise CommandError(f"{form} not supported as output format", BAD_FEATURE)
 
 
 def write_line(text: str) -> None:

@@ -19,6 +19,7 @@ from kvorum.backend.buckets import (
 )
 from kvorum.backend.encoding import parse_row_key, revision_of, row_key
 from kvorum.backend.images import Content, Entries, checked_content
+from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.files import Files
 from kvorum.membership.bootstrap import (
     BootstrapError,
@@ -33,7 +34,6 @@ from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.wire import encode_conf_change
 from kvorum.utl.directories import staged
-from kvorum.utl.errors import BAD_ARGUMENTS, UtlError
 from kvorum.utl.facts import Facts
 from kvorum.utl.histories import History, write_history
 from kvorum.utl.progress import Progress
@@ -61,7 +61,7 @@ class RestoreOptions:
 def restore(files: Files, environments: Environments, options: RestoreOptions) -> Path:
     """Make the data directory and return it."""
     if bool(options.bump_revision) != options.mark_compacted:
-        raise UtlError(
+        raise CommandError(
             "--bump-revision and --mark-compacted are given both or not at all", BAD_ARGUMENTS
         )
     members = _members(options)
@@ -94,14 +94,14 @@ def _members(options: RestoreOptions) -> list[Member]:
     try:
         cluster = parse_initial_cluster(options.initial_cluster)
         if cluster and options.name not in cluster:
-            raise UtlError(
+            raise CommandError(
                 f'couldn\'t find local name "{options.name}" in the initial cluster configuration'
             )
         advertised = sorted(filter(None, options.peer_urls.split(",")))
         check_initial_cluster(cluster, options.name, advertised)
         return initial_members(cluster, options.initial_cluster_token)
     except BootstrapError as error:
-        raise UtlError(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def _renewed(facts: Facts, members: list[Member]) -> Facts:

@@ -5,8 +5,8 @@ The file gets its name only when all of it has arrived, its SHA-256 is right, an
 
 from pathlib import Path
 
+from kvorum.cli.errors import INTERRUPTED, CommandError
 from kvorum.client import CallError, Client, KvorumError
-from kvorum.utl.errors import INTERRUPTED, UtlError
 from kvorum.utl.progress import Progress
 
 REACH_SECONDS_MAX = 5.0
@@ -29,4 +29,4 @@ def save(endpoint: str, path: Path) -> str:
                 return client.maintenance.snapshot(path, progress=count).version
     except (KvorumError, ValueError) as error:
         text = error.text if isinstance(error, CallError) else str(error)
-        raise UtlError(text, INTERRUPTED) from error
+        raise CommandError(text, INTERRUPTED) from error

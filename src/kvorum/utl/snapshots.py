@@ -17,9 +17,9 @@ from kvorum.backend.bbolt import Image, ImageError, open_image
 from kvorum.backend.buckets import KEY, META, STORAGE_VERSION
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_content
+from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
 from kvorum.mvcc.keyvalue import key_of
-from kvorum.utl.errors import UtlError
 from kvorum.utl.progress import Progress
 
 DIGEST_BYTES = 32
@@ -49,24 +49,24 @@ class Status(NamedTuple):
 
 @contextmanager
 def opened_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image]:
-    """Open a snapshot after comparing its checksum; ImageErrors become UtlErrors from here on."""
+    """Open a snapshot after comparing its checksum; ImageErrors become CommandErrors here."""
     if not files.exists(path):
-        raise UtlError(f"stat {path}: no such file or directory")
+        raise CommandError(f"stat {path}: no such file or directory")
     length = _content_length(files, path, check)
     try:
         image = open_image(files, path, length)
     except ImageError as error:
-        raise UtlError(str(error)) from error
+        raise CommandError(str(error)) from error
     try:
         yield image
     except ImageError as error:
-        raise UtlError(str(error)) from error
+        raise CommandError(str(error)) from error
     finally:
         image.close()
 
 
 def _content_length(files: Files, path: str, check: HashCheck) -> int:
-    """Return the length of the database in a file; raises UtlError if its checksum is wrong."""
+    """Return the length of the database in a file; raises CommandError if its checksum is wrong."""
     descriptor = files.open(path, Opening.READ)
     try:
         length = files.size(descriptor)
@@ -74,7 +74,7 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
         if has_digest:
             length -= DIGEST_BYTES
         if not has_digest and check is HashCheck.REQUIRED:
-            raise UtlError("snapshot missing hash but --skip-hash-check=false")
+            raise CommandError("snapshot missing hash but --skip-hash-check=false")
         if not has_digest or check is HashCheck.SKIPPED:
             return length
         digest = sha256()
@@ -85,7 +85,7 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
                 progress.add(len(piece))
         expected = files.pread(descriptor, length, DIGEST_BYTES)
         if digest.digest() != expected:
-            raise UtlError(
+            raise CommandError(
                 f"expected sha256 {list(expected)}, got {list(digest.digest())}: {path} is not "
                 "what was saved; use another copy of the snapshot"
             )
