@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kvorum.client.sync.client import Client
 from kvorum.ctl.environment import PREFIXES
 from kvorum.ctl.main import run
 from tests.ctl.processes import Outcome as Outcome
@@ -54,7 +55,8 @@ class Duel:
         """What serves both: `etcd` or `kvorum`."""
         self.theirs = theirs
         self.ours = ours
-        self._saved: list[tuple[str, str]] = []
+        self.saved: list[tuple[str, str]] = []
+        """What `save` found in the outputs of both."""
 
     def compare(
         self,
@@ -81,7 +83,7 @@ class Duel:
         if save:
             found = [re.search(save.encode(), each.out) for each in (theirs, ours)]
             assert found[0] and found[1], (theirs, ours)
-            self._saved.append((found[0][1].decode(), found[1][1].decode()))
+            self.saved.append((found[0][1].decode(), found[1][1].decode()))
         wanted, got = self._plain(theirs, 0, change), self._plain(ours, 1, change)
         if not err:
             wanted, got = wanted._replace(err=b""), got._replace(err=b"")
@@ -133,6 +135,13 @@ class Duel:
         """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
         return self._kvorumctl(words, stdin, {}, endpoints=True)
 
+    def raise_alarm(self) -> None:
+        """Let both servers' members have no space left."""
+        for address in (self.theirs, self.ours):
+            with Client(address) as client:
+                (member,) = client.members.list()
+                client.maintenance.raise_alarm("nospace", member.id)
+
     def _etcdctl(
         self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
     ) -> Outcome:
@@ -152,12 +161,12 @@ class Duel:
         return run_here(arguments, stdin, env)
 
     def _filled(self, words: tuple[str, ...], side: int) -> list[str]:
-        values = [pair[side] for pair in self._saved]
+        values = [pair[side] for pair in self.saved]
         return [re.sub(r"\{(\d+)\}", lambda at: values[int(at[1])], word) for word in words]
 
     def _plain(self, outcome: Outcome, side: int, change: Callable[[bytes], bytes]) -> Outcome:
         def plain(data: bytes) -> bytes:
-            for number, pair in enumerate(self._saved):
+            for number, pair in enumerate(self.saved):
                 data = data.replace(pair[side].encode(), b"<saved %d>" % number)
             data = data.replace((self.theirs, self.ours)[side].encode(), b"<endpoint>")
             data = data.replace(b"kvorumctl", b"etcdctl")

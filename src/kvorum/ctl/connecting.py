@@ -36,10 +36,10 @@ class Secrets:
 
 def connect(invocation: Invocation, endpoints: Sequence[str] | None = None) -> Client:
     """Return a client of what the global flags name, or of these endpoints."""
-    secrets = _secrets(invocation)
-    return client_of(
-        invocation, endpoints_of(invocation) if endpoints is None else endpoints, secrets
-    )
+    chosen = endpoints_of(invocation) if endpoints is None else endpoints
+    if invocation.secrets is None:
+        invocation.secrets = _secrets(invocation)
+    return client_of(invocation, chosen, invocation.secrets)
 
 
 def connect_all(invocation: Invocation, kind: Callable[..., T], count: int) -> list[T]:

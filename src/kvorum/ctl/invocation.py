@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvorum.cli.parsing import Given
     from kvorum.client.rpcs import Rpc
     from kvorum.client.sync.client import Client
+    from kvorum.ctl.connecting import Secrets
 
     M = TypeVar("M", covariant=True)
 
@@ -32,12 +33,14 @@ class Invocation:
     arguments before that, as etcdctl does.
     """
 
-    __slots__ = ("_output", "arguments", "given", "root")
+    __slots__ = ("_output", "arguments", "given", "root", "secrets")
 
     def __init__(self, root: Command, given: Given) -> None:
         self.root = root
         self.given = given
         self.arguments = given.arguments
+        self.secrets: Secrets | None = None
+        """Who we are, once somebody asked: a password is asked for once."""
         self._output: Output | None = None
 
     # Flags.
@@ -99,12 +102,24 @@ class Invocation:
 
         apply_environment(self.given, self.root)
 
-    def client(self, endpoints: Sequence[str] | None = None) -> Client:
-        """Return a client of the cluster, or of these endpoints alone; close it."""
+    def client(
+        self, endpoints: Sequence[str] | None = None, *, is_logged_in: bool = True
+    ) -> Client:
+        """Return a client of the cluster, or of these endpoints alone; close it.
+
+        It has logged in, if there is a user: a wrong password is known before anything is done.
+        """
         from kvorum.ctl.connecting import connect
 
         _ = self.output
-        return connect(self, endpoints)
+        client = connect(self, endpoints)
+        if is_logged_in:
+            try:
+                client.log_in()
+            except BaseException:
+                client.close()
+                raise
+        return client
 
     def ask(
         self,
