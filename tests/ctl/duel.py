@@ -28,7 +28,7 @@ KEPT_VARIABLES = ("PATH", "PYTHONPATH", "KVORUM_COMPILED", "LANG")
 _TOOK = re.compile(rb"\b[0-9.]+(?:\xc2\xb5s|[mn]?s)\b")
 _LONG_HEX = re.compile(rb"\b[0-9a-f]{13,16}\b")
 _LONG_NUMBER = re.compile(rb"\b[0-9]{15,20}\b")
-_LOG = re.compile(rb'\{"level":"(?:warn|info)"')
+_LOG = re.compile(rb'\{"level":"(?:warn|info|error)"|Hint: ')
 _RAFT = re.compile(rb'("raft_term":|"RaftTerm" : )[0-9]+')
 
 
@@ -75,8 +75,7 @@ class Duel:
         in both outputs. `err=False` compares no standard error. `change` is done to both outputs
         in addition. Where etcdctl panics, ours is to end with `panic_code`.
         """
-        theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
-        ours = self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+        theirs, ours = self.both(*words, stdin=stdin, env=env, endpoints=endpoints)
         if panic_code is not None and b"panic: " in theirs.err:
             assert ours.code == panic_code, (words, ours)
             return theirs
@@ -135,6 +134,17 @@ class Duel:
         """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
         return self._kvorumctl(words, stdin, {}, endpoints=True)
 
+    def both(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        endpoints: bool = True,
+    ) -> tuple[Outcome, Outcome]:
+        """Run a command line in both tools; return etcdctl's outcome and ours."""
+        theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
+        return theirs, self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+
     def raise_alarm(self) -> None:
         """Let both servers' members have no space left."""
         for address in (self.theirs, self.ours):
@@ -175,7 +185,7 @@ class Duel:
             data = _LONG_NUMBER.sub(b"<id>", _LONG_HEX.sub(b"<id>", data))
             return change(data)
 
-        # etcd's client logs the calls that it gives up; nobody may parse that.
+        # etcd's client logs the calls that it gives up, ours gives hints; nobody may parse that.
         told = b"".join(
             line for line in outcome.err.splitlines(keepends=True) if not _LOG.match(line)
         )

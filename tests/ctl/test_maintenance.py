@@ -87,8 +87,13 @@ def test_the_leader_stays_if_it_is_told_to_lead(duel: Duel, form: str) -> None:
 
 def test_members_that_nobody_can_reach(duel: Duel) -> None:
     with held_port() as port:
-        for words in (("defrag",), ("move-leader", "1"), ("alarm", "list"), ("downgrade", "cancel")):
+        for words in (
+            ("defrag",),
+            ("move-leader", "1"),
+            ("alarm", "list"),
+            ("downgrade", "cancel"),
+        ):
             outcome = duel.compare(
-                *words, f"--endpoints=127.0.0.1:{port}", "--command-timeout=200ms", endpoints=False
+                *words, f"--endpoints=127.0.0.1:{port}", "--command-timeout=50ms", endpoints=False
             )
             assert outcome.code == 1

@@ -16,8 +16,43 @@ DEADLINE = "context deadline exceeded"
 def failure_of(error: Exception) -> CommandError | None:
     """Return what is told of an error, or None if it is a mistake of the program."""
     if isinstance(error, KvorumError):
-        return CommandError(error_text(error), BAD_CONNECTION if error.is_of_login else GENERAL)
+        code = BAD_CONNECTION if error.is_of_login else GENERAL
+        return CommandError(error_text(error), code, hint_of(error))
     return None
+
+
+def hint_of(error: BaseException) -> str:
+    """Return what is behind a failure whose words do not say it, and what to do about it."""
+    if isinstance(error, OutcomeUnknownError):
+        cause = error.__cause__
+        if isinstance(cause, CallError) and type(cause) is not CallError:
+            return ""
+        return "it may have taken effect, or not: look before it is repeated"
+    if isinstance(error, UnavailableError):
+        text = str(error)
+        return f"{text}; {next(advice for sign, advice in _ADVICE if sign in text)}"
+    if isinstance(error, DeadlineError):
+        return f"{error}; --command-timeout allows more time"
+    return ""
+
+
+_ADVICE = (
+    (
+        "certificate has expired",
+        "renew the server's certificate, or see whether this machine's clock is right",
+    ),
+    (
+        "certificate is not accepted",
+        "--cacert names the authority to trust, and the endpoint a name that the certificate has",
+    ),
+    ("certificate required", "the server wants a certificate: --cert and --key name it"),
+    ("wrong version number", "the server does not speak TLS there: use http:// or no certificates"),
+    (
+        "the server closed the connection",
+        "it is http:// without TLS, and https:// (or --cacert, --cert) with it",
+    ),
+    ("", "see whether the members run and whether --endpoints names them"),
+)
 
 
 def error_text(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from kvorum.cli.values import hexadecimal
 from kvorum.client import rpcs
 from kvorum.client.rpcs import Rpc
 from kvorum.ctl.invocation import Invocation
+from kvorum.net.urls import url as parse_url
 
 HEADS = ("ID", "Status", "Name", "Peer Addrs", "Client Addrs", "Is Learner")
 
@@ -119,10 +120,16 @@ def _member(invocation: Invocation) -> int:
 
 
 def _peer_urls(invocation: Invocation) -> list[str]:
-    urls = invocation.text("peer-urls")
-    if not urls:
+    text = invocation.text("peer-urls")
+    if not text:
         raise CommandError("member peer urls not provided", BAD_ARGUMENTS)
-    return urls.split(",")
+    urls = text.split(",")
+    for each in urls:
+        try:
+            parse_url(each)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+    return urls
 
 
 # How answers look.
