@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
+from kvorum.client.credentials import TlsOptions
 from kvorum.client.errors import CompactedError, WatchCompactedError
 from kvorum.client.sync.client import Client
 from kvorum.client.transactions import Step, delete, put
@@ -116,9 +117,11 @@ def _destination(invocation: Invocation, endpoint: str) -> Client:
         invocation.text("dest-user"), invocation.text("dest-password"), "Destination Password: "
     )
     secrets = Secrets(
-        ca=invocation.text("dest-cacert"),
-        cert=invocation.text("dest-cert"),
-        key=invocation.text("dest-key"),
+        TlsOptions(
+            invocation.text("dest-cacert"),
+            invocation.text("dest-cert"),
+            invocation.text("dest-key"),
+        ),
         is_plain=invocation.switch("dest-insecure-transport"),
         user=user,
         password=password,
