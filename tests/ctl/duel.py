@@ -225,13 +225,15 @@ def run_here(
 
 
 @contextmanager
-def duel_of(kind: str, directory: Path, *flags: str) -> Iterator[Duel]:
+def duel_of(kind: str, directory: Path, *flags: str, scheme: str = "http") -> Iterator[Duel]:
     """Start two servers of a kind, and let the tools meet."""
     with ExitStack() as stack:
 
         def address(name: str) -> str:
             if kind == "etcd":
-                return stack.enter_context(running_etcd(directory / name, *flags)).address
-            return stack.enter_context(running_kvorum(directory / name, *flags)).address
+                etcd = running_etcd(directory / name, *flags, scheme=scheme)
+                return stack.enter_context(etcd).address
+            kvorum = running_kvorum(directory / name, *flags, scheme=scheme)
+            return stack.enter_context(kvorum).address
 
         yield Duel(kind, address("theirs"), address("ours"))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
@@ -76,10 +77,14 @@ def client_arguments(
 
 
 def endpoints_of(invocation: Invocation) -> list[str]:
-    """Return the endpoints that SRV records name, or those of the flag."""
+    """Return the endpoints that SRV records name, or those of the flag if there are none."""
+    return _discovered(invocation) or [each.strip() for each in invocation.texts("endpoints")]
+
+
+def _discovered(invocation: Invocation) -> list[str]:
     domain = invocation.text("discovery-srv")
     if not domain:
-        return [each.strip() for each in invocation.texts("endpoints")]
+        return []
     try:
         found = srv_endpoints(domain, invocation.text("discovery-srv-name"))
     except ValueError as error:
@@ -154,13 +159,36 @@ def log_in(invocation: Invocation, client: Client) -> None:
 
 
 def _check_files(tls: TlsOptions) -> None:
-    """Refuse certificates and keys that cannot be read, before anything is done with them."""
+    """Refuse certificates and keys that cannot be used, before anything is done with them."""
+    if bool(tls.cert) != bool(tls.key):
+        raise ValueError(
+            f"KeyFile and CertFile must both be present[key: {tls.key}, cert: {tls.cert}]"
+        )
+    for path in (tls.ca, tls.cert, tls.key):
+        if path:
+            _check_readable(path)
+    if not tls.ca and not tls.cert:
+        return
     import ssl
 
-    if not tls.is_given:
-        return
     context = ssl.create_default_context()
-    if tls.ca:
-        context.load_verify_locations(tls.ca)
-    if tls.cert and tls.key:
-        context.load_cert_chain(tls.cert, tls.key)
+    try:
+        if tls.ca:
+            context.load_verify_locations(tls.ca)
+    except ssl.SSLError as error:
+        raise ValueError(f"--cacert {tls.ca} has no certificate in PEM ({error.reason})") from None
+    try:
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"--cert {tls.cert} and --key {tls.key} are no certificate and its key in PEM "
+            f"({error.reason or error})"
+        ) from None
+
+
+def _check_readable(path: str) -> None:
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        raise ValueError(f"open {path}: {(error.strerror or str(error)).lower()}") from None

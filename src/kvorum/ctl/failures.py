@@ -28,12 +28,18 @@ def hint_of(error: BaseException) -> str:
         if isinstance(cause, CallError) and type(cause) is not CallError:
             return ""
         return "it may have taken effect, or not: look before it is repeated"
+    if not isinstance(error, UnavailableError | DeadlineError):
+        return ""
+    text = str(error)
+    for sign, advice in _ADVICE:
+        if sign in text:
+            return f"{text}; {advice}"
     if isinstance(error, UnavailableError):
-        text = str(error)
-        return f"{text}; {next(advice for sign, advice in _ADVICE if sign in text)}"
-    if isinstance(error, DeadlineError):
-        return f"{error}; --command-timeout allows more time"
-    return ""
+        return f"{text}; see whether the members run and whether --endpoints names them"
+    return (
+        f"{text}; see whether a majority of the members runs and reaches each other, "
+        "or allow more time with --command-timeout"
+    )
 
 
 _ADVICE = (
@@ -51,7 +57,6 @@ _ADVICE = (
         "the server closed the connection",
         "it is http:// without TLS, and https:// (or --cacert, --cert) with it",
     ),
-    ("", "see whether the members run and whether --endpoints names them"),
 )
 
 
