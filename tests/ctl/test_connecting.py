@@ -1,8 +1,14 @@
 """How the tool reaches a cluster, and what it says when it does not; beside etcdctl."""
 
+import re
+import socket
+import socketserver
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +17,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.operations import Operation
 from kvorum.client.sync.client import Client
-from tests.certificates import Authority
+from tests.certificates import Authority, Pair
 from tests.ctl.duel import KINDS, Duel, duel_of, run_here
 from tests.discovery.domain import DOMAIN, Zone, machine_of
 from tests.etcd import binary, is_target
@@ -24,7 +30,7 @@ QUICKLY = "--command-timeout=100ms"
 
 def hint(*words: str) -> str:
     """Return the hint of a command line that fails; a busy machine needs time to shake hands."""
-    outcome = run_here([*words, "--command-timeout=2s"])
+    outcome = run_here([*words, "--command-timeout=1s"])
     assert (outcome.out, outcome.code) == (b"", 1)
     first, *rest = outcome.err.decode().splitlines()
     assert rest == ["Error: context deadline exceeded"]
@@ -115,6 +121,35 @@ def test_a_socket_that_is_a_file(tmp_path: Path, scheme: str) -> None:
         assert shown.out.startswith(f"{scheme}{path} is healthy".encode())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--max-request-bytes=10",),
+        ("--max-request-bytes=15",),
+        ("--max-request-bytes=-1",),
+        ("--max-recv-bytes=10",),
+        ("--max-recv-bytes=-1",),
+        ("--max-recv-bytes=10", "--max-request-bytes=11"),
+        ("--max-recv-bytes=x",),
+    ],
+)
+def test_messages_that_are_too_long(duel: Duel, options: tuple[str, ...]) -> None:
+    for words in (("put", "a", "b" * 10), ("get", "a"), ("member", "list")):
+        # Ids are shorter now and then.
+        duel.compare(
+            *words, *options, change=lambda data: re.sub(rb"(?s)\d\d vs|Usage:.*", b"", data)
+        )
+
+
+def _without_sizes(data: bytes) -> bytes:
+    return re.sub(rb"(?s)\d\d vs|Usage:.*", b"", data)
+
+
+def test_a_value_that_is_too_long(duel: Duel) -> None:
+    assert duel.compare("put", "a", stdin=b"a" * (2 << 20)).code == 1
+    assert duel.compare("put", "a", "--max-request-bytes=3000000", stdin=b"a" * (2 << 20)).code == 1
+
+
 # TLS.
 
 
@@ -198,24 +233,46 @@ def test_files_that_are_no_certificates(tmp_path: Path, authority: Authority) ->
         assert str(tmp_path).encode() in outcome.err or str(another.key).encode() in outcome.err
 
 
+class Handshaker(socketserver.ThreadingTCPServer):
+    """A server that shakes hands, wants a certificate, and says nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self, authority: Authority, pair: Pair) -> None:
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(pair.cert, pair.key)
+        self._context.load_verify_locations(authority.cert)
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._context.set_alpn_protocols(["h2"])
+
+    def finish_request(self, request: socket.socket, _address: object) -> None:  # type: ignore[override]
+        with suppress(OSError), self._context.wrap_socket(request, server_side=True) as secured:
+            secured.recv(1)
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{self.server_address[1]}"
+        finally:
+            self.shutdown()
+            thread.join()
+            self.server_close()
+
+
 def test_what_to_do_about_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     ca = f"--cacert={authority.cert}"
 
-    def told(*options: str, days: int = 1, hosts: tuple[str, ...] = ("127.0.0.1",)) -> str:
-        server = authority.issue("server", hosts, days=days)
-        flags = (
-            f"--cert-file={server.cert}",
-            f"--key-file={server.key}",
-            f"--trusted-ca-file={authority.cert}",
-            "--client-cert-auth",
-        )
-        directory = tmp_path / f"{days}{hosts[0]}"
-        with running_kvorum(directory, *flags, scheme="https") as running:
-            return hint("get", "a", f"--endpoints={running.address}", *options)
+    def told(*options: str, days: int = 1, host: str = "127.0.0.1") -> str:
+        pair = authority.issue("server", [host], days=days)
+        with Handshaker(authority, pair).running() as address:
+            return hint("get", "a", f"--endpoints={address}", *options)
 
     assert "certificate has expired; renew" in told(ca, days=-1)
-    assert "a name that the certificate has" in told(ca, hosts=("elsewhere.test",))
+    assert "a name that the certificate has" in told(ca, host="elsewhere.test")
     assert "--cert and --key name it" in told(ca)
     assert "--cacert names the authority" in told("--insecure-transport=false")
     assert "https:// (or --cacert" in told()

@@ -57,6 +57,13 @@ def client_arguments(
     """Return what clients of both kinds are made with, checked."""
     if not any(endpoints):
         raise CommandError("etcdclient: no available endpoints", BAD_CONNECTION)
+    received, sent = (invocation.number(f"max-{kind}-bytes") for kind in ("recv", "request"))
+    if 0 < received < sent:
+        raise CommandError(
+            f"gRPC message recv limit ({received} bytes) must be greater than send limit "
+            f"({sent} bytes)",
+            BAD_CONNECTION,
+        )
     is_secure = not secrets.is_plain or secrets.tls.is_given
     try:
         _check_files(secrets.tls)

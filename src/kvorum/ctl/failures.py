@@ -42,6 +42,7 @@ def hint_of(error: BaseException) -> str:
     )
 
 
+_IS_TLS = "it is http:// without TLS, and https:// (or --cacert, --cert) with it"
 _ADVICE = (
     (
         "certificate has expired",
@@ -53,10 +54,8 @@ _ADVICE = (
     ),
     ("certificate required", "the server wants a certificate: --cert and --key name it"),
     ("wrong version number", "the server does not speak TLS there: use http:// or no certificates"),
-    (
-        "the server closed the connection",
-        "it is http:// without TLS, and https:// (or --cacert, --cert) with it",
-    ),
+    ("the server closed the connection", _IS_TLS),
+    ("Connection reset by peer", _IS_TLS),
 )
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
             ...
 
 
+REQUEST_BYTES_MAX = 2 << 20
+ANSWER_BYTES_MAX = (1 << 31) - 1
+
+
 class Invocation:
     """One run of a command.
 
@@ -134,6 +138,27 @@ class Invocation:
         """Make a call within `--command-timeout`, or within another time, and return the answer."""
         from kvorum.client.operations import Operation
 
-        operation = Operation(rpc, request.SerializeToString(), kind.FromString)
+        message = request.SerializeToString()
+        self._check_size(
+            "trying to send", message, self.number("max-request-bytes"), REQUEST_BYTES_MAX
+        )
+
+        def decode(answer: bytes) -> M:
+            self._check_size(
+                "grpc: received", answer, self.number("max-recv-bytes"), ANSWER_BYTES_MAX
+            )
+            return kind.FromString(answer)
+
+        operation = Operation(rpc, message, decode)
         seconds = self.seconds("command-timeout") if timeout is None else timeout
         return client.run(operation, seconds, at=at)
+
+    def _check_size(self, what: str, message: bytes, chosen: int, usual: int) -> None:
+        limit = chosen if chosen > 0 else usual
+        if len(message) > limit:
+            from kvorum.cli.errors import CommandError
+
+            raise CommandError(
+                f"rpc error: code = ResourceExhausted desc = {what} message larger than max "
+                f"({len(message)} vs. {limit})"
+            )
