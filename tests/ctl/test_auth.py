@@ -30,7 +30,11 @@ def duel(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_users_and_roles_look_the_same(duel: Duel, form: str) -> None:
+    is_short = form in ("table", "nonsense")
+
     def compare(*words: str) -> None:
+        if is_short and words[1] not in ("add", "get", "list", "delete", "status"):
+            return
         duel.compare(
             *words,
             *("-w", form),

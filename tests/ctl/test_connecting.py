@@ -1,6 +1,7 @@
 """How the tool reaches a cluster, and what it says when it does not; beside etcdctl."""
 
 import re
+import signal
 import socket
 import socketserver
 import ssl
@@ -82,6 +83,17 @@ def test_a_hint_tells_what_to_do() -> None:
             f"no endpoint could be reached: {address}: Connection refused; see whether the members "
             "run and whether --endpoints names them"
         )
+
+
+def test_a_server_that_stands_still(tmp_path: Path) -> None:
+    with running_kvorum(tmp_path) as running:
+        running.process.send_signal(signal.SIGSTOP)
+        try:
+            address = f"--endpoints={running.address}"
+            assert "it may have taken effect, or not" in hint("put", "a", "1", address)
+            assert "was not answered in time" in hint("get", "a", address)
+        finally:
+            running.process.send_signal(signal.SIGCONT)
 
 
 def test_another_endpoint_serves(duel: Duel) -> None:
