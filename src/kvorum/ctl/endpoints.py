@@ -16,7 +16,7 @@ from kvorum.client import rpcs
 from kvorum.client.errors import KvorumError, PermissionDeniedError
 from kvorum.client.sync.client import Client
 from kvorum.ctl.alarms import NAMES
-from kvorum.ctl.failures import error_text
+from kvorum.ctl.failures import error_text, hint_of, tell_hint
 from kvorum.ctl.invocation import Invocation
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class Health(NamedTuple):
     took: str
     """How long its answer took; empty if it could not be asked."""
     error: str = ""
+    hint: str = ""
 
 
 def health(invocation: Invocation) -> None:
@@ -80,7 +81,8 @@ def health(invocation: Invocation) -> None:
         has_protobuf=False,
     )
     if any(each.error for each in found):
-        raise CommandError("unhealthy cluster")
+        hints = dict.fromkeys(each.hint for each in found if each.hint)
+        raise CommandError("unhealthy cluster", hint="\nHint: ".join(hints))
 
 
 def status(invocation: Invocation) -> None:
@@ -158,6 +160,7 @@ def _ask_each(
                 found.append((endpoint, ask(client)))
             except KvorumError as error:
                 last = error
+                tell_hint(error)
                 sys.stderr.write(
                     f"Failed to get the {what} of endpoint {endpoint} ({error_text(error)})\n"
                 )
@@ -170,9 +173,9 @@ def _health(invocation: Invocation, endpoint: str, client: Client) -> Health:
         try:
             client.log_in()
         except KvorumError as error:
-            return Health(endpoint, False, "", error_text(error))
+            return Health(endpoint, False, "", error_text(error), hint_of(error))
         begun = time.monotonic_ns()
-        problem = ""
+        problem: KvorumError | None = None
         try:
             request = pb.RangeRequest(key=b"health")
             invocation.ask(client, rpcs.RANGE, request, pb.RangeResponse)
@@ -180,10 +183,10 @@ def _health(invocation: Invocation, endpoint: str, client: Client) -> Health:
             # The cluster had to agree on that, too.
             pass
         except KvorumError as error:
-            problem = error_text(error)
+            problem = error
         took = duration_text(time.monotonic_ns() - begun)
-        if problem:
-            return Health(endpoint, False, took, problem)
+        if problem is not None:
+            return Health(endpoint, False, took, error_text(problem), hint_of(problem))
         try:
             answer = invocation.ask(client, rpcs.ALARM, pb.AlarmRequest(), pb.AlarmResponse)
         except KvorumError:

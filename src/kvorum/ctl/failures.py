@@ -1,5 +1,7 @@
 """What a failure is called at the command line: etcdctl's words and exit codes."""
 
+import sys
+
 from kvorum.api.errors import Code
 from kvorum.cli.errors import BAD_CONNECTION, GENERAL, CommandError
 from kvorum.client.errors import (
@@ -24,9 +26,6 @@ def failure_of(error: Exception) -> CommandError | None:
 def hint_of(error: BaseException) -> str:
     """Return what is behind a failure whose words do not say it, and what to do about it."""
     if isinstance(error, OutcomeUnknownError):
-        cause = error.__cause__
-        if isinstance(cause, CallError) and type(cause) is not CallError:
-            return ""
         return "it may have taken effect, or not: look before it is repeated"
     if not isinstance(error, UnavailableError | DeadlineError):
         return ""
@@ -40,6 +39,13 @@ def hint_of(error: BaseException) -> str:
         f"{text}; see whether a majority of the members runs and reaches each other, "
         "or allow more time with --command-timeout"
     )
+
+
+def tell_hint(error: BaseException) -> None:
+    """Write the hint of an error that does not end the command."""
+    hint = hint_of(error)
+    if hint:
+        sys.stderr.write(f"Hint: {hint}\n")
 
 
 _IS_TLS = "it is http:// without TLS, and https:// (or --cacert, --cert) with it"

@@ -11,7 +11,7 @@ from kvorum.client import rpcs
 from kvorum.client.errors import KvorumError
 from kvorum.ctl.connecting import endpoints_of
 from kvorum.ctl.endpoints import asked_endpoints
-from kvorum.ctl.failures import error_text
+from kvorum.ctl.failures import error_text, tell_hint
 from kvorum.ctl.invocation import Invocation
 
 
@@ -21,19 +21,21 @@ def defragment(invocation: Invocation) -> None:
     for endpoint in asked_endpoints(invocation):
         with invocation.client([endpoint]) as client:
             begun = time.monotonic_ns()
-            problem = ""
+            problem: KvorumError | None = None
             try:
                 invocation.ask(
                     client, rpcs.DEFRAGMENT, pb.DefragmentRequest(), pb.DefragmentResponse
                 )
             except KvorumError as error:
-                problem = error_text(error)
+                problem = error
             took = duration_text(time.monotonic_ns() - begun)
-        if problem:
+        if problem is not None:
             is_failed = True
             sys.stdout.flush()
+            tell_hint(problem)
+            reason = error_text(problem)
             sys.stderr.write(
-                f"Failed to defragment etcd member[{endpoint}]. took {took}. ({problem})\n"
+                f"Failed to defragment etcd member[{endpoint}]. took {took}. ({reason})\n"
             )
         else:
             invocation.output_line(f"Finished defragmenting etcd member[{endpoint}]. took {took}")
