@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.ctl.duel import KINDS, Duel, duel_of
 from tests.ctl.terminal import Terminal
@@ -134,6 +136,33 @@ def test_what_is_refused(duel: Duel, words: tuple[str, ...]) -> None:
 def _without_help(data: bytes) -> bytes:
     """Leave the help out, which is in our own words."""
     return b"" if b"Usage:" in data else data
+
+
+KEYS = st.text("ab\x7fü \udcff\udcfe", min_size=1, max_size=3)
+PERMISSIONS = st.tuples(
+    st.sampled_from(["read", "write", "readwrite"]),
+    st.sampled_from(["--prefix", "--from-key", "--prefix=false"]),
+    st.tuples(KEYS),
+) | st.tuples(
+    st.sampled_from(["read", "write", "readwrite"]),
+    st.just("--prefix=false"),
+    st.tuples(KEYS, KEYS),
+)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(st.lists(PERMISSIONS, min_size=1, max_size=4))
+def test_permissions_of_any_keys(
+    duel: Duel, permissions: list[tuple[str, str, tuple[str, ...]]]
+) -> None:
+    duel.compare("role", "add", "any")
+    for kind, flag, keys in permissions:
+        duel.compare("role", "grant-permission", flag, "--", "any", kind, *keys)
+    for form in ("simple", "fields", "json"):
+        duel.compare("role", "get", "any", "-w", form)
+    _, flag, keys = permissions[0]
+    duel.compare("role", "revoke-permission", flag, "--", "any", *keys)
+    duel.compare("role", "delete", "any")
 
 
 @pytest.mark.parametrize("stdin", [b"word\n", b" one two\n", b"\n", b""])
