@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
@@ -195,6 +194,8 @@ def _check_files(tls: TlsOptions) -> None:
 
 
 def _check_readable(path: str) -> None:
+    from pathlib import Path
+
     try:
         Path(path).open("rb").close()
     except OSError as error:
