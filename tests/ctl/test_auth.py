@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ctl.duel import KINDS, Duel, duel_of
-from tests.ctl.terminal import Terminal
+from tests.ctl.terminal import terminal_of
 from tests.etcd import binary, is_target
 
 FORMATS = ("simple", "fields", "json", "protobuf", "table", "nonsense")
@@ -298,34 +298,33 @@ def test_prompts_at_a_terminal(
 ) -> None:
     shown = []
     for tool, address in _tools(duel):
-        with Terminal([*tool, f"--endpoints={address}", *words]) as terminal:
+        with terminal_of([*tool, f"--endpoints={address}", *words]) as terminal:
             for answer in answers:
-                terminal.wait_hidden()
+                terminal.wait_hidden(": ")
                 terminal.type(answer if answer == "\x04" else f"{answer}\n")
-            code, text = terminal.end()
+            code = terminal.end()
             assert terminal.is_echoing(), "the terminal is left as it was"
-        lines = [each for each in text.splitlines() if not each.startswith((b"{", b"Hint"))]
-        shown.append((code, lines))
+        seen = terminal.seen.splitlines()
+        shown.append((code, [each for each in seen if not each.startswith((b"{", b"Hint"))]))
     assert shown[0] == shown[1]
 
 
 def test_an_interruption_of_a_prompt(duel: Duel) -> None:
     for tool, address in _tools(duel):
-        with Terminal([*tool, f"--endpoints={address}", "user", "add", "never"]) as terminal:
-            terminal.wait_hidden()
-            os.kill(terminal.pid, signal.SIGINT)
-            code, _ = terminal.end()
-            assert code == 255
+        with terminal_of([*tool, f"--endpoints={address}", "user", "add", "never"]) as terminal:
+            terminal.wait_hidden(": ")
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == 255
             assert terminal.is_echoing()
     duel.compare("user", "get", "never")
 
 
 def test_a_password_is_asked_for_once(guarded: Duel) -> None:
-    # etcdctl asks twice with --cluster; whoever answers once more is not heard.
+    # etcdctl asks twice with --cluster.
     words = ("endpoint", "health", "--cluster", "--user=some")
-    with Terminal([*OURS, f"--endpoints={guarded.ours}", *words]) as terminal:
-        terminal.wait_hidden()
+    with terminal_of([*OURS, f"--endpoints={guarded.ours}", *words]) as terminal:
+        terminal.wait_hidden("Password: ")
         terminal.type("secret\n")
-        code, text = terminal.end()
-    assert (code, text.count(b"Password: ")) == (0, 1)
-    assert b"is healthy" in text
+        code = terminal.end()
+    assert (code, terminal.seen.count(b"Password: ")) == (0, 1)
+    assert b"is healthy" in terminal.seen

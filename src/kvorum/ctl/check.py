@@ -20,7 +20,7 @@ from kvorum.client.credentials import contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import KvorumError
 from kvorum.client.sync.client import Client
-from kvorum.ctl.connecting import client_arguments, endpoints_of, secrets_of
+from kvorum.ctl.connecting import connect_all, endpoints_of, secrets_of
 from kvorum.ctl.failures import error_text
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
@@ -192,7 +192,6 @@ def _drive(
 ) -> Results:
     """Write until it is over, or until it is interrupted."""
     prefix, value = as_bytes(invocation.text("prefix")), bytes(value_bytes)
-    arguments = client_arguments(invocation, endpoints_of(invocation), secrets_of(invocation))
     timeout = invocation.seconds("command-timeout")
     results = Results()
 
@@ -210,7 +209,7 @@ def _drive(
     async def write_all() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, pace.stop)
         count = math.ceil(load.clients / CLIENTS_PER_CONNECTION)
-        clients = [AsyncClient(**arguments) for _ in range(count)]
+        clients = connect_all(invocation, AsyncClient, count)
         try:
             begun = time.monotonic()
             await asyncio.gather(*(write(clients[at % count]) for at in range(load.clients)))

@@ -41,16 +41,16 @@ def connect(invocation: Invocation, endpoints: Sequence[str] | None = None) -> C
 def connect_all(invocation: Invocation, kind: Callable[..., T], count: int) -> list[T]:
     """Return so many clients of a kind of what the global flags name."""
     secrets, endpoints = secrets_of(invocation), endpoints_of(invocation)
-    arguments = client_arguments(invocation, endpoints, secrets)
+    arguments = _arguments(invocation, endpoints, secrets)
     return [kind(**arguments) for _ in range(count)]
 
 
 def client_of(invocation: Invocation, endpoints: Sequence[str], secrets: Secrets) -> Client:
     """Return a client that connects and logs in with its first call."""
-    return Client(**client_arguments(invocation, endpoints, secrets))
+    return Client(**_arguments(invocation, endpoints, secrets))
 
 
-def client_arguments(
+def _arguments(
     invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
 ) -> dict[str, Any]:
     """Return what clients of both kinds are made with, checked."""
