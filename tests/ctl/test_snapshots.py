@@ -19,6 +19,7 @@ import pytest
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client.sync.client import Client
 from tests.ctl.duel import Duel, run_here
+from tests.ctl.terminal import kvorumctl
 from tests.ports import held_port
 
 OURS = (sys.executable, "-m", "kvorum.ctl.main")
@@ -36,6 +37,13 @@ def test_a_snapshot_is_saved(duel: Duel, tmp_path: Path, form: str) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     data = path.read_bytes()
     assert data[-32:] == sha256(data[:-32]).digest()
+
+
+def test_progress_is_shown_at_a_terminal(duel: Duel, tmp_path: Path) -> None:
+    path = tmp_path / "saved.db"
+    with kvorumctl(duel.ours, "snapshot", "save", str(path)) as terminal:
+        terminal.wait_for("saving .*100%.*Snapshot saved at ")
+        assert terminal.end() == 0
 
 
 def test_a_snapshot_replaces_another(duel: Duel, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.ranges import prefix_end
 from kvorum.cli.errors import BAD_FEATURE, GENERAL, INVALID_INPUT, CommandError
+from kvorum.cli.progress import Progress, human_count
 from kvorum.cli.text import quoted
 from kvorum.client import rpcs
 from kvorum.client.aio.client import AsyncClient
@@ -130,7 +131,8 @@ def perf(invocation: Invocation) -> None:
     with invocation.client() as client:
         _refuse_keys(invocation, client, f"'{invocation.root.name} del --prefix {prefix}'")
         pace = Pace(rate=load.writes, seconds=PERF_SECONDS)
-        results = _drive(invocation, load, pace, key_bytes=256, value_bytes=1024)
+        total = int(load.writes * PERF_SECONDS)
+        results = _drive(invocation, load, pace, total=total, key_bytes=256, value_bytes=1024)
         try:
             revision = _delete(client, prefix)
         except KvorumError as error:
@@ -157,7 +159,8 @@ def datascale(invocation: Invocation) -> None:
             f"key-value, {load.clients} concurrent clients]."
         )
         pace = Pace(count=load.writes)
-        results = _drive(invocation, load, pace, key_bytes=512, value_bytes=512)
+        total = load.writes
+        results = _drive(invocation, load, pace, total=total, key_bytes=512, value_bytes=512)
         after = _memory(invocation, "after")
         _tidy(invocation, client, _delete(client, prefix))
     if _tell_errors(invocation, results):
@@ -188,15 +191,16 @@ def _refuse_keys(invocation: Invocation, client: Client, advice: str) -> None:
 
 
 def _drive(
-    invocation: Invocation, load: Load, pace: Pace, *, key_bytes: int, value_bytes: int
+    invocation: Invocation, load: Load, pace: Pace, *, total: int, key_bytes: int, value_bytes: int
 ) -> Results:
     """Write until it is over, or until it is interrupted."""
     prefix, value = as_bytes(invocation.text("prefix")), bytes(value_bytes)
     timeout = invocation.seconds("command-timeout")
     results = Results()
 
-    async def write(client: AsyncClient) -> None:
+    async def write(client: AsyncClient, progress: Progress) -> None:
         while await pace.turn():
+            progress.add(1)
             key = prefix + os.urandom(8).ljust(key_bytes, b"\0")
             begun = time.monotonic()
             try:
@@ -212,7 +216,9 @@ def _drive(
         clients = connect_all(invocation, AsyncClient, count)
         try:
             begun = time.monotonic()
-            await asyncio.gather(*(write(clients[at % count]) for at in range(load.clients)))
+            with Progress("writing", total, human_count) as progress:
+                writers = (write(clients[at % count], progress) for at in range(load.clients))
+                await asyncio.gather(*writers)
             results.total_seconds = time.monotonic() - begun
         finally:
             for client in clients:

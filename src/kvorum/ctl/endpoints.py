@@ -1,6 +1,5 @@
 """`endpoint`: how each of the endpoints is, asked one by one."""
 
-import sys
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -16,7 +15,7 @@ from kvorum.client import rpcs
 from kvorum.client.errors import KvorumError, PermissionDeniedError
 from kvorum.client.sync.client import Client
 from kvorum.ctl.alarms import NAMES
-from kvorum.ctl.failures import error_text, hint_of, tell_hint
+from kvorum.ctl.failures import error_text, hint_of, tell, tell_hint
 from kvorum.ctl.invocation import Invocation
 
 T = TypeVar("T")
@@ -161,9 +160,7 @@ def _ask_each(
             except KvorumError as error:
                 last = error
                 tell_hint(error)
-                sys.stderr.write(
-                    f"Failed to get the {what} of endpoint {endpoint} ({error_text(error)})\n"
-                )
+                tell(f"Failed to get the {what} of endpoint {endpoint} ({error_text(error)})")
     return found, last
 
 
@@ -214,9 +211,7 @@ def _simple_health(output: Output, found: list[Health]) -> None:
     for each in found:
         if each.error:
             output.flush()
-            sys.stderr.write(
-                f"{each.endpoint} is unhealthy: failed to commit proposal: {each.error}\n"
-            )
+            tell(f"{each.endpoint} is unhealthy: failed to commit proposal: {each.error}")
         else:
             output.line(
                 f"{each.endpoint} is healthy: successfully committed proposal: took = {each.took}"

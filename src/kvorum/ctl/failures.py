@@ -4,6 +4,7 @@ import sys
 
 from kvorum.api.errors import Code
 from kvorum.cli.errors import BAD_CONNECTION, GENERAL, CommandError
+from kvorum.cli.text import printable
 from kvorum.client.errors import (
     CallError,
     DeadlineError,
@@ -45,7 +46,14 @@ def tell_hint(error: BaseException) -> None:
     """Write the hint of an error that does not end the command."""
     hint = hint_of(error)
     if hint:
-        sys.stderr.write(f"Hint: {hint}\n")
+        tell(f"Hint: {hint}")
+
+
+def tell(text: str) -> None:
+    """Write a line to the standard error; what a server said does not steer a terminal."""
+    if sys.stderr.isatty():
+        text = printable(text, kept="\n\t")
+    sys.stderr.write(f"{text}\n")
 
 
 _IS_TLS = "it is http:// without TLS, and https:// (or --cacert, --cert) with it"

@@ -11,7 +11,7 @@ from kvorum.client import rpcs
 from kvorum.client.errors import KvorumError
 from kvorum.ctl.connecting import endpoints_of
 from kvorum.ctl.endpoints import asked_endpoints
-from kvorum.ctl.failures import error_text, tell_hint
+from kvorum.ctl.failures import error_text, tell, tell_hint
 from kvorum.ctl.invocation import Invocation
 
 
@@ -34,9 +34,7 @@ def defragment(invocation: Invocation) -> None:
             sys.stdout.flush()
             tell_hint(problem)
             reason = error_text(problem)
-            sys.stderr.write(
-                f"Failed to defragment etcd member[{endpoint}]. took {took}. ({reason})\n"
-            )
+            tell(f"Failed to defragment etcd member[{endpoint}]. took {took}. ({reason})")
         else:
             invocation.output_line(f"Finished defragmenting etcd member[{endpoint}]. took {took}")
     if is_failed:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
+from kvorum.cli.progress import Progress, human_count
 from kvorum.client.credentials import TlsOptions
 from kvorum.client.errors import CompactedError, WatchCompactedError
 from kvorum.client.sync.client import Client
@@ -101,9 +102,12 @@ def _mirror(source: Client, copy: Copy, prefix: bytes, revision: int) -> None:
     """Copy what there is, unless changes from a revision on are all that is wanted; follow."""
     start = revision
     if revision <= 1:
-        start = source.read(prefix=prefix, count_only=True, timeout=FOREVER).revision + 1
-        for kv in source.range(prefix=prefix, revision=start - 1, timeout=FOREVER):
-            copy.put(kv.key, kv.value)
+        found = source.read(prefix=prefix, count_only=True, timeout=FOREVER)
+        start = found.revision + 1
+        with Progress("copying", found.total, human_count) as progress:
+            for kv in source.range(prefix=prefix, revision=found.revision, timeout=FOREVER):
+                copy.put(kv.key, kv.value)
+                progress.add(1)
     try:
         with source.watch(prefix=prefix, revision=start) as watch:
             while True:

@@ -8,6 +8,7 @@ from types import FrameType
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.cli.errors import BAD_ARGUMENTS, INTERRUPTED, CommandError
+from kvorum.cli.progress import Progress
 from kvorum.client import administration, rpcs
 from kvorum.client.errors import CallError, KvorumError, SnapshotError
 from kvorum.client.saving import DIGEST_BYTES, PAGE_BYTES, Saving
@@ -90,11 +91,15 @@ def _opened(path: str) -> Iterator[Saving]:
 
 
 def _receive(client: Client, saving: Saving, seconds: float) -> None:
-    with client.messages(administration.snapshot(), seconds) as messages:
+    with (
+        client.messages(administration.snapshot(), seconds) as messages,
+        Progress("saving") as progress,
+    ):
         for message in messages:
             saving.version = message.version
             if saving.add(message.blob):
                 saving.write()
+            progress.add(len(message.blob), message.remaining_bytes)
     try:
         saving.finish()
     except SnapshotError as error:
