@@ -138,6 +138,7 @@ def test_a_snapshot_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
 def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Path) -> None:
     async def main(client: AsyncClient) -> None:
         auth = client.auth
+        await client.log_in()
         assert not (await auth.status()).is_enabled
         for user in ("root", "worker"):
             await auth.add_user(user, "secret")
@@ -155,6 +156,7 @@ def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Pa
         await auth.enable()
 
     async def as_worker(client: AsyncClient) -> None:
+        await client.log_in()
         await client.put("jobs/1", "a")
         assert await client.count("config", end="confih") == 0
         with pytest.raises(PermissionDeniedError):
@@ -177,6 +179,9 @@ def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Pa
     async def as_nobody(client: AsyncClient) -> None:
         with pytest.raises(LoginFailedError):
             await client.put("jobs/1", "a")
+        with pytest.raises(LoginFailedError) as caught:
+            await client.log_in()
+        assert caught.value.is_of_login
 
     async def as_root(client: AsyncClient) -> None:
         auth = client.auth
@@ -193,6 +198,8 @@ def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Pa
         with pytest.raises(RoleNotFoundError):
             await auth.permissions_of("worker")
         await auth.disable()
+        # Nobody logs in where nobody has to.
+        await client.log_in()
         await auth.delete_user("root")
         await auth.delete_role("root")
 

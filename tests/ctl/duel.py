@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kvorum.client.sync.client import Client
 from kvorum.ctl.environment import PREFIXES
 from kvorum.ctl.main import run
 from tests.ctl.processes import Outcome as Outcome
@@ -27,7 +28,7 @@ KEPT_VARIABLES = ("PATH", "PYTHONPATH", "KVORUM_COMPILED", "LANG")
 _TOOK = re.compile(rb"\b[0-9.]+(?:\xc2\xb5s|[mn]?s)\b")
 _LONG_HEX = re.compile(rb"\b[0-9a-f]{13,16}\b")
 _LONG_NUMBER = re.compile(rb"\b[0-9]{15,20}\b")
-_LOG = re.compile(rb'\{"level":"(?:warn|info)"')
+_LOG = re.compile(rb'\{"level":"(?:warn|info|error)"|Hint: ')
 _RAFT = re.compile(rb'("raft_term":|"RaftTerm" : )[0-9]+')
 
 
@@ -54,7 +55,8 @@ class Duel:
         """What serves both: `etcd` or `kvorum`."""
         self.theirs = theirs
         self.ours = ours
-        self._saved: list[tuple[str, str]] = []
+        self.saved: list[tuple[str, str]] = []
+        """What `save` found in the outputs of both."""
 
     def compare(
         self,
@@ -73,15 +75,14 @@ class Duel:
         in both outputs. `err=False` compares no standard error. `change` is done to both outputs
         in addition. Where etcdctl panics, ours is to end with `panic_code`.
         """
-        theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
-        ours = self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+        theirs, ours = self.both(*words, stdin=stdin, env=env, endpoints=endpoints)
         if panic_code is not None and b"panic: " in theirs.err:
             assert ours.code == panic_code, (words, ours)
             return theirs
         if save:
             found = [re.search(save.encode(), each.out) for each in (theirs, ours)]
             assert found[0] and found[1], (theirs, ours)
-            self._saved.append((found[0][1].decode(), found[1][1].decode()))
+            self.saved.append((found[0][1].decode(), found[1][1].decode()))
         wanted, got = self._plain(theirs, 0, change), self._plain(ours, 1, change)
         if not err:
             wanted, got = wanted._replace(err=b""), got._replace(err=b"")
@@ -133,6 +134,24 @@ class Duel:
         """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
         return self._kvorumctl(words, stdin, {}, endpoints=True)
 
+    def both(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        endpoints: bool = True,
+    ) -> tuple[Outcome, Outcome]:
+        """Run a command line in both tools; return etcdctl's outcome and ours."""
+        theirs = self._etcdctl(words, stdin, env or {}, endpoints=endpoints)
+        return theirs, self._kvorumctl(words, stdin, env or {}, endpoints=endpoints)
+
+    def raise_alarm(self) -> None:
+        """Let both servers' members have no space left."""
+        for address in (self.theirs, self.ours):
+            with Client(address) as client:
+                (member,) = client.members.list()
+                client.maintenance.raise_alarm("nospace", member.id)
+
     def _etcdctl(
         self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
     ) -> Outcome:
@@ -152,12 +171,12 @@ class Duel:
         return run_here(arguments, stdin, env)
 
     def _filled(self, words: tuple[str, ...], side: int) -> list[str]:
-        values = [pair[side] for pair in self._saved]
+        values = [pair[side] for pair in self.saved]
         return [re.sub(r"\{(\d+)\}", lambda at: values[int(at[1])], word) for word in words]
 
     def _plain(self, outcome: Outcome, side: int, change: Callable[[bytes], bytes]) -> Outcome:
         def plain(data: bytes) -> bytes:
-            for number, pair in enumerate(self._saved):
+            for number, pair in enumerate(self.saved):
                 data = data.replace(pair[side].encode(), b"<saved %d>" % number)
             data = data.replace((self.theirs, self.ours)[side].encode(), b"<endpoint>")
             data = data.replace(b"kvorumctl", b"etcdctl")
@@ -166,7 +185,7 @@ class Duel:
             data = _LONG_NUMBER.sub(b"<id>", _LONG_HEX.sub(b"<id>", data))
             return change(data)
 
-        # etcd's client logs the calls that it gives up; nobody may parse that.
+        # etcd's client logs the calls that it gives up, ours gives hints; nobody may parse that.
         told = b"".join(
             line for line in outcome.err.splitlines(keepends=True) if not _LOG.match(line)
         )
@@ -206,13 +225,15 @@ def run_here(
 
 
 @contextmanager
-def duel_of(kind: str, directory: Path, *flags: str) -> Iterator[Duel]:
+def duel_of(kind: str, directory: Path, *flags: str, scheme: str = "http") -> Iterator[Duel]:
     """Start two servers of a kind, and let the tools meet."""
     with ExitStack() as stack:
 
         def address(name: str) -> str:
             if kind == "etcd":
-                return stack.enter_context(running_etcd(directory / name, *flags)).address
-            return stack.enter_context(running_kvorum(directory / name, *flags)).address
+                etcd = running_etcd(directory / name, *flags, scheme=scheme)
+                return stack.enter_context(etcd).address
+            kvorum = running_kvorum(directory / name, *flags, scheme=scheme)
+            return stack.enter_context(kvorum).address
 
         yield Duel(kind, address("theirs"), address("ours"))

@@ -56,6 +56,19 @@ class Terminal:
             if select.select([self._master], [], [], press_at - now)[0]:
                 self._read(deadline)
 
+    def is_echoing(self) -> bool:
+        """Return whether the terminal shows what is typed."""
+        flags: int = termios.tcgetattr(self._master)[3]
+        return bool(flags & termios.ECHO)
+
+    def wait_hidden(self, prompt: str | bytes) -> None:
+        """Wait until a question was asked, and what is typed is not shown."""
+        self.wait_for(prompt)
+        deadline = time.monotonic() + SECONDS_MAX
+        while self.is_echoing():
+            assert time.monotonic() < deadline, f"what is typed is shown: {self.seen[-600:]!r}"
+            time.sleep(0.005)
+
     def _find(self, pattern: str | bytes) -> re.Match[bytes] | None:
         wanted = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
         found = wanted.search(self.seen, self._at)

@@ -176,5 +176,5 @@ def _commands_of_etcdctl() -> list[tuple[list[str], set[str]]]:
 
 def _without_log(outcome: Outcome) -> Outcome:
     lines = outcome.err.replace(b"kvorumctl", b"etcdctl").splitlines()
-    kept = [line for line in lines if not line.startswith(b'{"level"')]
+    kept = [line for line in lines if not line.startswith((b'{"level"', b"Hint: "))]
     return outcome._replace(out=outcome.out.replace(b"kvorumctl", b"etcdctl"), err=b"\n".join(kept))

@@ -15,7 +15,7 @@ AWAY = "ffffffffffff"
 
 def _number(duel: Duel) -> str:
     """Return how the lease is written that was saved last."""
-    return f"{{{len(duel._saved) - 1}}}"
+    return f"{{{len(duel.saved) - 1}}}"
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -9,11 +9,15 @@ BAD_ARGUMENTS = 128
 
 
 class CommandError(Exception):
-    """What the user is told, and the exit code."""
+    """What the user is told, and the exit code.
 
-    def __init__(self, text: str, code: int = GENERAL) -> None:
+    `hint` is a sentence before it: what happened behind etcd's words, and what to do.
+    """
+
+    def __init__(self, text: str, code: int = GENERAL, hint: str = "") -> None:
         super().__init__(text)
         self.code = code
+        self.hint = hint
 
 
 class UsageError(Exception):

@@ -166,7 +166,7 @@ def json_text(value: object) -> str:
 
 
 def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Draw a table: heads in capitals and centred, cells to the right."""
+    """Draw a table: heads in capitals and centred, cells to the right; only heads if no rows."""
     cells = [list(row) for row in rows]
     heads = [head.replace("_", " ").upper() for head in heads]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -181,7 +181,7 @@ def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         (
             rule("┌", "┬", "┐"),
             line(_centred(head, width) for head, width in zip(heads, widths, strict=True)),
-            rule("├", "┼", "┤"),
+            *([rule("├", "┼", "┤")] if cells else ()),
             *(
                 line(text.rjust(width) for text, width in zip(row, widths, strict=True))
                 for row in cells

@@ -600,19 +600,22 @@ class Core:
         if self._settings.credentials is not None and token == self._token:
             self._token = None
 
-    def _log_in(self) -> None:
+    def login_message(self) -> bytes | None:
+        """Return what a login asks; None if this client does not log in."""
         credentials = self._settings.credentials
-        assert credentials is not None
-        self._is_logging_in = True
+        if credentials is None:
+            return None
         request = pb.AuthenticateRequest(name=credentials.user, password=credentials.password)
-        self.start(
-            rpcs.AUTHENTICATE,
-            request.SerializeToString(),
-            self._settings.login_seconds_max,
-            self._logged_in,
-        )
+        return request.SerializeToString()
 
-    def _logged_in(self, answer: bytes | KvorumError) -> None:
+    def _log_in(self) -> None:
+        message = self.login_message()
+        assert message is not None
+        self._is_logging_in = True
+        self.start(rpcs.AUTHENTICATE, message, self._settings.login_seconds_max, self.logged_in)
+
+    def logged_in(self, answer: bytes | KvorumError) -> None:
+        """Take the answer of a login: calls that waited for it are made, or fail with it."""
         self._is_logging_in = False
         waiting, self._without_token = self._without_token, []
         if isinstance(answer, bytes):

@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
 from kvorum.client import rpcs
+from kvorum.client.credentials import TlsOptions
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import DeadlineError, KvorumError, UnavailableError
 from kvorum.client.finding import srv_endpoints
@@ -23,12 +24,9 @@ T = TypeVar("T")
 class Secrets:
     """Certificates and who we are, of this cluster or of a mirror's destination."""
 
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
+    tls: TlsOptions
     is_plain: bool = True
     """Whether TLS is not spoken unless a certificate or an endpoint asks for it."""
-    is_unchecked: bool = False
     user: str = ""
     password: str = ""
     token: str = ""
@@ -36,52 +34,63 @@ class Secrets:
 
 def connect(invocation: Invocation, endpoints: Sequence[str] | None = None) -> Client:
     """Return a client of what the global flags name, or of these endpoints."""
-    secrets = _secrets(invocation)
-    return client_of(
-        invocation, endpoints_of(invocation) if endpoints is None else endpoints, secrets
-    )
+    chosen = endpoints_of(invocation) if endpoints is None else endpoints
+    return client_of(invocation, chosen, secrets_of(invocation))
 
 
 def connect_all(invocation: Invocation, kind: Callable[..., T], count: int) -> list[T]:
     """Return so many clients of a kind of what the global flags name."""
-    secrets, endpoints = _secrets(invocation), endpoints_of(invocation)
-    return [_made(kind, invocation, endpoints, secrets) for _ in range(count)]
+    secrets, endpoints = secrets_of(invocation), endpoints_of(invocation)
+    arguments = _arguments(invocation, endpoints, secrets)
+    return [kind(**arguments) for _ in range(count)]
 
 
 def client_of(invocation: Invocation, endpoints: Sequence[str], secrets: Secrets) -> Client:
     """Return a client that connects and logs in with its first call."""
-    return _made(Client, invocation, endpoints, secrets)
+    return Client(**_arguments(invocation, endpoints, secrets))
 
 
-def _made(
-    kind: Callable[..., T], invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
-) -> T:
+def _arguments(
+    invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
+) -> dict[str, Any]:
+    """Return what clients of both kinds are made with, checked."""
     if not any(endpoints):
         raise CommandError("etcdclient: no available endpoints", BAD_CONNECTION)
-    is_secure = not secrets.is_plain or bool(secrets.ca or secrets.cert or secrets.is_unchecked)
-    try:
-        return kind(
-            [_with_scheme(each, is_secure=is_secure) for each in endpoints],
-            # Without a password nobody is logged in, and calls go out without a name.
-            user=secrets.user if secrets.password and not secrets.token else "",
-            password=secrets.password if secrets.user and not secrets.token else "",
-            token=secrets.token,
-            ca=secrets.ca,
-            cert=secrets.cert,
-            key=secrets.key,
-            insecure=secrets.is_unchecked,
-            timeout=invocation.seconds("dial-timeout"),
-            connect_timeout=invocation.seconds("dial-timeout"),
+    received, sent = (invocation.number(f"max-{kind}-bytes") for kind in ("recv", "request"))
+    if 0 < received < sent:
+        raise CommandError(
+            f"gRPC message recv limit ({received} bytes) must be greater than send limit "
+            f"({sent} bytes)",
+            BAD_CONNECTION,
         )
+    is_secure = not secrets.is_plain or secrets.tls.is_given
+    try:
+        _check_files(secrets.tls)
+        addresses = [_with_scheme(each, is_secure=is_secure) for each in endpoints if each]
     except (ValueError, OSError) as error:
         raise CommandError(str(error), BAD_ARGUMENTS) from error
+    # Without a password nobody is logged in, and calls go out without a name.
+    is_user = bool(secrets.user and secrets.password and not secrets.token)
+    return {
+        "endpoints": addresses,
+        "user": secrets.user if is_user else "",
+        "password": secrets.password if is_user else "",
+        "token": secrets.token,
+        **secrets.tls._asdict(),
+        "timeout": invocation.seconds("dial-timeout"),
+        "connect_timeout": invocation.seconds("dial-timeout"),
+    }
 
 
 def endpoints_of(invocation: Invocation) -> list[str]:
-    """Return the endpoints that SRV records name, or those of the flag."""
+    """Return the endpoints that SRV records name, or those of the flag if there are none."""
+    return _discovered(invocation) or [each.strip() for each in invocation.texts("endpoints")]
+
+
+def _discovered(invocation: Invocation) -> list[str]:
     domain = invocation.text("discovery-srv")
     if not domain:
-        return [each.strip() for each in invocation.texts("endpoints")]
+        return []
     try:
         found = srv_endpoints(domain, invocation.text("discovery-srv-name"))
     except ValueError as error:
@@ -97,6 +106,13 @@ def endpoints_of(invocation: Invocation) -> list[str]:
     return kept
 
 
+def secrets_of(invocation: Invocation) -> Secrets:
+    """Return what the global flags say of certificates and of who we are; asked for once."""
+    if invocation.secrets is None:
+        invocation.secrets = _secrets(invocation)
+    return invocation.secrets
+
+
 def _secrets(invocation: Invocation) -> Secrets:
     for name in ("cert", "key", "cacert"):
         if name in invocation.given.changed and not invocation.text(name):
@@ -106,11 +122,13 @@ def _secrets(invocation: Invocation) -> Secrets:
     if not token:
         user, password = user_of(invocation.text("user"), invocation.text("password"), "Password: ")
     return Secrets(
-        ca=invocation.text("cacert"),
-        cert=invocation.text("cert"),
-        key=invocation.text("key"),
+        TlsOptions(
+            invocation.text("cacert"),
+            invocation.text("cert"),
+            invocation.text("key"),
+            invocation.switch("insecure-skip-tls-verify"),
+        ),
         is_plain=invocation.switch("insecure-transport"),
-        is_unchecked=invocation.switch("insecure-skip-tls-verify"),
         user=user,
         password=password,
         token=token,
@@ -144,3 +162,41 @@ def log_in(invocation: Invocation, client: Client) -> None:
         # Whatever else is wrong, the command's own calls find out.
         if error.is_of_login or isinstance(error, DeadlineError | UnavailableError):
             raise CommandError(error_text(error), BAD_CONNECTION) from error
+
+
+def _check_files(tls: TlsOptions) -> None:
+    """Refuse certificates and keys that cannot be used, before anything is done with them."""
+    if bool(tls.cert) != bool(tls.key):
+        raise ValueError(
+            f"KeyFile and CertFile must both be present[key: {tls.key}, cert: {tls.cert}]"
+        )
+    for path in (tls.ca, tls.cert, tls.key):
+        if path:
+            _check_readable(path)
+    if not tls.ca and not tls.cert:
+        return
+    import ssl
+
+    context = ssl.create_default_context()
+    try:
+        if tls.ca:
+            context.load_verify_locations(tls.ca)
+    except ssl.SSLError as error:
+        raise ValueError(f"--cacert {tls.ca} has no certificate in PEM ({error.reason})") from None
+    try:
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"--cert {tls.cert} and --key {tls.key} are no certificate and its key in PEM "
+            f"({error.reason or error})"
+        ) from None
+
+
+def _check_readable(path: str) -> None:
+    from pathlib import Path
+
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        raise ValueError(f"open {path}: {(error.strerror or str(error)).lower()}") from None

@@ -1,7 +1,10 @@
 """What a failure is called at the command line: etcdctl's words and exit codes."""
 
+import sys
+
 from kvorum.api.errors import Code
 from kvorum.cli.errors import BAD_CONNECTION, GENERAL, CommandError
+from kvorum.cli.text import printable
 from kvorum.client.errors import (
     CallError,
     DeadlineError,
@@ -16,8 +19,58 @@ DEADLINE = "context deadline exceeded"
 def failure_of(error: Exception) -> CommandError | None:
     """Return what is told of an error, or None if it is a mistake of the program."""
     if isinstance(error, KvorumError):
-        return CommandError(error_text(error), BAD_CONNECTION if error.is_of_login else GENERAL)
+        code = BAD_CONNECTION if error.is_of_login else GENERAL
+        return CommandError(error_text(error), code, hint_of(error))
     return None
+
+
+def hint_of(error: BaseException) -> str:
+    """Return what is behind a failure whose words do not say it, and what to do about it."""
+    if isinstance(error, OutcomeUnknownError):
+        return "it may have taken effect, or not: look before it is repeated"
+    if not isinstance(error, UnavailableError | DeadlineError):
+        return ""
+    text = str(error)
+    for sign, advice in _ADVICE:
+        if sign in text:
+            return f"{text}; {advice}"
+    if isinstance(error, UnavailableError):
+        return f"{text}; see whether the members run and whether --endpoints names them"
+    return (
+        f"{text}; see whether a majority of the members runs and reaches each other, "
+        "or allow more time with --command-timeout"
+    )
+
+
+def tell_hint(error: BaseException) -> None:
+    """Write the hint of an error that does not end the command."""
+    hint = hint_of(error)
+    if hint:
+        tell(f"Hint: {hint}")
+
+
+def tell(text: str) -> None:
+    """Write a line to the standard error; what a server said does not steer a terminal."""
+    if sys.stderr.isatty():
+        text = printable(text, kept="\n\t")
+    sys.stderr.write(f"{text}\n")
+
+
+_IS_TLS = "it is http:// without TLS, and https:// (or --cacert, --cert) with it"
+_ADVICE = (
+    (
+        "certificate has expired",
+        "renew the server's certificate, or see whether this machine's clock is right",
+    ),
+    (
+        "certificate is not accepted",
+        "--cacert names the authority to trust, and the endpoint a name that the certificate has",
+    ),
+    ("certificate required", "the server wants a certificate: --cert and --key name it"),
+    ("wrong version number", "the server does not speak TLS there: use http:// or no certificates"),
+    ("the server closed the connection", _IS_TLS),
+    ("Connection reset by peer", _IS_TLS),
+)
 
 
 def error_text(error: BaseException) -> str:

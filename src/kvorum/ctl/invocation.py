@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvorum.cli.parsing import Given
     from kvorum.client.rpcs import Rpc
     from kvorum.client.sync.client import Client
+    from kvorum.ctl.connecting import Secrets
 
     M = TypeVar("M", covariant=True)
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
             ...
 
 
+REQUEST_BYTES_MAX = 2 << 20
+ANSWER_BYTES_MAX = (1 << 31) - 1
+
+
 class Invocation:
     """One run of a command.
 
@@ -32,12 +37,14 @@ class Invocation:
     arguments before that, as etcdctl does.
     """
 
-    __slots__ = ("_output", "arguments", "given", "root")
+    __slots__ = ("_output", "arguments", "given", "root", "secrets")
 
     def __init__(self, root: Command, given: Given) -> None:
         self.root = root
         self.given = given
         self.arguments = given.arguments
+        self.secrets: Secrets | None = None
+        """Who we are, once somebody asked: a password is asked for once."""
         self._output: Output | None = None
 
     # Flags.
@@ -99,12 +106,24 @@ class Invocation:
 
         apply_environment(self.given, self.root)
 
-    def client(self, endpoints: Sequence[str] | None = None) -> Client:
-        """Return a client of the cluster, or of these endpoints alone; close it."""
+    def client(
+        self, endpoints: Sequence[str] | None = None, *, is_logged_in: bool = True
+    ) -> Client:
+        """Return a client of the cluster, or of these endpoints alone; close it.
+
+        It has logged in, if there is a user: a wrong password is known before anything is done.
+        """
         from kvorum.ctl.connecting import connect
 
         _ = self.output
-        return connect(self, endpoints)
+        client = connect(self, endpoints)
+        if is_logged_in:
+            try:
+                client.log_in()
+            except BaseException:
+                client.close()
+                raise
+        return client
 
     def ask(
         self,
@@ -119,6 +138,27 @@ class Invocation:
         """Make a call within `--command-timeout`, or within another time, and return the answer."""
         from kvorum.client.operations import Operation
 
-        operation = Operation(rpc, request.SerializeToString(), kind.FromString)
+        message = request.SerializeToString()
+        self._check_size(
+            "trying to send", message, self.number("max-request-bytes"), REQUEST_BYTES_MAX
+        )
+
+        def decode(answer: bytes) -> M:
+            self._check_size(
+                "grpc: received", answer, self.number("max-recv-bytes"), ANSWER_BYTES_MAX
+            )
+            return kind.FromString(answer)
+
+        operation = Operation(rpc, message, decode)
         seconds = self.seconds("command-timeout") if timeout is None else timeout
         return client.run(operation, seconds, at=at)
+
+    def _check_size(self, what: str, message: bytes, chosen: int, usual: int) -> None:
+        limit = chosen if chosen > 0 else usual
+        if len(message) > limit:
+            from kvorum.cli.errors import CommandError
+
+            raise CommandError(
+                f"rpc error: code = ResourceExhausted desc = {what} message larger than max "
+                f"({len(message)} vs. {limit})"
+            )

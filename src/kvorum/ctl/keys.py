@@ -35,7 +35,8 @@ def get(invocation: Invocation) -> None:
         if invocation.switch("stream"):
             answer = _streamed(client, request, invocation.seconds("command-timeout"))
         else:
-            answer = invocation.ask(client, rpcs.RANGE, request, pb.RangeResponse)
+            rpc = rpcs.SERIALIZABLE_RANGE if request.serializable else rpcs.RANGE
+            answer = invocation.ask(client, rpc, request, pb.RangeResponse)
     output = invocation.output
     if invocation.switch("count-only") and output.form != "fields":
         raise CommandError("--count-only is only for `--write-out=fields`", BAD_ARGUMENTS)
@@ -243,7 +244,8 @@ def _streamed(client: Client, request: pb.RangeRequest, timeout: float) -> pb.Ra
     def piece(answer: bytes) -> pb.RangeResponse:
         return pb.RangeStreamResponse.FromString(answer).range_response
 
-    operation = Operation(rpcs.RANGE_STREAM, request.SerializeToString(), piece)
+    rpc = rpcs.SERIALIZABLE_STREAM if request.serializable else rpcs.RANGE_STREAM
+    operation = Operation(rpc, request.SerializeToString(), piece)
     with client.messages(operation, timeout) as pieces:
         for each in pieces:
             whole.MergeFrom(each)

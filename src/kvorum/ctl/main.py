@@ -51,27 +51,28 @@ def execute(words: Sequence[str]) -> int:
         sys.stderr.write(f"Error: {error}\n{error.usage}")
         return 1
     except CommandError as error:
-        return _fail(str(error), error.code)
+        return _fail(error)
     except Exception as error:
         from kvorum.ctl.failures import failure_of
 
         failure = failure_of(error)
         if failure is None:
             raise
-        return _fail(str(failure), failure.code)
+        return _fail(failure)
     return 0
 
 
-def _fail(text: str, code: int) -> int:
+def _fail(error: CommandError) -> int:
     # What was printed before comes before.
     sys.stdout.flush()
+    text = f"Hint: {error.hint}\nError: {error}" if error.hint else f"Error: {error}"
     if sys.stderr.isatty():
         from kvorum.cli.text import printable
 
         # Some of it may come from a server, or from a store.
         text = printable(text, kept="\n\t")
-    sys.stderr.write(f"Error: {text}\n")
-    return code
+    sys.stderr.write(f"{text}\n")
+    return error.code
 
 
 def _function(name: str) -> Callable[[Invocation], None]:

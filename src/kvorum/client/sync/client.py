@@ -12,7 +12,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import operations, rpcs
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.client.errors import ClosedError
+from kvorum.client.errors import AuthNotEnabledError, ClosedError, KvorumError
 from kvorum.client.finding import member_addresses, members_request, srv_endpoints
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.operations import Operation
@@ -112,6 +112,22 @@ class Client(Recipes):
         """
         if self._closes is not None:
             self._closes.close()
+
+    def log_in(self, timeout: float | None = None) -> None:
+        """Log in now, and not with the first call; without a user nothing is done."""
+        message = self.shell.core.login_message()
+        if message is None:
+            return
+        seconds = self._timeout if timeout is None else timeout
+        outcome: bytes | KvorumError
+        try:
+            outcome = self.shell.call(rpcs.AUTHENTICATE, message, seconds)
+        except KvorumError as error:
+            outcome = error
+        with self.shell.turn():
+            self.shell.core.logged_in(outcome)
+        if isinstance(outcome, KvorumError) and not isinstance(outcome, AuthNotEnabledError):
+            raise outcome
 
     def run(
         self, operation: Operation[T], timeout: float | None = None, *, at: str | None = None

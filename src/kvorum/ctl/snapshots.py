@@ -1,0 +1,127 @@
+"""`snapshot save`: a member's database in a file, all of it or nothing."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.cli.errors import BAD_ARGUMENTS, INTERRUPTED, CommandError
+from kvorum.cli.progress import Progress
+from kvorum.client import administration, rpcs
+from kvorum.client.errors import CallError, KvorumError, SnapshotError
+from kvorum.client.saving import DIGEST_BYTES, PAGE_BYTES, Saving
+from kvorum.client.sync.client import Client
+from kvorum.ctl.connecting import endpoints_of
+from kvorum.ctl.failures import error_text, hint_of
+from kvorum.ctl.invocation import Invocation
+
+FOREVER = float("inf")
+
+
+def save(invocation: Invocation) -> None:
+    """Save a snapshot; whatever fails, no file is left behind."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("snapshot save expects one argument <filename>", BAD_ARGUMENTS)
+    path = invocation.arguments[0]
+    _ = invocation.output
+    endpoints = [each for each in endpoints_of(invocation) if each]
+    if len(endpoints) != 1:
+        found = " ".join(endpoints)
+        raise CommandError(
+            f"snapshot must be requested to one selected node, not multiple [{found}]", INTERRUPTED
+        )
+    # A large database takes as long as it takes, unless a time was given.
+    is_timed = "command-timeout" in invocation.given.changed
+    seconds = invocation.seconds("command-timeout") if is_timed else FOREVER
+    try:
+        with invocation.client(endpoints) as client:
+            _check_reachable(invocation, client)
+            with _opened(path) as saving:
+                _receive(client, saving, seconds)
+    except KvorumError as error:
+        raise CommandError(error_text(error), INTERRUPTED, hint_of(error)) from error
+    invocation.output_line(f"Snapshot saved at {path}")
+    if saving.version:
+        invocation.output_line(f"Server version {saving.version}")
+
+
+def _check_reachable(invocation: Invocation, client: Client) -> None:
+    """Find out in time that nobody is there: the snapshot itself may take forever."""
+    # Whoever refuses is there; whether they give the snapshot is their answer to that.
+    with suppress(CallError):
+        invocation.ask(client, rpcs.STATUS, pb.StatusRequest(), pb.StatusResponse)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Saving]:
+    """Make the file that gets its name at the end; it is gone if the block fails."""
+    part = f"{path}.part"
+    target = Path(path)
+    renaming = f"could not rename {part} to {path} (rename {part} {path}: "
+    if not path:
+        raise CommandError(f"{renaming}no such file or directory)", INTERRUPTED)
+    if target.is_dir():
+        raise CommandError(f"{renaming}file exists)", INTERRUPTED)
+    if target.exists() and not target.is_file():
+        # A device, say: replaced by a file it would be missed.
+        raise CommandError(f"{renaming}not a regular file)", INTERRUPTED)
+    try:
+        saving = Saving(path)
+    except OSError as error:
+        raise CommandError(
+            f"could not open {part} (open {part}: {_reason(error)})", INTERRUPTED
+        ) from error
+    try:
+        with _terminable():
+            yield saving
+    except OSError as error:
+        if isinstance(error, KvorumError):
+            raise
+        if error.filename2 is not None:
+            raise CommandError(f"{renaming}{_reason(error)})", INTERRUPTED) from error
+        raise CommandError(
+            f"could not write snapshot: write {part}: {_reason(error)}",
+            INTERRUPTED,
+            f"nothing was saved; {path} needs a disk with more space than {saving.size} bytes",
+        ) from error
+    finally:
+        saving.close()
+
+
+def _receive(client: Client, saving: Saving, seconds: float) -> None:
+    with (
+        client.messages(administration.snapshot(), seconds) as messages,
+        Progress("saving") as progress,
+    ):
+        for message in messages:
+            saving.version = message.version
+            if saving.add(message.blob):
+                saving.write()
+            progress.add(len(message.blob), message.remaining_bytes)
+    try:
+        saving.finish()
+    except SnapshotError as error:
+        if saving.size % PAGE_BYTES != DIGEST_BYTES:
+            text = f"sha256 checksum not found [bytes: {saving.size}]"
+            raise CommandError(text, INTERRUPTED) from error
+        raise CommandError(str(error), INTERRUPTED) from error
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a signal to terminate end the block as an interruption does, so that it cleans up."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
