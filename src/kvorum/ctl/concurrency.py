@@ -27,7 +27,6 @@ from kvorum.client.sync.leases import grant
 from kvorum.client.sync.recipes.sessions import Session
 from kvorum.client.sync.recipes.waiting import Patience
 from kvorum.client.values import KeyValue
-from kvorum.ctl.connecting import log_in
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes, range_fields, simple_range
 from kvorum.ctl.running import run_command
@@ -47,7 +46,6 @@ def lock(invocation: Invocation) -> None:
     name, *command = invocation.arguments
     ttl = invocation.number("ttl")
     with invocation.client() as client:
-        log_in(invocation, client)
         with (
             _session(client, ttl if ttl > 0 else SESSION_SECONDS) as session,
             _Signals() as signals,
@@ -79,7 +77,6 @@ def elect(invocation: Invocation) -> None:
     name, *proposal = map(as_bytes, invocation.arguments)
     is_listening = invocation.switch("listen")
     with invocation.client() as client:
-        log_in(invocation, client)
         if not proposal and not is_listening:
             raise CommandError("no proposal argument but -l not set", BAD_ARGUMENTS)
         if proposal and is_listening:

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
-from kvorum.client import rpcs
 from kvorum.client.credentials import TlsOptions
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.client.errors import DeadlineError, KvorumError, UnavailableError
 from kvorum.client.finding import srv_endpoints
-from kvorum.client.operations import Operation
 from kvorum.client.sync.client import Client
-from kvorum.ctl.failures import error_text
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.prompts import ask_password
 
@@ -150,18 +146,6 @@ def _with_scheme(endpoint: str, *, is_secure: bool) -> str:
     if address.is_secure is not None or address.port is None or not is_secure:
         return endpoint
     return f"https://{endpoint}"
-
-
-def log_in(invocation: Invocation, client: Client) -> None:
-    """Log in now, if there is a user: for commands whose first call may come late, or never."""
-    if not invocation.text("user") or invocation.text("auth-jwt-token"):
-        return
-    try:
-        client.run(Operation(rpcs.AUTH_STATUS, b"", bytes))
-    except KvorumError as error:
-        # Whatever else is wrong, the command's own calls find out.
-        if error.is_of_login or isinstance(error, DeadlineError | UnavailableError):
-            raise CommandError(error_text(error), BAD_CONNECTION) from error
 
 
 def _check_files(tls: TlsOptions) -> None:

@@ -14,7 +14,6 @@ from kvorum.client.options import FOREVER
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.client import Client
 from kvorum.client.threads import clock, random_id
-from kvorum.ctl.connecting import log_in
 from kvorum.ctl.failures import error_text
 from kvorum.ctl.invocation import Invocation
 
@@ -147,7 +146,6 @@ def keep_alive(invocation: Invocation) -> None:
         if invocation.switch("once"):
             _show_renewed(output, _renewed_once(invocation, client, lease))
             return
-        log_in(invocation, client)
         for answer in _renewals(client, lease, invocation.seconds("dial-timeout")):
             _show_renewed(output, answer)
             output.flush()

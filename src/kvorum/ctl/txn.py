@@ -13,7 +13,6 @@ from kvorum.cli.words import SPACES, Lines, as_text, read_quoted, split_words
 from kvorum.client import rpcs
 from kvorum.client.options import FOREVER
 from kvorum.ctl.commands import DELETE_FLAGS, GET_FLAGS, PUT_FLAGS
-from kvorum.ctl.connecting import log_in
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import (
     as_bytes,
@@ -62,7 +61,6 @@ def txn(invocation: Invocation) -> None:
     if invocation.arguments:
         raise CommandError("txn command does not accept argument", BAD_ARGUMENTS)
     with invocation.client() as client:
-        log_in(invocation, client)
         lines = Lines()
         request = pb.TxnRequest()
         _prompt(invocation, "compares:")

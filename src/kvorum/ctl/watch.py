@@ -27,7 +27,6 @@ from kvorum.client.errors import ClosedError, CompactedError, KvorumError
 from kvorum.client.sync.client import Client, Watch
 from kvorum.client.values import Changes, KeyValue
 from kvorum.ctl.commands import WATCH_FLAGS
-from kvorum.ctl.connecting import log_in
 from kvorum.ctl.environment import PREFIXES, WATCH_VARIABLES
 from kvorum.ctl.failures import error_text
 from kvorum.ctl.invocation import Invocation
@@ -58,7 +57,6 @@ def watch(invocation: Invocation) -> None:
         return
     asked = _asked(invocation, keys)
     with invocation.client() as client:
-        log_in(invocation, client)
         watch = _begin(client, invocation, asked.keys)
         _follow(invocation.output, watch, asked.command, threading.Lock())
     raise CommandError("watch is canceled by the server", INTERRUPTED)
@@ -273,7 +271,6 @@ class _Failures:
 
 def _interact(invocation: Invocation, keys: list[str]) -> None:
     with invocation.client() as client, _Failures() as failures:
-        log_in(invocation, client)
         output = invocation.output
         lines = Lines(failures.wait)
         while (line := lines.next()) is not None:
