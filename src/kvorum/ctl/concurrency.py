@@ -45,18 +45,18 @@ def lock(invocation: Invocation) -> None:
         )
     name, *command = invocation.arguments
     ttl = invocation.number("ttl")
-    with invocation.client() as client:
-        with (
-            _session(client, ttl if ttl > 0 else SESSION_SECONDS) as session,
-            _Signals() as signals,
-        ):
-            place = _Place(client, session, as_bytes(name), b"")
-            revision = _wait(signals, place.wait_for_lock, "mutex: session is expired")
-            if command:
-                _run(command, place.key, revision)
-                return
-            _show_key(invocation, client, place.key, "lock lost on init")
-            _hold(signals, session, "session expired")
+    with (
+        invocation.client() as client,
+        _session(client, ttl if ttl > 0 else SESSION_SECONDS) as session,
+        _Signals() as signals,
+    ):
+        place = _Place(client, session, as_bytes(name), b"")
+        revision = _wait(signals, place.wait_for_lock, "mutex: session is expired")
+        if command:
+            _run(command, place.key, revision)
+            return
+        _show_key(invocation, client, place.key, "lock lost on init")
+        _hold(signals, session, "session expired")
 
 
 def _run(command: list[str], key: bytes, revision: int) -> None:
