@@ -1,5 +1,7 @@
 """What the helper is given to hash: where to read, and not the rows that wait for the disk."""
 
+from collections.abc import Callable
+
 import pytest
 
 from kvorum.api.pb.etcdserverpb import CompactionRequest
@@ -8,6 +10,7 @@ from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import Job, Place
 from kvorum.member.waits import Steps
 from kvorum.mvcc.hashes import HashRows
+from kvorum.rpc.kv import _compact_physically
 from tests.member.harness import Cluster, Machine
 
 
@@ -104,6 +107,35 @@ def test_two_quick_compactions_leave_the_same_hash_on_a_slower_member(slow: int)
     assert len(set(found)) == 1
     kept = [machine.running.store.compaction.hash_of(20) for machine in machines]
     assert [each and b"%d" % each.hash for each in kept] == found
+
+
+def physically_compacted(machine: Machine, revision: int) -> int:
+    request = CompactionRequest(revision=revision, physical=True)
+    return machine.start_steps(_compact_physically(machine.running, request))
+
+
+@pytest.mark.parametrize("ask", [hashed, physically_compacted])
+def test_who_waits_for_a_compaction_does_not_wait_for_later_ones(
+    ask: Callable[[Machine, int], int],
+) -> None:
+    cluster, machine, _ = busy()
+    first, second = (CompactionRequest(revision=each).SerializeToString() for each in (200, 300))
+
+    def hold(job: Job) -> None:
+        """Let the helper hash for the first compaction, and no more."""
+        if job.place is Place.HELPER:
+            machine.held.add(Place.HELPER)
+
+    machine.held.add(Place.HELPER)
+    cluster.success(machine, machine.propose(requests.COMPACTION, first))
+    call = ask(machine, 200)
+    cluster.settle()
+    cluster.success(machine, machine.propose(requests.COMPACTION, second))
+    machine.on_job = hold
+    machine.held.clear()
+    cluster.answer(machine, call)
+    compaction = machine.running.store.compaction
+    assert compaction.is_done(200) and not compaction.is_done(300)
 
 
 def test_a_hash_that_waits_for_a_compaction_is_given_up_with_its_client() -> None:

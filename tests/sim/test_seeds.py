@@ -45,6 +45,7 @@ FOUND = {
     (12000104, 3): "none in the members: two that were removed tried to tell their names for ever",
     (12000806, 3): "a defragmentation was given up with its call, and all later ones waited",
     (12001261, 1): "none in the members: all were damaged, so that their members were not known",
+    (13000959, 5): "a hash that waited for a compaction waited for all later ones, too",
 }
 
 

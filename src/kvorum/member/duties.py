@@ -81,11 +81,10 @@ def _compact_some(member: Member) -> bool:
             figures.compaction_ended(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
             lines.finished_compaction(member, compaction.began_at, removed)
+            member.procedures.signal(Signal.COMPACTED)
         if work is not None:
             is_short = member.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
             member.out.jobs.append(_hash_job(compaction, work, is_short=is_short))
-        elif not compaction.is_pending:
-            member.procedures.signal(Signal.COMPACTED)
     return has_worked
 
 

@@ -82,7 +82,7 @@ class Signal(Enum):
     """Events of the member as a whole that procedures wait for."""
 
     LEADER = "another leads, or nobody"
-    COMPACTED = "no compaction is left to be done"
+    COMPACTED = "a compaction is done"
     DEFRAGMENTED = "a defragmentation has begun or ended"
     HASHED = "a hash of all keys was computed"
     SENT = "a client's snapshot was sent, or given up"

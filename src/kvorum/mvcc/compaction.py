@@ -89,6 +89,10 @@ class Compactor:
         """Whether a compaction is not finished."""
         return bool(self._queue)
 
+    def is_done(self, revision: int) -> bool:
+        """Return whether no compaction up to a revision waits or is in progress."""
+        return not self._queue or self._queue[0].revision > revision
+
     @property
     def has_begun(self) -> bool:
         """Whether one is in progress."""
