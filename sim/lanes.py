@@ -9,7 +9,7 @@ from kvorum.raft.states import Role
 from sim.moments import Kind, Moment, Moments, State
 
 _DEATHS = (Kind.KILLED, Kind.POWER_CUT, Kind.GIVEN_UP)
-_CLIENT_ORDER = "csroiw"
+_CLIENT_ORDER = "csroiwl"
 """Clients, sessions, caches, observers, inspectors, watchers, by the first letters of names."""
 
 
@@ -140,5 +140,6 @@ def clients_of(moments: Moments) -> list[str]:
 
 def _client_order(name: str) -> tuple[int, int, str]:
     # Behind its number, a letter for what else a client does at the same time.
-    digits = name[1:].rstrip(ascii_lowercase)
+    kind_and_number = name.rstrip(ascii_lowercase)
+    digits = kind_and_number.lstrip(ascii_lowercase)
     return _CLIENT_ORDER.index(name[0]), int(digits), name

@@ -4,6 +4,8 @@
 on the change alone. `make properties` draws others.
 """
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -14,6 +16,12 @@ settings.register_profile(
 )
 settings.register_profile("random", settings.get_profile("kvorum"), derandomize=False)
 settings.load_profile("kvorum")
+
+
+def pytest_configure() -> None:
+    """Hear interruptions: in the background all that tests start would ignore them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

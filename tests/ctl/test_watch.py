@@ -149,7 +149,7 @@ def test_several_watches_are_asked_for_line_by_line(duel: Duel, has_terminal: bo
 
     def talk(tool: Conversation) -> None:
         tool.send(b"watch w/a --rev %d\n" % since)
-        tool.expect(rb"DELETE\r?\nw/a\r?\n")
+        tool.expect(rb"DELETE\r?\nw/a\r?\n\r?\n")
         tool.send(b"watch 'other key' --prev-kv -- echo told\n")
         tool.send(b"nonsense\n")
         tool.expect(b"only support watch", in_err=True)

@@ -19,15 +19,7 @@ READ_BYTES = 4096
 
 _WORD = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|[^'"\t\n\f\r ][^\t\n\f\r ]*[^'"\t\n\f\r ]?""")
 _ESCAPES = {
-    "a": b"\a",
-    "b": b"\b",
-    "f": b"\f",
-    "n": b"\n",
-    "r": b"\r",
-    "t": b"\t",
-    "v": b"\v",
-    "\\": b"\\",
-    '"': b'"',
+    letter: meant.encode() for letter, meant in zip('abfnrtv\\"', '\a\b\f\n\r\t\v\\"', strict=True)
 }
 _CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
 

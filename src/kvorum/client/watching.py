@@ -87,7 +87,7 @@ class Watch:
         self.error: KvorumError | None = None
         self.refusal: pb.WatchResponse | None = None
         """What the server ended it with, if it did."""
-        self.is_plain = False
+        self.is_plain: bool = False
         """Whether it begins with what its member knows, and ends if that knows no leader."""
         self.parts: list[pb.WatchResponse] = []
         """What came of a revision so far."""
