@@ -109,7 +109,7 @@ def test_every_request_is_there_with_its_answer() -> None:
 
 
 def test_the_violated_request_is_marked() -> None:
-    found = find(miss_the_last_compare, 10_000)
+    found = find(miss_the_last_compare, 20_000)
     assert found is not None and found.guarantee == "answers are explained by the history"
     trace = Trace()
     with miss_the_last_compare():
