@@ -27,8 +27,8 @@ $(error KVORUM_EDGE is '$(KVORUM_EDGE)'; expected 'native' or 'python', or leave
 endif
 
 # Tests run in this many processes. Each test has its own directory and free ports, so they do not
-# interfere.
-PROCESSES ?= 2
+# interfere; they wait for servers as much as they compute, so that two cores have work for three.
+PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 
 # Tests start hundreds of servers: where no bytecode is kept, each would compile every source.
