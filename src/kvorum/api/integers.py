@@ -1,6 +1,9 @@
-"""Numbers as Go's flags read them."""
+"""Numbers and booleans as Go's flags read them."""
 
 import re
+
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 _INTEGER = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<hexadecimal>0[xX](?:_?[0-9a-fA-F])+)|(?P<binary>0[bB](?:_?[01])+)"

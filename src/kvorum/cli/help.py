@@ -1,10 +1,16 @@
 """What a tool says of itself: help, usage, the table of flags."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kvorum.api.durations import duration_text
 from kvorum.cli.commands import Command, Flag
 from kvorum.cli.parsing import HELP
+
+if TYPE_CHECKING:
+    from kvorum.cli.commands import Value
 
 NAME_WIDTH_MIN = 11
 _KINDS = {"bool": "", "strings": "strings", "string": "string", "duration": "duration"}
@@ -59,13 +65,19 @@ def _default(flag: Flag) -> str:
     value = flag.default
     if not value:
         return ""
+    text = f'"{value}"' if isinstance(value, str) else value_text(flag, value)
+    return f" (default {text})"
+
+
+def value_text(flag: Flag, value: Value) -> str:
+    """Return a flag's value as Go writes it."""
     if isinstance(value, list):
-        return f" (default [{','.join(value)}])"
+        return f"[{','.join(value)}]"
     if isinstance(value, bool):
-        return " (default true)"
+        return "true" if value else "false"
     if isinstance(value, str):
-        return f' (default "{value}")'
-    return f" (default {duration_text(value) if flag.kind == 'duration' else value})"
+        return value
+    return duration_text(value) if flag.kind == "duration" else str(value)
 
 
 def _usage_line(command: Command) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from kvorum.api.durations import duration
-from kvorum.api.integers import integer
+from kvorum.api.integers import FALSE, TRUE, integer
 from kvorum.cli.text import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kvorum.cli.commands import Value
-
-TRUE = ("1", "t", "T", "true", "TRUE", "True")
-FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 def parse_value(kind: str, text: str) -> Value:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 
 from kvorum import __version__
+from kvorum.cli import API_VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kvorum.cli.commands import Command
     from kvorum.ctl.invocation import Invocation
-
-API_VERSION = "3.7"
 
 
 def version(invocation: Invocation) -> None:

@@ -11,7 +11,6 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.api.ranges import prefix_end
 from kvorum.cli.errors import BAD_FEATURE, GENERAL, INVALID_INPUT, CommandError
 from kvorum.cli.progress import Progress, human_count
 from kvorum.cli.text import quoted
@@ -20,6 +19,7 @@ from kvorum.client.aio.client import AsyncClient
 from kvorum.client.credentials import contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import KvorumError
+from kvorum.client.keys import key_range
 from kvorum.client.sync.client import Client
 from kvorum.ctl.connecting import connect_all, endpoints_of, secrets_of
 from kvorum.ctl.failures import error_text
@@ -179,10 +179,8 @@ def _load(invocation: Invocation, loads: dict[str, Load]) -> Load:
 def _refuse_keys(invocation: Invocation, client: Client, advice: str) -> None:
     """Refuse to write among keys that are there: all of them would be deleted at the end."""
     prefix = invocation.text("prefix")
-    key = as_bytes(prefix)
-    request = pb.RangeRequest(
-        key=key or b"\0", range_end=prefix_end(key) if key else b"\0", limit=1
-    )
+    key, end = key_range(prefix=as_bytes(prefix))
+    request = pb.RangeRequest(key=key, range_end=end, limit=1)
     found = invocation.ask(client, rpcs.RANGE, request, pb.RangeResponse)
     if found.kvs:
         raise CommandError(

@@ -46,6 +46,16 @@ def client_of(invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
     return Client(**_arguments(invocation, endpoints, secrets))
 
 
+def logged_in(client: Client) -> Client:
+    """Let a client log in now, if it has a user; it is closed if that fails."""
+    try:
+        client.log_in()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
 def _arguments(
     invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
 ) -> dict[str, Any]:

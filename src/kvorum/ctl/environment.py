@@ -9,21 +9,20 @@ import sys
 from datetime import UTC, datetime
 
 from kvorum.cli.commands import Command
-from kvorum.cli.errors import CommandError
+from kvorum.cli.help import value_text
 from kvorum.cli.output import json_text
 from kvorum.cli.parsing import Given
 from kvorum.cli.values import parse_value
 
 PREFIXES = ("KVORUMCTL_", "ETCDCTL_")
+SECRET = ("auth-jwt-token", "password", "user")
+"""What is not shown, not even for finding a mistake."""
+HIDDEN = "(not shown)"
 WATCH_VARIABLES = ("WATCH_KEY", "WATCH_RANGE_END")
 
 
-class ShadowedError(CommandError):
-    """A variable and its flag were both given; it is told as a line of the log."""
-
-
 def apply_environment(given: Given, root: Command) -> None:
-    """Set the global flags that variables stand for, once."""
+    """Set the global flags that variables stand for, once; `--debug` shows what all of them are."""
     known = {flag.name.upper().replace("-", "_"): flag for flag in root.passed_on}
     taken: set[str] = set()
     for prefix in PREFIXES:
@@ -48,6 +47,11 @@ def apply_environment(given: Given, root: Command) -> None:
             rest = name.removeprefix(prefix)
             if name.startswith(prefix) and rest not in known and rest not in WATCH_VARIABLES:
                 _log("warn", "unrecognized environment variable", f"{name}={text}")
+
+    if given.values["debug"]:
+        for name, flag in known.items():
+            shown = HIDDEN if flag.name in SECRET else value_text(flag, given.values[flag.name])
+            sys.stderr.write(f"ETCDCTL_{name}={shown}\n")
 
 
 def _log(level: str, message: str, variable: str) -> None:

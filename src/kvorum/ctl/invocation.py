@@ -113,17 +113,11 @@ class Invocation:
 
         It has logged in, if there is a user: a wrong password is known before anything is done.
         """
-        from kvorum.ctl.connecting import connect
+        from kvorum.ctl.connecting import connect, logged_in
 
         _ = self.output
         client = connect(self, endpoints)
-        if is_logged_in:
-            try:
-                client.log_in()
-            except BaseException:
-                client.close()
-                raise
-        return client
+        return logged_in(client) if is_logged_in else client
 
     def ask(
         self,

@@ -5,12 +5,11 @@ import time
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import mvccpb
-from kvorum.api.ranges import prefix_end
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, CommandError
 from kvorum.cli.output import Output
 from kvorum.cli.text import quoted
 from kvorum.cli.values import decimal, hexadecimal
-from kvorum.client import rpcs
+from kvorum.client import keys, rpcs
 from kvorum.client.operations import Operation
 from kvorum.client.sync.client import Client
 from kvorum.ctl.invocation import Invocation
@@ -204,10 +203,8 @@ def key_range(arguments: list[str], *, is_prefix: bool, is_from_key: bool) -> tu
             )
         return key, as_bytes(arguments[1])
     if is_prefix:
-        return (key, prefix_end(key)) if key else (b"\0", b"\0")
-    if is_from_key:
-        return key or b"\0", b"\0"
-    return key, b""
+        return keys.key_range(prefix=key)
+    return keys.key_range(from_key=key) if is_from_key else (key, b"")
 
 
 def as_bytes(argument: str) -> bytes:

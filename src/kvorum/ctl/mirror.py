@@ -7,21 +7,21 @@ transaction of its own, or in several if it has more changes than one may have.
 import threading
 from collections.abc import Callable
 
+from kvorum.api.errors import COMPACTED
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.cli.progress import Progress, human_count
 from kvorum.client.credentials import TlsOptions
 from kvorum.client.errors import CompactedError, WatchCompactedError
+from kvorum.client.options import FOREVER
 from kvorum.client.sync.client import Client
 from kvorum.client.transactions import Step, delete, put
 from kvorum.client.values import Changes
-from kvorum.ctl.connecting import Secrets, client_of, user_of
+from kvorum.ctl.connecting import Secrets, client_of, logged_in, user_of
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
 
 TOTAL_SECONDS = 30.0
 """How often the number of keys is printed that were set or deleted so far."""
-FOREVER = float("inf")
-COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 
 
 def make_mirror(invocation: Invocation) -> None:
@@ -113,7 +113,7 @@ def _mirror(source: Client, copy: Copy, prefix: bytes, revision: int) -> None:
             while True:
                 copy.follow(watch.changes())
     except (WatchCompactedError, CompactedError) as error:
-        raise CommandError(COMPACTED, hint=str(error)) from error
+        raise CommandError(COMPACTED.text, hint=str(error)) from error
 
 
 def _destination(invocation: Invocation, endpoint: str) -> Client:
@@ -130,13 +130,7 @@ def _destination(invocation: Invocation, endpoint: str) -> Client:
         user=user,
         password=password,
     )
-    client = client_of(invocation, [endpoint], secrets)
-    try:
-        client.log_in()
-    except BaseException:
-        client.close()
-        raise
-    return client
+    return logged_in(client_of(invocation, [endpoint], secrets))
 
 
 def _steps_max(invocation: Invocation) -> int:

@@ -11,13 +11,12 @@ from kvorum.cli.errors import BAD_ARGUMENTS, INTERRUPTED, CommandError
 from kvorum.cli.progress import Progress
 from kvorum.client import administration, rpcs
 from kvorum.client.errors import CallError, KvorumError, SnapshotError
+from kvorum.client.options import FOREVER
 from kvorum.client.saving import DIGEST_BYTES, PAGE_BYTES, Saving
 from kvorum.client.sync.client import Client
 from kvorum.ctl.connecting import endpoints_of
 from kvorum.ctl.failures import error_text, hint_of
 from kvorum.ctl.invocation import Invocation
-
-FOREVER = float("inf")
 
 
 def save(invocation: Invocation) -> None:

@@ -14,16 +14,17 @@ from contextlib import suppress
 from io import UnsupportedOperation
 from typing import NamedTuple
 
+from kvorum.api.errors import COMPACTED
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import mvccpb
-from kvorum.api.ranges import prefix_end
 from kvorum.cli.commands import Command
 from kvorum.cli.errors import BAD_ARGUMENTS, INTERRUPTED, INVALID_INPUT, CommandError
 from kvorum.cli.output import Output, as_json
 from kvorum.cli.parsing import parse_flags
 from kvorum.cli.text import quoted
 from kvorum.cli.words import Lines, split_words
-from kvorum.client.errors import ClosedError, CompactedError, KvorumError
+from kvorum.client.errors import ClosedError, KvorumError
+from kvorum.client.keys import key_range
 from kvorum.client.sync.client import Client, Watch
 from kvorum.client.values import Changes, KeyValue
 from kvorum.ctl.commands import WATCH_FLAGS
@@ -36,7 +37,6 @@ from kvorum.ctl.running import run_command
 NO_COMMAND = "bad number of arguments (found separator --, but no commands)"
 
 _LINE = Command("watch", "A watch of several", "watch", flags=WATCH_FLAGS)
-
 
 PRINT_SECONDS_MAX = 1.0
 """How long the end of the program waits for what is being printed."""
@@ -104,7 +104,7 @@ def _begin(client: Client, invocation: Invocation, keys: Sequence[str]) -> Watch
             raise CommandError("`range_end` and `--prefix` are mutually exclusive", BAD_ARGUMENTS)
         end = as_bytes(keys[1])
     if is_prefix:
-        key, end = (key, prefix_end(key)) if key else (b"\0", b"\0")
+        key, end = key_range(prefix=key)
     request = pb.WatchCreateRequest(
         key=key,
         range_end=end,
@@ -148,8 +148,7 @@ def _show_end(output: Output, watch: Watch, error: KvorumError) -> None:
         response = pb.WatchResponse(header=pb.ResponseHeader(), canceled=True)
         cancel_reason = ""
     elif refusal.compact_revision:
-        assert CompactedError.status is not None
-        reason, cancel_reason = CompactedError.status.text, refusal.cancel_reason
+        reason, cancel_reason = COMPACTED.text, refusal.cancel_reason
         response = pb.WatchResponse(
             header=refusal.header, compact_revision=refusal.compact_revision, canceled=True
         )

@@ -7,11 +7,8 @@ that etcd prints; operators and scripts know those.
 import json
 from collections.abc import Callable
 
-from kvorum.api.integers import integer
+from kvorum.api.integers import FALSE, TRUE, integer
 from kvorum.net.urls import Url, url
-
-TRUE = ("1", "t", "T", "true", "TRUE", "True")
-FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 def uint32(text: str) -> int:

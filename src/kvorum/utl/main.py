@@ -13,6 +13,7 @@ from typing import NoReturn
 from kvorum import __version__
 from kvorum.backend import BackendError
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.cli import API_VERSION
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, INTERRUPTED, CommandError
 from kvorum.cli.text import human_bytes
 from kvorum.files.real import RealFiles
@@ -25,8 +26,6 @@ from kvorum.utl.restore import RestoreOptions, restore
 from kvorum.utl.save import save
 from kvorum.utl.snapshots import status_of
 from kvorum.wal import WalError
-
-API_VERSION = "3.7"
 
 _SWITCHES = ("--skip-hash-check", "--mark-compacted", "--to-etcd")
 _TRUE, _FALSE = {"1", "t", "true"}, {"0", "f", "false"}
