@@ -18,7 +18,7 @@ from kvorum.backend.images import checked_content
 from kvorum.cli.errors import CommandError
 from kvorum.files.interface import Opening
 from kvorum.files.memory import MemoryFiles
-from kvorum.utl.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
+from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
 from sim.history import History
 from sim.violation import Violation
 

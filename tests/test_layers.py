@@ -13,6 +13,7 @@ SOURCE = REPOSITORY / "src" / "kvorum"
 # Each row may import the rows below it, never its own neighbours or a row above.
 ROWS = [
     {"ctl", "utl"},
+    {"offline"},
     {"cli"},
     {"process"},
     {"server"},

@@ -15,8 +15,8 @@ from kvorum.cli.errors import CommandError
 from kvorum.files import Files
 from kvorum.mvcc.hashes import HashKV, hash_rows, scanned_rows
 from kvorum.mvcc.history import bound
-from kvorum.utl.facts import Facts
-from kvorum.utl.snapshots import HashCheck, opened_snapshot
+from kvorum.offline.facts import Facts
+from kvorum.offline.snapshots import HashCheck, opened_snapshot
 
 Rows = Iterator[tuple[int, bytes]]
 

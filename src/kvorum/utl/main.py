@@ -18,13 +18,14 @@ from kvorum.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, INTERRUPTED, CommandEr
 from kvorum.cli.text import human_bytes
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import Version, parse_version
+from kvorum.offline.directories import DataDirectory
+from kvorum.offline.snapshots import status_of
 from kvorum.utl.defragment import defragment
 from kvorum.utl.hashing import hash_kv
-from kvorum.utl.migrate import DataDirectory, from_etcd, to_etcd
+from kvorum.utl.migrate import from_etcd, to_etcd
 from kvorum.utl.output import FORMATS, Column, print_row, write_line
 from kvorum.utl.restore import RestoreOptions, restore
 from kvorum.utl.save import save
-from kvorum.utl.snapshots import status_of
 from kvorum.wal import WalError
 
 _SWITCHES = ("--skip-hash-check", "--mark-compacted", "--to-etcd")

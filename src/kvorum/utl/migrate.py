@@ -10,7 +10,6 @@ import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.backend import Environments, dump, install, open_view
@@ -20,14 +19,14 @@ from kvorum.backend.images import checked_content
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
 from kvorum.membership.versions import Version
+from kvorum.offline.directories import DataDirectory, staged
+from kvorum.offline.facts import Facts
+from kvorum.offline.histories import History, read_history, write_history
+from kvorum.offline.progress import Progress
+from kvorum.offline.snapshots import HashCheck, opened_snapshot
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Snapshot
 from kvorum.snap import database_path
-from kvorum.utl.directories import staged
-from kvorum.utl.facts import Facts
-from kvorum.utl.histories import History, read_history, write_history
-from kvorum.utl.progress import Progress
-from kvorum.utl.snapshots import HashCheck, opened_snapshot
 from kvorum.utl.v2_requests import translated
 from kvorum.wal import LogContent
 from kvorum.wal import exists as log_exists
@@ -35,28 +34,6 @@ from kvorum.wal.version import minimal_etcd_version
 
 OLDEST, NEWEST = Version(3, 5), Version(3, 7)
 _STORAGE_VERSION_MIN = Version(3, 6)
-
-
-class DataDirectory(NamedTuple):
-    """A data directory, and where its log is if that is elsewhere."""
-
-    data: Path
-    wal: Path | None = None
-
-    @property
-    def member(self) -> Path:
-        """The member's part of it."""
-        return self.data / "member"
-
-    @property
-    def snap(self) -> Path:
-        """Where its snapshots are."""
-        return self.member / "snap"
-
-    @property
-    def log(self) -> Path:
-        """Where its log is."""
-        return self.wal or self.member / "wal"
 
 
 def from_etcd(

@@ -30,14 +30,14 @@ from kvorum.membership.bootstrap import (
 )
 from kvorum.membership.documents import Member, encode_member
 from kvorum.membership.identity import cluster_id
+from kvorum.offline.directories import staged
+from kvorum.offline.facts import Facts
+from kvorum.offline.histories import History, write_history
+from kvorum.offline.progress import Progress
+from kvorum.offline.snapshots import HashCheck, opened_snapshot
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.wire import encode_conf_change
-from kvorum.utl.directories import staged
-from kvorum.utl.facts import Facts
-from kvorum.utl.histories import History, write_history
-from kvorum.utl.progress import Progress
-from kvorum.utl.snapshots import HashCheck, opened_snapshot
 
 _TERM = 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvorum.cli.errors import INTERRUPTED, CommandError
 from kvorum.client import CallError, Client, KvorumError
-from kvorum.utl.progress import Progress
+from kvorum.offline.progress import Progress
 
 REACH_SECONDS_MAX = 5.0
 """How long it is tried to reach the member; the snapshot itself may take as long as it takes."""

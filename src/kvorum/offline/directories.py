@@ -23,6 +23,28 @@ class Stage(NamedTuple):
     wal: Path
 
 
+class DataDirectory(NamedTuple):
+    """A data directory, and where its log is if that is elsewhere."""
+
+    data: Path
+    wal: Path | None = None
+
+    @property
+    def member(self) -> Path:
+        """The member's part of it."""
+        return self.data / "member"
+
+    @property
+    def snap(self) -> Path:
+        """Where its snapshots are."""
+        return self.member / "snap"
+
+    @property
+    def log(self) -> Path:
+        """Where its log is."""
+        return self.wal or self.member / "wal"
+
+
 @contextmanager
 def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
     """Make a data directory, and its log elsewhere if a place is given, in the block."""

@@ -20,7 +20,7 @@ from kvorum.backend.images import checked_content
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
 from kvorum.mvcc.keyvalue import key_of
-from kvorum.utl.progress import Progress
+from kvorum.offline.progress import Progress
 
 DIGEST_BYTES = 32
 _SECTOR_BYTES = 512

@@ -1,0 +1,1 @@
+"""Data directories and snapshots of members that do not run: read, checked, made."""
