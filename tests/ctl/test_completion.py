@@ -7,8 +7,8 @@ from shutil import which
 
 import pytest
 
+from kvorum.cli.completion import levels, script
 from kvorum.ctl.commands import ROOT
-from kvorum.ctl.completion import levels, script
 from tests.ctl.duel import Duel, run_here
 from tests.ctl.terminal import terminal_of
 

@@ -55,7 +55,7 @@ def test_status_in_every_format(path: Path, capsys: pytest.CaptureFixture[str]) 
     assert output_of(capsys, *status) == f"{value:x}, {ROWS + 3}, 48, {human_bytes(size)}, 3.7.0\n"
     assert output_of(capsys, "-w", "fields", *status).splitlines() == [
         f'"Hash" : {value}', f'"Revision" : {ROWS + 3}', '"Keys" : 48', f'"Size" : {size}',
-        '"Version" : "3.7.0"',
+        '"Version" : 3.7.0',
     ]  # fmt: skip
     lines = output_of(capsys, *status, "--write-out=table").splitlines()
     assert len({len(line) for line in lines}) == 1 and len(lines) == 5

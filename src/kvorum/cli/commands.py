@@ -109,6 +109,11 @@ class Command:
         """How it is called, from the tool's name on."""
         return self.name if self.parent is None else f"{self.parent.path} {self.name}"
 
+    @property
+    def root(self) -> Command:
+        """The tool itself."""
+        return self if self.parent is None else self.parent.root
+
     def child(self, name: str) -> Command | None:
         """Return the child of this name, or the only one whose name begins so."""
         alike = []
@@ -121,7 +126,7 @@ class Command:
 
     def own_flags(self) -> list[Flag]:
         """Return the flags of this command alone, and those that it passes on."""
-        return [*self.flags, *(self.passed_on if self.parent is not None else ())]
+        return [*self.flags, *self.passed_on]
 
     def all_flags(self) -> Iterator[Flag]:
         """Go through the flags that it takes, its own first."""

@@ -16,10 +16,17 @@ NAME_WIDTH_MIN = 11
 _KINDS = {"bool": "", "strings": "strings", "string": "string", "duration": "duration"}
 
 
-def help_text(command: Command, closing: str) -> str:
-    """Return everything about a command; `closing` is the last line."""
+def help_text(command: Command) -> str:
+    """Return everything about a command."""
     told = command.description or command.summary
-    return f"{told.rstrip()}\n\n{usage_text(command)}{closing}\n"
+    text = f"{told.rstrip()}\n\n{usage_text(command)}"
+    tool = command.root
+    if not _has_options(tool):
+        return text
+    return (
+        f'{text}Use "{tool.name} options" for a list of global command-line options '
+        "(applies to all commands).\n"
+    )
 
 
 def usage_text(command: Command) -> str:
@@ -37,7 +44,7 @@ def usage_text(command: Command) -> str:
         for group in (each for each in order if each in groups):
             lines = (f"  {each.name:<{width}} {each.summary}\n" for each in groups[group])
             parts.append(f"{group or 'Available Commands:'}\n{''.join(lines)}")
-    if command.parent is not None:
+    if command.parent is not None or not _has_options(command):
         parts.append(f"Flags:\n{flags_text([*command.own_flags(), HELP])}")
     taken = [flag for flag in _inherited(command) if not flag.is_hidden]
     if taken:
@@ -92,11 +99,19 @@ def _usage_line(command: Command) -> str:
 
 
 def _inherited(command: Command) -> list[Flag]:
-    """Return the flags of a group above, other than those of the tool itself."""
+    """Return the flags of the groups above, and of the tool itself if nothing else tells them."""
+    found: list[Flag] = []
     group = command.parent
-    if group is None or group.parent is None:
-        return []
-    return list(group.passed_on)
+    while group is not None:
+        if group.parent is not None or not _has_options(group):
+            found.extend(group.passed_on)
+        group = group.parent
+    return found
+
+
+def _has_options(tool: Command) -> bool:
+    """Whether a tool has a command that tells the flags of all others."""
+    return any(each.name == "options" for each in tool.children)
 
 
 def _by_name(command: Command) -> str:

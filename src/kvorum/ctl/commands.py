@@ -456,19 +456,19 @@ ROOT = Command(
         Command(
             "completion",
             "Writes the script that completes commands in a shell",
-            _run("completion", "completion"),
+            "kvorum.cli.completion:completion",
             "[bash|zsh|fish|powershell]",
             group=UTILITY,
             words=("bash", "zsh", "fish", "powershell"),
         ),
         Command(
-            "options", "Shows the flags of all commands", _run("about", "options"), group=UTILITY
+            "options", "Shows the flags of all commands", "kvorum.cli.about:options", group=UTILITY
         ),
-        Command("version", "Shows the version", _run("about", "version"), group=UTILITY),
+        Command("version", "Shows the version", "kvorum.cli.about:version", group=UTILITY),
         Command(
             "help",
             "Shows the help of a command",
-            _run("about", "show_help"),
+            "kvorum.cli.about:show_help",
             "[command]",
             group=UTILITY,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from kvorum.cli import invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,73 +30,25 @@ REQUEST_BYTES_MAX = 2 << 20
 ANSWER_BYTES_MAX = (1 << 31) - 1
 
 
-class Invocation:
+class Invocation(invocation.Invocation):
     """One run of a command.
 
     The global flags count from the moment `output` or `client` is asked for: commands check their
     arguments before that, as etcdctl does.
     """
 
-    __slots__ = ("_output", "arguments", "given", "root", "secrets")
+    __slots__ = ("secrets",)
 
     def __init__(self, root: Command, given: Given) -> None:
-        self.root = root
-        self.given = given
-        self.arguments = given.arguments
+        super().__init__(root, given)
         self.secrets: Secrets | None = None
         """Who we are, once somebody asked: a password is asked for once."""
-        self._output: Output | None = None
 
-    # Flags.
+    def made_output(self) -> Output:
+        """Return an output in the format that was asked for."""
+        from kvorum.cli.output import Output
 
-    def text(self, name: str) -> str:
-        """Return a flag that is text."""
-        value = self.given.values[name]
-        assert isinstance(value, str)
-        return value
-
-    def texts(self, name: str) -> list[str]:
-        """Return a flag that is a list."""
-        value = self.given.values[name]
-        assert isinstance(value, list)
-        return value
-
-    def number(self, name: str) -> int:
-        """Return a flag that is a number, or a duration in nanoseconds."""
-        value = self.given.values[name]
-        assert isinstance(value, int)
-        return value
-
-    def switch(self, name: str) -> bool:
-        """Return a flag that is a boolean."""
-        value = self.given.values[name]
-        assert isinstance(value, bool)
-        return value
-
-    def seconds(self, name: str) -> float:
-        """Return a flag that is a duration, in seconds."""
-        return self.number(name) / 1e9
-
-    # Results.
-
-    def output_line(self, text: str) -> None:
-        """Print a line of text, whatever the format is; a terminal gets nothing it would obey."""
-        if sys.stdout.isatty():
-            from kvorum.cli.text import printable
-
-            text = printable(text, kept="\n\t")
-        sys.stdout.write(f"{text}\n")
-
-    @property
-    def output(self) -> Output:
-        """Where results go; refuses a format that does not exist."""
-        if self._output is None:
-            from kvorum.cli.output import Output, check_format
-
-            self.configure()
-            check_format(self.text("write-out"))
-            self._output = Output(self.text("write-out"), is_hex=self.switch("hex"))
-        return self._output
+        return Output(self.text("write-out"), is_hex=self.switch("hex"))
 
     # The cluster.
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from kvorum.cli.commands import Command, Flag
+from kvorum.cli.completion import FILES, levels
 from kvorum.cli.parsing import HELP
-from kvorum.ctl.completion import FILES, levels
 
 KEY_COMMANDS = ("get", "put", "del", "watch", "history", "diff", "tree")
 """Those whose arguments are keys."""

@@ -11,17 +11,38 @@ from kvorum.backend import Environments, open_view
 from kvorum.backend.buckets import FINISHED_COMPACT_REVISION, META, SCHEDULED_COMPACT_REVISION
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_rows
+from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import CommandError
+from kvorum.cli.invocation import Invocation
 from kvorum.files import Files
+from kvorum.files.real import RealFiles
 from kvorum.mvcc.hashes import HashKV, hash_rows, scanned_rows
 from kvorum.mvcc.history import bound
 from kvorum.offline.facts import Facts
 from kvorum.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.utl.output import Column, print_row
 
 Rows = Iterator[tuple[int, bytes]]
 
 _COMPACTIONS = (SCHEDULED_COMPACT_REVISION, FINISHED_COMPACT_REVISION)
 _LAST_MAIN = (1 << 63) - 1
+
+
+def run(invocation: Invocation) -> None:
+    """Print the hash of a file's keys."""
+    invocation.require_arguments(1)
+    output = invocation.output
+    (path,) = invocation.arguments
+    found = hash_kv(RealFiles(), LmdbEnvironments(), path, invocation.number("rev"))
+    revision, compacted = found.revision, found.compact_revision
+    columns = [
+        Column("hash", "Hash", "hash", found.hash, str(found.hash)),
+        Column("hash revision", "Hash revision", "hashRevision", revision, str(revision)),
+        Column(
+            "compact revision", "Compact revision", "compactRevision", compacted, str(compacted)
+        ),
+    ]
+    print_row(output, columns)
 
 
 def hash_kv(files: Files, environments: Environments, path: str, revision: int) -> HashKV:

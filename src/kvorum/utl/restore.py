@@ -5,6 +5,7 @@ the new cluster can never be mistaken for the old one. Every member of the new c
 from the same snapshot with the same list of members, each under its own name.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from kvorum.backend.buckets import (
 )
 from kvorum.backend.encoding import parse_row_key, revision_of, row_key
 from kvorum.backend.images import Content, Entries, checked_content
+from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
+from kvorum.cli.invocation import Invocation
 from kvorum.files import Files
+from kvorum.files.real import RealFiles
 from kvorum.membership.bootstrap import (
     BootstrapError,
     bootstrap_changes,
@@ -58,12 +62,31 @@ class RestoreOptions:
     mark_compacted: bool = False
 
 
+def run(invocation: Invocation) -> None:
+    """Restore a snapshot."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("snapshot restore requires exactly one argument", BAD_ARGUMENTS)
+    (path,) = invocation.arguments
+    options = RestoreOptions(
+        path=path,
+        name=invocation.text("name"),
+        data_directory=invocation.text("data-dir"),
+        wal_directory=invocation.text("wal-dir"),
+        initial_cluster=invocation.text("initial-cluster"),
+        initial_cluster_token=invocation.text("initial-cluster-token"),
+        peer_urls=invocation.text("initial-advertise-peer-urls"),
+        skip_hash_check=invocation.switch("skip-hash-check"),
+        bump_revision=invocation.number("bump-revision"),
+        mark_compacted=invocation.switch("mark-compacted"),
+    )
+    data = restore(RealFiles(), LmdbEnvironments(), options)
+    sys.stderr.write(f"restored snapshot {path} to {data}\n")
+
+
 def restore(files: Files, environments: Environments, options: RestoreOptions) -> Path:
     """Make the data directory and return it."""
     if bool(options.bump_revision) != options.mark_compacted:
-        raise CommandError(
-            "--bump-revision and --mark-compacted are given both or not at all", BAD_ARGUMENTS
-        )
+        raise CommandError("--mark-compacted required if --revision-bump > 0", BAD_ARGUMENTS)
     members = _members(options)
     local = next(member.id for member in members if member.name == options.name)
     cluster = cluster_id(member.id for member in members)

@@ -5,7 +5,8 @@ The file gets its name only when all of it has arrived, its SHA-256 is right, an
 
 from pathlib import Path
 
-from kvorum.cli.errors import INTERRUPTED, CommandError
+from kvorum.cli.errors import BAD_ARGUMENTS, INTERRUPTED, CommandError
+from kvorum.cli.invocation import Invocation
 from kvorum.client import CallError, Client, KvorumError
 from kvorum.offline.progress import Progress
 
@@ -13,20 +14,54 @@ REACH_SECONDS_MAX = 5.0
 """How long it is tried to reach the member; the snapshot itself may take as long as it takes."""
 
 
-def save(endpoint: str, path: Path) -> str:
-    """Fetch a snapshot; return the version of its storage."""
+def run(invocation: Invocation) -> None:
+    """Fetch a snapshot."""
+    if len(invocation.arguments) != 1:
+        raise CommandError("snapshot save expects one argument <filename>", BAD_ARGUMENTS)
+    path = invocation.arguments[0]
+    endpoints = [each.strip() for each in invocation.texts("endpoints") if each.strip()]
+    if len(endpoints) != 1:
+        raise CommandError(
+            "snapshot must be requested to one selected node, not multiple "
+            f"[{' '.join(endpoints)}]",
+            INTERRUPTED,
+        )
     try:
-        with Client(endpoint, timeout=REACH_SECONDS_MAX) as client:
-            client.maintenance.status()
-            with Progress("saving", 0) as progress:
-                came = 0
-
-                def count(size: int, remaining: int) -> None:
-                    nonlocal came
-                    progress.add(size - came, remaining)
-                    came = size
-
-                return client.maintenance.snapshot(path, progress=count).version
+        with _client(invocation, endpoints[0]) as client:
+            version = _save(client, Path(path))
     except (KvorumError, ValueError) as error:
         text = error.text if isinstance(error, CallError) else str(error)
         raise CommandError(text, INTERRUPTED) from error
+    invocation.output_line(f"Snapshot saved at {path}")
+    if version:
+        invocation.output_line(f"Server version {version}")
+
+
+def _client(invocation: Invocation, endpoint: str) -> Client:
+    user, password = invocation.text("user"), invocation.text("password")
+    if not password:
+        user, _, password = user.partition(":")
+    return Client(
+        endpoint,
+        ca=invocation.text("cacert"),
+        cert=invocation.text("cert"),
+        key=invocation.text("key"),
+        insecure=invocation.switch("insecure-skip-tls-verify"),
+        user=user,
+        password=password,
+        timeout=REACH_SECONDS_MAX,
+    )
+
+
+def _save(client: Client, path: Path) -> str:
+    """Write the file; return the version of its storage."""
+    client.maintenance.status()
+    with Progress("saving", 0) as progress:
+        came = 0
+
+        def count(size: int, remaining: int) -> None:
+            nonlocal came
+            progress.add(size - came, remaining)
+            came = size
+
+        return client.maintenance.snapshot(path, progress=count).version

@@ -10,7 +10,7 @@ from kvorum.cli import API_VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kvorum.cli.commands import Command
-    from kvorum.ctl.invocation import Invocation
+    from kvorum.cli.invocation import Invocation
 
 
 def version(invocation: Invocation) -> None:
@@ -46,8 +46,4 @@ def print_help(command: Command) -> None:
     """Print all there is to know of a command."""
     from kvorum.cli.help import help_text
 
-    tool = command.path.split(" ")[0]
-    closing = (
-        f'Use "{tool} options" for a list of global command-line options (applies to all commands).'
-    )
-    sys.stdout.write(help_text(command, closing))
+    sys.stdout.write(help_text(command))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kvorum.cli.commands import Command, Flag
+from kvorum.cli.invocation import Invocation
 from kvorum.cli.parsing import HELP
-from kvorum.ctl.invocation import Invocation
 
 FILES = "<files>"
 """In place of words: the names of files."""
@@ -60,7 +60,7 @@ def _names(flag: Flag) -> list[str]:
 
 
 def _values(flag: Flag) -> tuple[str, ...]:
-    return (FILES,) if flag.text.endswith(", a file") else flag.words
+    return (FILES,) if flag.text.endswith((", a file", ", a directory")) else flag.words
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,117 @@
+"""A tool: from the words of a command line to an exit code.
+
+What only some commands need is imported by those: `version` is there as soon as Python is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from kvorum.cli.errors import CommandError, UsageError
+from kvorum.cli.parsing import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from kvorum.cli.commands import Command
+    from kvorum.cli.invocation import Invocation
+    from kvorum.cli.parsing import Given
+
+
+class Program:
+    """A tool's commands, and how their runs begin and fail."""
+
+    __slots__ = ("_failures", "_invocation", "_is_misuse_told_twice", "root")
+
+    def __init__(
+        self,
+        root: Command,
+        invocation: Callable[[Command, Given], Invocation],
+        failures: str,
+        *,
+        is_misuse_told_twice: bool = False,
+    ) -> None:
+        """Make a tool.
+
+        `failures` names a function as `package.module:function`, which returns the CommandError
+        that an exception stands for, or None if it is a mistake of the program. Where
+        `is_misuse_told_twice`, an error of a command line is repeated below the usage.
+        """
+        self.root = root
+        self._invocation = invocation
+        self._failures = failures
+        self._is_misuse_told_twice = is_misuse_told_twice
+
+    def main(self) -> None:
+        """Run the command line of this process, and end it."""
+        # Bytes of an argument that are no text are told as they were given.
+        sys.stderr.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+        sys.exit(self.run(sys.argv[1:]))
+
+    def run(self, words: Sequence[str]) -> int:
+        """Run a command line; return its exit code."""
+        try:
+            return self.execute(words)
+        except BrokenPipeError:
+            _die("SIGPIPE")
+        except KeyboardInterrupt:
+            _die("SIGINT")
+        return 0
+
+    def execute(self, words: Sequence[str]) -> int:
+        """Run a command line; return its exit code, or let an interruption pass."""
+        try:
+            given = parse(self.root, words)
+            if given.is_help_asked or not given.command.run:
+                from kvorum.cli.about import print_help
+
+                print_help(given.command)
+                return 0
+            _function(given.command.run)(self._invocation(self.root, given))
+            sys.stdout.flush()
+        except UsageError as error:
+            sys.stderr.write(f"Error: {error}\n{error.usage}")
+            if self._is_misuse_told_twice:
+                sys.stderr.write(f"Error: {error}\n")
+            return 1
+        except CommandError as error:
+            return _fail(error)
+        except Exception as error:
+            failure = _function(self._failures)(error)
+            if failure is None:
+                raise
+            return _fail(failure)
+        return 0
+
+
+def _fail(error: CommandError) -> int:
+    # What was printed before comes before.
+    sys.stdout.flush()
+    text = f"Hint: {error.hint}\nError: {error}" if error.hint else f"Error: {error}"
+    if sys.stderr.isatty():
+        from kvorum.cli.text import printable
+
+        # Some of it may come from a server, or from a store.
+        text = printable(text, kept="\n\t")
+    sys.stderr.write(f"{text}\n")
+    return error.code
+
+
+def _function(name: str) -> Callable[[Any], Any]:
+    from importlib import import_module
+
+    module, _, function = name.partition(":")
+    found: Callable[[Any], Any] = getattr(import_module(module), function)
+    return found
+
+
+def _die(name: str) -> None:
+    """End as a program ends that does not know the signal."""
+    import os
+    import signal
+
+    number = getattr(signal, name)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

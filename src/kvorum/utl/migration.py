@@ -1,0 +1,49 @@
+"""`migrate`: a member's storage version changed, or the member moved between etcd and Kvorum.
+
+Without `--output-dir` it is etcdutl's command, which changes a directory in place; with it the
+directory is left as it is, and one of the other server's kind is made.
+"""
+
+import sys
+from pathlib import Path
+
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
+from kvorum.cli.invocation import Invocation
+from kvorum.files.real import RealFiles
+from kvorum.membership.versions import Version, parse_version
+from kvorum.offline.directories import DataDirectory
+
+
+def run(invocation: Invocation) -> None:
+    """Migrate a data directory."""
+    from kvorum.utl.migrate import from_etcd, to_etcd
+
+    invocation.require_flags("data-dir", "output-dir")
+    data, output = invocation.text("data-dir"), invocation.text("output-dir")
+    source = _directory(data, invocation.text("wal-dir"))
+    target = _directory(output, invocation.text("output-wal-dir"))
+    files, environments = RealFiles(), LmdbEnvironments()
+    version = invocation.text("target-version")
+    if invocation.switch("to-etcd"):
+        to_etcd(files, environments, source, target, _target_version(version))
+    elif version:
+        raise CommandError("--target-version goes with --to-etcd only", BAD_ARGUMENTS)
+    else:
+        from_etcd(files, environments, source, target)
+    sys.stderr.write(f"migrated {data} to {output}\n")
+
+
+def _directory(data: str, wal: str) -> DataDirectory:
+    return DataDirectory(Path(data), Path(wal) if wal else None)
+
+
+def _target_version(text: str) -> Version | None:
+    if not text:
+        return None
+    try:
+        return parse_version(f"{text}.0").level
+    except ValueError:
+        raise CommandError(
+            f'wrong target version format, expected "X.Y", got "{text}"', BAD_ARGUMENTS
+        ) from None
