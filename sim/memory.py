@@ -1,6 +1,9 @@
 """Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
 
+from collections.abc import Callable, Collection
+
 from kvorum.member.callers import Front
+from kvorum.member.procedures import Procedure
 from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
 from sim.edge import STALLED_FACTOR
 from sim.machine import Machine
@@ -16,6 +19,9 @@ _TURN_BYTES_MAX = 256 << 10
 _WAITING_MAX = 200
 
 
+Counted = Callable[[Collection[Procedure]], int]
+
+
 def check_bounds(machine: Machine) -> None:
     """Require that a working member keeps no more than it may."""
     member = machine.member
@@ -29,8 +35,8 @@ def check_bounds(machine: Machine) -> None:
             raise Violation(GUARANTEE, f"{machine.name} holds {size} bytes for stream {call}")
 
 
-def kept(machine: Machine) -> dict[str, int]:
-    """Return how much a member keeps for clients and peers, by kind."""
+def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
+    """Return how much a member keeps for clients and peers, by kind; procedures as `counted`."""
     member = machine.member
     assert member is not None
     assert machine.server is not None
@@ -42,9 +48,11 @@ def kept(machine: Machine) -> dict[str, int]:
         "calls in JSON": len(gateway.open),
         "deadlines of calls in JSON": len(gateway._deadlines),
         "headers of HTTP answers": len(front._extra),
-        "procedures": len(procedures._calls) + len(procedures._asked) + len(procedures._held),
+        "procedures": counted(procedures._calls.values())
+        + counted([procedure for procedure, _ in procedures._asked.values()])
+        + counted(procedures._held.values()),
         "calls with a token to come": len(machine.server.services._undecided._calls),
-        "procedures that wait for a signal": sum(map(len, procedures._signalled.values())),
+        "procedures that wait for a signal": sum(map(counted, procedures._signalled.values())),
         "watches of procedures": len(procedures._watches),
         "reads that wait": len(reads.waiting) + len(reads.confirmed),
         "watch streams": member.hub.streams_open,
@@ -57,6 +65,7 @@ def kept(machine: Machine) -> dict[str, int]:
 def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
     """Return what a member still keeps; once all clients are gone that must be nothing.
 
+    Members ask each other, and themselves, as long as they run; what they ask is not counted.
     Proposals that were lost, and their calls, are kept for seconds; they can be left out. Those of
     the member itself are, while it knows no leader: one that was removed while it was away tries to
     tell its name for as long as it runs.
@@ -64,7 +73,7 @@ def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
     member = machine.member
     if member is None:
         return {"processes that run": 0}
-    sizes = kept(machine)
+    sizes = kept(machine, _of_clients)
     if not member.leader:
         waiting = member.proposals.pending.values()
         sizes[PROPOSALS] -= sum(caller.front is Front.MEMBER for _, caller, *_ in waiting)
@@ -73,3 +82,7 @@ def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
         for name, size in sizes.items()
         if size and (proposals or name not in (PROPOSALS, CALLS))
     }
+
+
+def _of_clients(procedures: Collection[Procedure]) -> int:
+    return sum(each.caller.front not in (Front.MEMBER, Front.PEER) for each in procedures)

@@ -35,6 +35,9 @@ SNAPSHOT_SECONDS = (0.01, 0.3)
 SNAPSHOT_PIECES = 4
 """Each of which may be lost, and with it the whole snapshot."""
 
+FIRST_CALL = 1 << 48
+"""Questions of peers have numbers as calls have; no edge counts so far."""
+
 Find = Callable[[int], Machine | None]
 """Finds a machine by the id of its member; None if there is none."""
 
@@ -44,6 +47,7 @@ class PlainPeers(WithoutPort):
 
     __slots__ = (
         "_arrived",
+        "_asked",
         "_departures",
         "_find",
         "_generation",
@@ -62,6 +66,7 @@ class PlainPeers(WithoutPort):
         # What arrived from others since the last turn, as calls of the member.
         self._arrived: list[Callable[[Member], None]] = []
         self._departures = Departures()
+        self._asked = 0
         self._random: Random = world.stream(f"{machine.name}/peers")
 
     def begin(self, member: Member) -> None:
@@ -154,6 +159,8 @@ class PlainPeers(WithoutPort):
                 self.hand_in(lambda member: member.take_answer(question.number, answer))
 
         to = self._find(question.peer)
+        self._asked += 1
+        call = FIRST_CALL * machine.number + self._asked
         is_lost = self._random.random() < machine.faults.drop_chance
         if (
             to is None
@@ -162,13 +169,20 @@ class PlainPeers(WithoutPort):
             or network.is_cut(to.number, machine.number)
             or to.paused_until > self._world.now
             or not _plain(to).hand_in(
-                lambda member: member.start(None, PEER, _answer(member, question, take))
+                lambda member: member.start(call, PEER, _answer(member, question, take))
             )
         ):
             take(None)
-        else:
+            return
+        asked, answering = to, to.incarnation
+
+        def give_up() -> None:
             # A transport does not wait for ever either; a second answer is ignored.
-            self._world.after(machine.config.request_seconds_max, take, None)
+            take(None)
+            if asked.incarnation == answering:
+                _plain(asked).hand_in(lambda member: member.cancel(call))
+
+        self._world.after(machine.config.request_seconds_max, give_up)
 
 
 def _answer(member: Member, question: Question, take: Callable[[Answer], None]) -> Steps:
