@@ -77,7 +77,7 @@ test: h2load clients $(TRY_ORACLE) ## Lint, then run every test
 ifneq ($(KVORUM_COMPILED),0)
 	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign' \
 		$$(grep -rl 'pytest.mark.compiled' tests --include='test_*.py')
-	KVORUM_COMPILED=1 $(BIN)/python -m sim --seeds 50
+	KVORUM_COMPILED=1 $(BIN)/python -m kvorum.sim --seeds 50
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
 
@@ -182,13 +182,13 @@ mutate-raft: setup ## Break the rules of Raft one at a time; every one must be n
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
 
 sim: setup ## Simulate clusters under faults: make sim SEEDS=100 FIRST_SEED=0, or replay one: SEED=42, PLOT=1 draws it
-	$(BIN)/python -m sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS) --first-seed $(FIRST_SEED)) $(if $(PLOT),--plot)
+	$(BIN)/python -m kvorum.sim $(if $(SEED),--replay $(SEED),--seeds $(SEEDS) --first-seed $(FIRST_SEED)) $(if $(PLOT),--plot)
 
 sim-shrink: setup ## Cut what a failing seed does not need: make sim-shrink SEED=42, PLOT=1 draws the rest
-	$(BIN)/python -m sim --shrink $(SEED) $(if $(PLOT),--plot)
+	$(BIN)/python -m kvorum.sim --shrink $(SEED) $(if $(PLOT),--plot)
 
 sim-planted: setup ## Plant bugs in the member; the simulator must find every one
-	KVORUM_COMPILED=0 $(BIN)/python -m sim.planted
+	KVORUM_COMPILED=0 $(BIN)/python -m kvorum.sim.planted
 
 proto: setup ## Regenerate src/kvorum/api/pb/
 	$(BIN)/python proto/generate.py

@@ -86,7 +86,7 @@ def test_both_cores_make_the_same_history(seed: int, members: int) -> None:
     """Everything a cluster under faults does, byte for byte."""
     traces = [
         subprocess.run(
-            [sys.executable, "-m", "sim", "--replay", str(seed), "--members", str(members)],
+            [sys.executable, "-m", "kvorum.sim", "--replay", str(seed), "--members", str(members)],
             cwd=REPOSITORY,
             env={**os.environ, "KVORUM_COMPILED": compiled},
             capture_output=True,

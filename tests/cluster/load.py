@@ -15,8 +15,8 @@ from typing import Any
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from sim.linearizability import find_contradiction
-from sim.operations import NEVER, Operation
+from kvorum.sim.linearizability import find_contradiction
+from kvorum.sim.operations import NEVER, Operation
 from tests.cluster.client import Client
 from tests.cluster.members import Cluster, Member, until
 

@@ -21,16 +21,16 @@ from kvorum.api.pb.etcdserverpb import (
     WatchResponse,
 )
 from kvorum.api.pb.mvccpb import Event
-from sim import checks
-from sim.calls import Asked, Caller
-from sim.cluster import Cluster
-from sim.faults import without_faults
-from sim.history import Record
-from sim.lease_checks import check_leases
-from sim.machine import Machine
-from sim.probes import Probe
-from sim.watchers import PATH
-from sim.world import World
+from kvorum.sim import checks
+from kvorum.sim.calls import Asked, Caller
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.faults import without_faults
+from kvorum.sim.history import Record
+from kvorum.sim.lease_checks import check_leases
+from kvorum.sim.machine import Machine
+from kvorum.sim.probes import Probe
+from kvorum.sim.watchers import PATH
+from kvorum.sim.world import World
 
 PATIENCE_SECONDS = 8.0
 SEGMENT_BYTES = 65536

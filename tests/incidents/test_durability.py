@@ -4,9 +4,9 @@ import pytest
 
 from kvorum.api.pb.etcdserverpb import DefragmentRequest, DefragmentResponse, PutRequest
 from kvorum.member import snapshots
-from sim.calls import METHODS
-from sim.marks import counted
-from sim.violation import Violation
+from kvorum.sim.calls import METHODS
+from kvorum.sim.marks import counted
+from kvorum.sim.violation import Violation
 from tests.incidents.conftest import MakeStage
 from tests.incidents.stage import Stage
 

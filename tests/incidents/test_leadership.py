@@ -13,7 +13,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from sim.calls import METHODS
+from kvorum.sim.calls import METHODS
 from tests.incidents.conftest import MakeStage
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
-from sim.calls import METHODS
+from kvorum.sim.calls import METHODS
 from tests.cluster.members import Cluster, Member, is_done, running_cluster, until
 from tests.cluster.starvation import Machine, again_if_starved
 from tests.incidents.conftest import MakeStage

@@ -27,12 +27,12 @@ from kvorum.files.real import RealFiles
 from kvorum.member.jobs import Job, Place
 from kvorum.process.hands import ProcessHands
 from kvorum.server.jobs import JobOrder
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.faults import without_faults
+from kvorum.sim.run import memory_directory
+from kvorum.sim.world import World
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
-from sim.cluster import Cluster
-from sim.faults import without_faults
-from sim.run import memory_directory
-from sim.world import World
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 

@@ -17,8 +17,8 @@ from kvorum.raft.messages import Message
 from kvorum.server.jobs import Ended
 from kvorum.server.settings import server_settings
 from kvorum.settings.checks import make_config
+from kvorum.sim.surroundings import WithoutPort
 from kvorum.snap import ReceivedDatabase
-from sim.surroundings import WithoutPort
 
 SETTINGS = server_settings(make_config({}))
 """The options of a server without flags."""

@@ -17,7 +17,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 PACKAGE = "kvorum"
-GENERATED = "kvorum.api.pb"
+OTHERS = ("kvorum.api.pb.", "kvorum.sim.")
+"""What is generated, and the simulator itself."""
 NOTE = "note_that_it_ran"
 
 
@@ -60,7 +61,7 @@ class NotingFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not f"{name}.".startswith(f"{PACKAGE}.") or f"{name}.".startswith(f"{GENERATED}."):
+        if not f"{name}.".startswith(f"{PACKAGE}.") or f"{name}.".startswith(OTHERS):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
@@ -76,7 +77,7 @@ def main() -> None:
     os.environ["KVORUM_COMPILED"] = "0"
     setattr(builtins, NOTE, ran.add)
     sys.meta_path.insert(0, NotingFinder())
-    from sim.run import simulate
+    from kvorum.sim.run import simulate
 
     made = []
     for seed, members, is_needed in runs:

@@ -15,15 +15,15 @@ from kvorum.api.pb.etcdserverpb import (
     RequestOp,
     TxnRequest,
 )
-from sim.auth_checks import check_visits
-from sim.faults import without_faults
-from sim.ledger import Ledger
-from sim.permissions import DENIED, EMPTY, OLD
-from sim.plan import BCRYPT_COST, draw_plan
-from sim.run import Run, memory_directory
-from sim.users import Realm, Visit
-from sim.violation import Violation
-from sim.workloads import ETCD
+from kvorum.sim.auth_checks import check_visits
+from kvorum.sim.faults import without_faults
+from kvorum.sim.ledger import Ledger
+from kvorum.sim.permissions import DENIED, EMPTY, OLD
+from kvorum.sim.plan import BCRYPT_COST, draw_plan
+from kvorum.sim.run import Run, memory_directory
+from kvorum.sim.users import Realm, Visit
+from kvorum.sim.violation import Violation
+from kvorum.sim.workloads import ETCD
 
 PUT = "/etcdserverpb.KV/Put"
 RANGE = "/etcdserverpb.KV/Range"

@@ -25,8 +25,8 @@ from kvorum.member.alarms import Alarm
 from kvorum.member.member import Member
 from kvorum.membership.documents import encode_conf_state
 from kvorum.membership.versions import Version
-from sim.buckets import GUARANTEE, check_buckets
-from sim.violation import Violation
+from kvorum.sim.buckets import GUARANTEE, check_buckets
+from kvorum.sim.violation import Violation
 from tests.incidents.stage import Stage
 
 LEASED = 77

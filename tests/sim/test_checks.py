@@ -19,13 +19,13 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, LockResponse
-from sim import checks
-from sim.history import History, Record
-from sim.lease_checks import check_leases
-from sim.lock_checks import check_locks
-from sim.model import run
-from sim.sessions import Hold
-from sim.violation import Violation
+from kvorum.sim import checks
+from kvorum.sim.history import History, Record
+from kvorum.sim.lease_checks import check_leases
+from kvorum.sim.lock_checks import check_locks
+from kvorum.sim.model import run
+from kvorum.sim.sessions import Hold
+from kvorum.sim.violation import Violation
 
 
 def record(

@@ -11,8 +11,8 @@ REPOSITORY = Path(__file__).parents[2]
 # Runs the command line with a bug in place.
 WITH_A_BUG = """
 import sys
-from sim.__main__ import main
-from sim.planted import index_ahead_of_effects
+from kvorum.sim.__main__ import main
+from kvorum.sim.planted import index_ahead_of_effects
 sys.argv = ["sim", *sys.argv[1:]]
 with index_ahead_of_effects():
     sys.exit(main())
@@ -23,7 +23,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
         capture_output=True,
         text=True,
         check=False,
@@ -31,7 +31,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_summary_is_the_last_line() -> None:
-    ended = run("-m", "sim", "--seeds", "3", "--first-seed", "4", "--members", "1")
+    ended = run("-m", "kvorum.sim", "--seeds", "3", "--first-seed", "4", "--members", "1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     last = ended.stdout.splitlines()[-1]
     assert last.startswith("3 seeds from 4 in ") and last.endswith("; 0 violations")
@@ -50,8 +50,8 @@ def test_a_failing_seed_says_what_and_how_to_see_it_again() -> None:
     seed, guarantee = found.groups()
     told = re.compile(rf"seed {seed} with 1 members at commit \S+ violates: {guarantee}")
     assert any(told.fullmatch(line) for line in lines)
-    assert f"replay: python -m sim --replay {seed} --members 1" in lines
-    assert f"picture: python -m sim --replay {seed} --members 1 --plot" in lines
+    assert f"replay: python -m kvorum.sim --replay {seed} --members 1" in lines
+    assert f"picture: python -m kvorum.sim --replay {seed} --members 1 --plot" in lines
     assert any(f" !!! {guarantee}: " in line for line in lines), "the trace ends with it"
     assert not any("depends on more than the seed" in line for line in lines)
     assert lines[-1].endswith(f" {len(failed)} violations")

@@ -8,10 +8,10 @@ from kvorum.raft.config import Config
 from kvorum.raft.core import Raft
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.storage import MemoryStorage
-from sim.departures import GUARANTEE, Departures
-from sim.logs import CollectedLogs
-from sim.violation import Violation
-from sim.world import World
+from kvorum.sim.departures import GUARANTEE, Departures
+from kvorum.sim.logs import CollectedLogs
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
 
 OWN, PEER, OTHER = 1, 2, 3
 

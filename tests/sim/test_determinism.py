@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from sim.plan import draw_plan
-from sim.workloads import ETCD, KUBERNETES, READER
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.workloads import ETCD, KUBERNETES, READER
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 def trace_of(seed: int, members: int, hash_seed: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-m", "sim", "--replay", str(seed), "--members", str(members)],
+        [sys.executable, "-m", "kvorum.sim", "--replay", str(seed), "--members", str(members)],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,

@@ -7,14 +7,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from kvorum.files.memory import Call
-from sim.campaign import size_of
-from sim.cluster import Cluster
-from sim.directed import _growths
-from sim.faults import without_faults
-from sim.plan import Plan, draw_plan
-from sim.run import Outcome, memory_directory, simulate_plan
-from sim.shrink import _cuts
-from sim.world import World
+from kvorum.sim.campaign import size_of
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.directed import _growths
+from kvorum.sim.faults import without_faults
+from kvorum.sim.plan import Plan, draw_plan
+from kvorum.sim.run import Outcome, memory_directory, simulate_plan
+from kvorum.sim.shrink import _cuts
+from kvorum.sim.world import World
 
 SEEDS_MAX = 400
 

@@ -11,14 +11,14 @@ import pytest
 from kvorum.membership.documents import Member
 from kvorum.peer.cluster import joining
 from kvorum.peer.cluster.joining import Joined
-from sim.cluster import Cluster
-from sim.faults import Faults, without_faults
-from sim.operators import ENTERING
-from sim.plan import draw_plan
-from sim.probes import Probe
-from sim.run import memory_directory
-from sim.violation import Violation
-from sim.world import World
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.faults import Faults, without_faults
+from kvorum.sim.operators import ENTERING
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.probes import Probe
+from kvorum.sim.run import memory_directory
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
 
 FRAMES = replace(without_faults(), frames=True)
 LOSING_DISKS = replace(FRAMES, wipe_gap=0.5)

@@ -12,7 +12,7 @@ from kvorum.backend.environment import WriteTransaction
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.files.interface import Opening
 from kvorum.files.memory import Call, MemoryFiles
-from sim.environments import DamagedEntry, SimulatedEnvironments
+from kvorum.sim.environments import DamagedEntry, SimulatedEnvironments
 
 DIRECTORY = "/db"
 PATH = f"{DIRECTORY}/backend.1"

@@ -8,9 +8,9 @@ from google.protobuf import json_format
 
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import RangeResponse, ResponseHeader, WatchResponse
-from sim.arrivals import REFUSED
-from sim.edge import Head
-from sim.exchanges import (
+from kvorum.sim.arrivals import REFUSED
+from kvorum.sim.edge import Head
+from kvorum.sim.exchanges import (
     ANY_ORIGIN,
     GUARANTEE,
     HTTP_STATUS,
@@ -20,7 +20,7 @@ from sim.exchanges import (
     ROUTES,
     Exchange,
 )
-from sim.violation import Violation
+from kvorum.sim.violation import Violation
 
 RANGE = ROUTES["/etcdserverpb.KV/Range"]
 WATCH = ROUTES["/etcdserverpb.Watch/Watch"]

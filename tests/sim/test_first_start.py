@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.cluster import Cluster
-from sim.faults import without_faults
-from sim.probes import Probe
-from sim.world import World
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.faults import without_faults
+from kvorum.sim.probes import Probe
+from kvorum.sim.world import World
 
 CALLS_MAX = 60
 

@@ -16,13 +16,13 @@ from kvorum.member import requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import Job, JobLostError, Place
 from kvorum.member.member import Member
-from sim import hands
-from sim.cluster import Cluster
-from sim.faults import without_faults
-from sim.hands import Hand
-from sim.machine import Machine
-from sim.run import memory_directory
-from sim.world import World
+from kvorum.sim import hands
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.faults import without_faults
+from kvorum.sim.hands import Hand
+from kvorum.sim.machine import Machine
+from kvorum.sim.run import memory_directory
+from kvorum.sim.world import World
 
 SECONDS = 5.0
 

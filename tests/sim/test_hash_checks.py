@@ -15,16 +15,16 @@ from kvorum.member.alarms import AlarmType
 from kvorum.member.hashing import Hashed
 from kvorum.member.questions import parse_hash
 from kvorum.mvcc import hashes
-from sim.cluster import Cluster
-from sim.environments import DamagedEntry
-from sim.faults import without_faults
-from sim.machine import Machine
-from sim.nemesis import DATABASE_FLIPS
-from sim.plan import draw_plan
-from sim.probes import Probe
-from sim.run import memory_directory, simulate_plan
-from sim.violation import Violation
-from sim.world import World
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.environments import DamagedEntry
+from kvorum.sim.faults import without_faults
+from kvorum.sim.machine import Machine
+from kvorum.sim.nemesis import DATABASE_FLIPS
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.probes import Probe
+from kvorum.sim.run import memory_directory, simulate_plan
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
 
 SEED = 300000
 OPTIONS = {"election_ticks": 4, "flush_seconds": 0.02, "segment_bytes": 16384}

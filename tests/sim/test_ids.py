@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb.etcdserverpb import PutRequest
-from sim.machine import UNIX_SECONDS, Machine
+from kvorum.sim.machine import UNIX_SECONDS, Machine
 from tests.incidents.stage import Stage
 
 

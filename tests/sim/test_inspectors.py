@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb.etcdserverpb import MemberAddRequest, MemberListRequest
-from sim.history import Record
-from sim.inspectors import STATUS, Inspector
-from sim.violation import Violation
+from kvorum.sim.history import Record
+from kvorum.sim.inspectors import STATUS, Inspector
+from kvorum.sim.violation import Violation
 from tests.incidents.stage import Stage
 
 ADD_PATH = "/etcdserverpb.Cluster/MemberAdd"

@@ -23,17 +23,17 @@ from kvorum.api.pb.etcdserverpb import (
     WatchResponse,
 )
 from kvorum.api.pb.v3lockpb import LockRequest
-from sim import json_calls
-from sim.calls import METHODS
-from sim.campaign import size_of
-from sim.gateway_checks import GUARANTEE
-from sim.json_calls import Dialects, JsonCalls
-from sim.memory import leftovers
-from sim.plan import draw_plan
-from sim.run import simulate_plan
-from sim.trace import Trace
-from sim.violation import Violation
-from sim.watchers import PATH as WATCH_PATH
+from kvorum.sim import json_calls
+from kvorum.sim.calls import METHODS
+from kvorum.sim.campaign import size_of
+from kvorum.sim.gateway_checks import GUARANTEE
+from kvorum.sim.json_calls import Dialects, JsonCalls
+from kvorum.sim.memory import leftovers
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.run import simulate_plan
+from kvorum.sim.trace import Trace
+from kvorum.sim.violation import Violation
+from kvorum.sim.watchers import PATH as WATCH_PATH
 from tests.incidents.stage import Stage
 
 KEEP_ALIVE_PATH = METHODS[LeaseKeepAliveRequest][0]

@@ -9,17 +9,17 @@ from kvorum.client.core import Core, Settings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import CallError, DeadlineError, NoSpaceError, OutcomeUnknownError
 from kvorum.client.loop import LoopClient
-from sim import model
-from sim.campaign import size_of
-from sim.history import History, Record
-from sim.library.checks import FENCED, HELD, Claim, check_claims
-from sim.library.process import Process
-from sim.library.shell import Shell
-from sim.library.tasks import Cancelled, Task, Waiter
-from sim.plan import draw_plan
-from sim.run import simulate
-from sim.violation import Violation
-from sim.world import World
+from kvorum.sim import model
+from kvorum.sim.campaign import size_of
+from kvorum.sim.history import History, Record
+from kvorum.sim.library.checks import FENCED, HELD, Claim, check_claims
+from kvorum.sim.library.process import Process
+from kvorum.sim.library.shell import Shell
+from kvorum.sim.library.tasks import Cancelled, Task, Waiter
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.run import simulate
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
 
 
 def history_of(*rows: tuple[int, bytes, float]) -> History:

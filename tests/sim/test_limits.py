@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from sim.faults import without_faults
-from sim.limits import LIMITS, Limit, draw_limits, limited
-from sim.plan import draw_plan
-from sim.run import simulate_plan
-from sim.shrink import _cuts
-from sim.trace import Trace
-from sim.workloads import ETCD
+from kvorum.sim.faults import without_faults
+from kvorum.sim.limits import LIMITS, Limit, draw_limits, limited
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.run import simulate_plan
+from kvorum.sim.shrink import _cuts
+from kvorum.sim.trace import Trace
+from kvorum.sim.workloads import ETCD
 
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum"
 # Made of a limit when their module is imported: what an item counts as, and limits of their own.

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.linearizability import find_contradiction, is_linearizable
-from sim.operations import NEVER, Operation, Value
+from kvorum.sim.linearizability import find_contradiction, is_linearizable
+from kvorum.sim.operations import NEVER, Operation, Value
 
 
 def explains(order: Sequence[Operation]) -> bool:

@@ -6,9 +6,9 @@ import pytest
 
 from kvorum.files import Opening
 from kvorum.files.interface import read_file
+from kvorum.sim.disk import Disk
+from kvorum.sim.world import World
 from kvorum.wal.errors import CorruptLogError
-from sim.disk import Disk
-from sim.world import World
 
 PATH = "/data/0.wal"
 OFFSET, BIT = 700, 8 * 700 + 3

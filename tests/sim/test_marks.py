@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from kvorum.api import marks
-from sim.marks import LISTED, RARE, counted
+from kvorum.sim.marks import LISTED, RARE, counted
 
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum"
 

@@ -8,8 +8,8 @@ import pytest
 from kvorum.api.pb.etcdserverpb import PutRequest
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
-from sim.machine import Machine
-from sim.memory import PROPOSALS, leftovers
+from kvorum.sim.machine import Machine
+from kvorum.sim.memory import PROPOSALS, leftovers
 from tests.incidents.stage import Stage
 
 

@@ -13,8 +13,8 @@ from kvorum.auth.store import AuthStore
 from kvorum.auth.tokens import SimpleTokens
 from kvorum.member.administration import _CHANGES
 from kvorum.member.requests import decode
-from sim.auditor import _check_users
-from sim.permissions import State, changed, name_of
+from kvorum.sim.auditor import _check_users
+from kvorum.sim.permissions import State, changed, name_of
 from tests.database import Database
 
 KEYS = st.sampled_from([b"a", b"b", b"b\0", b"c", b"d", b"ab"])

@@ -10,24 +10,24 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.campaign import size_of
-from sim.picture import draw
-from sim.plan import draw_plan
-from sim.planted.search import find
-from sim.planted.serving import miss_the_last_compare
-from sim.planted.watching import lose_an_event_at_catch_up
-from sim.run import Run, memory_directory, simulate
-from sim.svg import safe
-from sim.trace import Trace
-from sim.violation import Violation
+from kvorum.sim.campaign import size_of
+from kvorum.sim.picture import draw
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.planted.search import find
+from kvorum.sim.planted.serving import miss_the_last_compare
+from kvorum.sim.planted.watching import lose_an_event_at_catch_up
+from kvorum.sim.run import Run, memory_directory, simulate
+from kvorum.sim.svg import safe
+from kvorum.sim.trace import Trace
+from kvorum.sim.violation import Violation
 
 REPOSITORY = Path(__file__).parents[2]
 SEEDS_MAX = 60
 # Runs the command line with a bug in place.
 WITH_A_BUG = """
 import sys
-from sim.__main__ import main
-from sim.planted import index_ahead_of_effects
+from kvorum.sim.__main__ import main
+from kvorum.sim.planted import index_ahead_of_effects
 sys.argv = ["sim", *sys.argv[1:]]
 with index_ahead_of_effects():
     sys.exit(main())
@@ -166,7 +166,7 @@ def command_line(directory: Path, hash_seed: str, *command: str) -> str:
     ended = subprocess.run(
         [sys.executable, *command],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": hash_seed},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
         check=False,
@@ -176,7 +176,7 @@ def command_line(directory: Path, hash_seed: str, *command: str) -> str:
 
 
 def test_a_replay_draws_one_picture_under_two_hash_seeds(tmp_path: Path) -> None:
-    replay = ("-m", "sim", "--replay", "3", "--members", "3")
+    replay = ("-m", "kvorum.sim", "--replay", "3", "--members", "3")
     told = command_line(tmp_path, "1", *replay, "--plot", "picture.html")
     assert "picture: picture.html" in told.splitlines()
     command_line(tmp_path, "2", *replay, "--plot")

@@ -13,10 +13,10 @@ from kvorum.api.pb.etcdserverpb import (
     SnapshotResponse,
 )
 from kvorum.api.pb.mvccpb import KeyValue
-from sim.history import History, Record
-from sim.images import Blobs
-from sim.pieces import Pieces
-from sim.violation import Violation
+from kvorum.sim.history import History, Record
+from kvorum.sim.images import Blobs
+from kvorum.sim.pieces import Pieces
+from kvorum.sim.violation import Violation
 
 OK = Status(Code.OK, "")
 

@@ -7,9 +7,9 @@ it goes on.
 
 import pytest
 
-from sim.observers import GUARANTEE as OBSERVED
-from sim.planted import PLANTED
-from sim.planted.search import SEEDS_MAX, find
+from kvorum.sim.observers import GUARANTEE as OBSERVED
+from kvorum.sim.planted import PLANTED
+from kvorum.sim.planted.search import SEEDS_MAX, find
 
 # The member itself notices that its log and its state do not fit.
 STOPPED = "the member serves"

@@ -8,12 +8,12 @@ import pytest
 
 from kvorum.api.pb.etcdserverpb import MemberRemoveRequest
 from kvorum.member.member import Member
-from sim.cluster import Cluster
-from sim.faults import without_faults
-from sim.machine import Machine
-from sim.recalls import recall
-from sim.run import memory_directory
-from sim.world import World
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.faults import without_faults
+from kvorum.sim.machine import Machine
+from kvorum.sim.recalls import recall
+from kvorum.sim.run import memory_directory
+from kvorum.sim.world import World
 
 SECONDS = 10.0
 # The operator looks for changes only where there may be some.

@@ -7,8 +7,8 @@ import pytest
 from kvorum.member import autocompaction
 from kvorum.member.member import Member
 from kvorum.member.waits import Steps
-from sim.plan import Plan, draw_plan
-from sim.run import simulate_plan
+from kvorum.sim.plan import Plan, draw_plan
+from kvorum.sim.run import simulate_plan
 
 SEED = 3
 BY_AGE = {"retention_seconds": 1.0}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sim.campaign import Summary, run_seeds
-from sim.run import simulate
+from kvorum.sim.campaign import Summary, run_seeds
+from kvorum.sim.run import simulate
 
 SEEDS = 160
 # The first of them waits for all runs, on a busy machine for more than five minutes.

@@ -1,10 +1,10 @@
 """The shrinker: what is left fails in the same way, and is less than there was."""
 
-from sim.plan import draw_plan
-from sim.planted.search import find
-from sim.planted.storage import index_ahead_of_effects
-from sim.run import simulate_plan
-from sim.shrink import describe, requests_of, shrink
+from kvorum.sim.plan import draw_plan
+from kvorum.sim.planted.search import find
+from kvorum.sim.planted.storage import index_ahead_of_effects
+from kvorum.sim.run import simulate_plan
+from kvorum.sim.shrink import describe, requests_of, shrink
 
 RUNS = 25
 

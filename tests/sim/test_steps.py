@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sim.steps import Stepped
+from kvorum.sim.steps import Stepped
 
 
 class End(BaseException):

@@ -7,14 +7,14 @@ from typing import cast
 import pytest
 
 from kvorum.api.pb.mvccpb import Event, KeyValue
-from sim.calls import Calls
-from sim.history import History
-from sim.model import Transaction
-from sim.violation import Violation
-from sim.watch_checks import check_watcher
-from sim.watchers import Got, Watcher
-from sim.workloads import KEY_PREFIX, KEY_PREFIX_END, draw_workload
-from sim.world import World
+from kvorum.sim.calls import Calls
+from kvorum.sim.history import History
+from kvorum.sim.model import Transaction
+from kvorum.sim.violation import Violation
+from kvorum.sim.watch_checks import check_watcher
+from kvorum.sim.watchers import Got, Watcher
+from kvorum.sim.workloads import KEY_PREFIX, KEY_PREFIX_END, draw_workload
+from kvorum.sim.world import World
 
 
 class Nowhere:

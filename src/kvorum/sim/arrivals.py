@@ -1,0 +1,159 @@
+"""What clients send to a machine, until a turn of its server takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvorum.server.server import Server
+    from kvorum.sim.edge import Answered, Head
+    from kvorum.sim.machine import Machine
+
+REFUSED = Status(Code.UNAVAILABLE, "connection refused")
+"""The request was not even sent."""
+CLIENT_LISTENER = 0
+_OPENINGS = (EventKind.OPENED, EventKind.HTTP_OPENED)
+
+
+class Arrivals:
+    """The requests and events that arrived at one machine; they wait while the server is full."""
+
+    __slots__ = ("_abandoned", "_events", "_machine", "_requests")
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._requests: list[Request] = []
+        self._events: list[Event] = []
+        # Calls that were given up before they arrived; also some that have ended.
+        self._abandoned: set[int] = set()
+
+    def take(self, server: Server) -> tuple[list[Request], list[Event]]:
+        """Return what arrived, if the server has room for it."""
+        calls_max, bytes_max = server.room
+        if calls_max <= 0 or bytes_max <= 0:
+            return [], []
+        requests, self._requests = self._requests, []
+        events, self._events = self._events + self._machine.peers.take_events(), []
+        return requests, events
+
+    def forget(self) -> None:
+        """Forget what arrived: the process has ended."""
+        self._requests, self._events = [], []
+
+    def calls(self) -> set[int]:
+        """Return the unary calls that wait for a turn."""
+        return {request[0] for request in self._requests}
+
+    def events(self) -> set[tuple[int, int]]:
+        """Return the kind and the call of every event that waits for a turn."""
+        return {event[:2] for event in self._events}
+
+    def serve(
+        self,
+        call: int,
+        method: int,
+        payload: bytes,
+        answered: Answered,
+        metadata: Metadata | None = None,
+    ) -> None:
+        """Take a unary request; a machine that is down refuses the connection."""
+        machine = self._machine
+        if machine.member is None or machine.edge.is_closed:
+            answered(REFUSED)
+            return
+        if machine.later(self.serve, call, method, payload, answered, metadata):
+            return
+        if call in self._abandoned:
+            return
+        machine.edge.register(call, answered)
+        self._requests.append((call, method, payload, metadata))
+        machine.request_turn()
+
+    def open_stream(
+        self,
+        call: int,
+        method: int,
+        answered: Answered,
+        message: Callable[[bytes], None],
+        metadata: Metadata | None = None,
+    ) -> None:
+        """Open a stream; a machine that is down refuses the connection."""
+        machine = self._machine
+        if machine.member is None or machine.edge.is_closed:
+            answered(REFUSED)
+        elif call not in self._abandoned:
+            machine.edge.register_stream(call, answered, message)
+            self.stream_event(EventKind.OPENED, call, (method, metadata))
+
+    def open_http(
+        self,
+        call: int,
+        target: str,
+        headers: Headers,
+        answered: Answered,
+        piece: Callable[[bytes | Head], None],
+    ) -> None:
+        """Take the head of an HTTP request; a machine that is down refuses the connection."""
+        machine = self._machine
+        if machine.member is None or machine.edge.is_closed:
+            answered(REFUSED)
+        elif (
+            not machine.later(self.open_http, call, target, headers, answered, piece)
+            and call not in self._abandoned
+        ):
+            machine.edge.register_http(call, answered, piece)
+            method = "GET" if ("upgrade", "websocket") in headers else "POST"
+            detail = (CLIENT_LISTENER, method, target, headers)
+            self.stream_event(EventKind.HTTP_OPENED, call, detail)
+
+    def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
+        """Take what happened to a stream."""
+        machine = self._machine
+        if machine.is_dead or not machine.edge.is_open(call):
+            return
+        if machine.later(self.stream_event, kind, call, detail):
+            return
+        if kind == EventKind.ENDED:
+            machine.edge.forget(call)
+        self._events.append((kind, call, detail))
+        machine.request_turn()
+
+    def hang_up(self, call: int) -> None:
+        """Note that a client is gone: a stream's end is reported, a unary answer is not taken.
+
+        A call that no turn has taken yet is never heard of.
+        """
+        edge = self._machine.edge
+        if self._withdraw(call):
+            edge.forget(call)
+        elif edge.reports_end(call):
+            self.stream_event(EventKind.ENDED, call, None)
+        elif not edge.forget(call):
+            # It may not have arrived yet.
+            self._abandoned.add(call)
+
+    def _withdraw(self, call: int) -> bool:
+        """Take back a call that waits for a turn; return whether it did."""
+        requests, events = self._requests, self._events
+        if any(request[0] == call for request in requests):
+            self._requests = [request for request in requests if request[0] != call]
+        elif any(event[0] in _OPENINGS and event[1] == call for event in events):
+            self._events = [event for event in events if event[1] != call]
+        else:
+            return False
+        return True
+
+    def ended_before(self, call: int) -> None:
+        """Report the end of a unary call that had ended before anybody asked for the report."""
+        self._events.append((EventKind.ENDED, call, None))
+        self._machine.request_turn()
+
+    def unstall(self, call: int) -> None:
+        """Let the client of a stream take what waits for it."""
+        if self._machine.edge.unstall(call):
+            self.stream_event(EventKind.WRITABLE, call, None)

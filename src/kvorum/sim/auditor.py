@@ -1,0 +1,152 @@
+"""Looks at members after every turn: whether they did what the ledger says, and nothing else.
+
+A member that has applied an entry is at the revision that the ledger has after it, so every write
+that was permitted is there, and none that was refused. It has the users and roles of the ledger at
+that entry, also after a restart and after a snapshot, and no token that has ended by then.
+"""
+
+from typing import NamedTuple
+
+from kvorum.auth.store import AuthStore
+from kvorum.auth.tokens import SimpleTokens
+from kvorum.member.member import Member
+from kvorum.raft.entries import NO_LIMIT, EntryType
+from kvorum.raft.log import RaftLog
+from kvorum.sim.history import History
+from kvorum.sim.ledger import Ledger
+from kvorum.sim.machine import Machine
+from kvorum.sim.permissions import Grant, State, User
+from kvorum.sim.violation import Violation
+
+DECIDED = "what is permitted is applied, and nothing else"
+SAME = "members have the same users and roles"
+TOKENS = "tokens end with what they stand for"
+
+RUN_SECONDS_MAX = 200.0
+"""What lasts longer does not end in a run."""
+
+Process = tuple[int, int]
+"""A machine's number, and which of its processes."""
+
+
+class Seen(NamedTuple):
+    """A member as it was when it was last looked at."""
+
+    process: Process
+    auth: AuthStore
+    applied: int
+    state: State | None
+
+
+class Auditor:
+    """Compares members with the ledger."""
+
+    __slots__ = ("_checked", "_history", "_keeps_tokens", "_seen", "_skipped", "ledger")
+
+    def __init__(self, history: History, token_seconds: float) -> None:
+        self.ledger = Ledger()
+        self._history = history
+        # Whether no token runs out in this run.
+        self._keeps_tokens = token_seconds > RUN_SECONDS_MAX
+        self._seen: dict[int, Seen] = {}
+        # The entries that a process has not applied by itself, from the first to the last.
+        self._skipped: dict[Process, list[tuple[int, int]]] = {}
+        self._checked = 1
+
+    def committed(self, log: RaftLog, last: int) -> None:
+        """Take what a member knows to be committed."""
+        first = self.ledger.last + 1
+        if first <= last:
+            for entry in log.slice(first, last + 1, NO_LIMIT):
+                is_request = entry.type == EntryType.NORMAL
+                self.ledger.take(entry.index, entry.data if is_request else b"")
+
+    def has_applied(self, process: Process, index: int) -> bool:
+        """Return whether a process has applied an entry by itself, if it has got so far."""
+        skipped = self._skipped.get(process, [(0, index)])
+        return not any(first <= index <= last for first, last in skipped)
+
+    def turned(self, machine: Machine, member: Member) -> None:
+        """Compare a member with the ledger."""
+        process, applied = (machine.number, machine.incarnation), member.applied
+        seen = self._seen.get(machine.number)
+        if seen is not None and seen.process == process:
+            if seen.applied == applied and seen.auth is member.auth:
+                return
+            if seen.auth is not member.auth:
+                # And it may have ended what it knew before.
+                self._skipped[process].append((0, applied))
+        else:
+            self._skipped[process] = [(0, applied)]
+            seen = None
+        state = self.ledger.state_at(applied)
+        self._check_effects(machine.name, member)
+        is_known = seen is not None and seen.auth is member.auth and seen.state is state
+        if not is_known or member.auth.revision != state.revision:
+            _check_users(machine.name, applied, member.auth, state)
+        self._check_tokens(machine.name, process, member, state)
+        self._seen[machine.number] = Seen(process, member.auth, applied, state)
+
+    def _check_effects(self, name: str, member: Member) -> None:
+        ledger, history = self.ledger, self._history
+        expected, found = ledger.main_at(member.applied), member.store.revision
+        # The effects of an entry that takes several turns come before it counts as applied.
+        is_amid = member.apply_queue.slices is not None
+        if found != expected and not (is_amid and found == expected + 1):
+            raise Violation(
+                DECIDED,
+                f"{name} is at revision {found} after entry {member.applied}, and should be at "
+                f"{expected}",
+            )
+        for main in range(self._checked + 1, history.revision + 1):
+            effects = history.effects.get(main)
+            if effects is not None and effects != ledger.expected.get(main):
+                raise Violation(
+                    DECIDED,
+                    f"{name} has revision {main} as {effects!r}, and it should be "
+                    f"{ledger.expected.get(main)!r}",
+                )
+        self._checked = max(self._checked, history.revision)
+
+    def _check_tokens(self, name: str, process: Process, member: Member, state: State) -> None:
+        assert isinstance(member.tokens, SimpleTokens)
+        known = member.tokens._users
+        for token, user in known.items():
+            if state.tokens.get(token) != user:
+                raise Violation(
+                    TOKENS, f"{name} takes {token} for {user} after entry {member.applied}"
+                )
+        if self._keeps_tokens:
+            for token, user in state.tokens.items():
+                if token not in known and self.has_applied(process, index_of(token)):
+                    raise Violation(TOKENS, f"{name} has forgotten {token} of {user}")
+
+
+def index_of(token: str) -> int:
+    """Return the entry that made a token."""
+    return int(token.rpartition(".")[2]) + 1
+
+
+def _check_users(name: str, applied: int, auth: AuthStore, state: State) -> None:
+    """Require that a member has the users and roles that the log gives it."""
+    users, roles = {}, {}
+    for each in auth.users:
+        user = auth.user(each)
+        assert user is not None
+        users[each] = User(user.password, not user.options.no_password, tuple(user.roles))
+    for each in auth.roles:
+        role = auth.role(each)
+        assert role is not None
+        roles[each] = tuple(
+            Grant(grant.permType, grant.key, grant.range_end) for grant in role.keyPermission
+        )
+    for what, found, expected in (
+        ("authentication", auth.is_enabled, state.is_enabled),
+        ("revision", auth.revision, state.revision),
+        ("users", users, state.users),
+        ("roles", roles, state.roles),
+    ):
+        if found != expected:
+            raise Violation(
+                SAME, f"{name}, after entry {applied}: {what} {found!r} in place of {expected!r}"
+            )

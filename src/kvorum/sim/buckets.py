@@ -1,0 +1,157 @@
+"""Members that applied the same have the same in every bucket, and in memory what a start reads.
+
+Read through the backend, with what it has not written yet. The rows of bucket `key` are compared
+with the history, and by HashKV, elsewhere; here it is only required that a compaction which is done
+has left nothing behind. In bucket `meta` some entries are a member's own:
+
+- index and term of the last applied entry are those of the last flush; the newer ones are compared
+- the compaction that is finished is behind the one that is scheduled for as long as it takes
+- the storage version is set by each member when it finds time for it; those that have it agree
+"""
+
+from collections.abc import Iterable
+
+from kvorum.auth.store import AuthStore
+from kvorum.backend.backend import Backend
+from kvorum.backend.buckets import (
+    BUCKETS,
+    CONF_STATE,
+    KEY,
+    LEASE,
+    META,
+    SCHEDULED_COMPACT_REVISION,
+    STORAGE_VERSION,
+)
+from kvorum.lease.lease import row_value
+from kvorum.member.alarms import Alarms
+from kvorum.member.member import Member
+from kvorum.membership.cluster import Cluster
+from kvorum.membership.documents import decode_conf_state
+from kvorum.mvcc.keyvalue import key_of, lease_of
+from kvorum.raft.messages import ConfState
+from kvorum.sim.history import History
+from kvorum.sim.machine import Machine
+from kvorum.sim.violation import Violation
+
+GUARANTEE = "members have the same buckets"
+_ROWS_MAX = 1 << 30
+
+
+def check_buckets(machines: Iterable[Machine], history: History) -> None:
+    """Compare members that have all applied the same."""
+    first: tuple[str, dict[str, object]] | None = None
+    version: tuple[str, bytes] | None = None
+    for machine in machines:
+        member = machine.member
+        assert member is not None
+        for what, stored, used in _pairs(member):
+            if stored != used:
+                raise Violation(
+                    GUARANTEE, f"{machine.name} uses {what} {used!r}, and has stored {stored!r}"
+                )
+        _check_leftovers(machine.name, member, history)
+        contents = _contents(member.backend)
+        if first is None:
+            first = machine.name, contents
+        for what, content in contents.items():
+            if content != first[1][what]:
+                raise Violation(
+                    GUARANTEE,
+                    f"{what}: {machine.name} has {content!r}, {first[0]} {first[1][what]!r}",
+                )
+        stored_version = member.backend.get(META, STORAGE_VERSION)
+        if stored_version is not None:
+            version = version or (machine.name, stored_version)
+            if version[1] != stored_version:
+                raise Violation(
+                    GUARANTEE,
+                    f"storage version: {machine.name} has {stored_version!r}, {version}",
+                )
+
+
+def _contents(backend: Backend) -> dict[str, object]:
+    """Return what must be the same at all members, by name."""
+    contents: dict[str, object] = {
+        bucket.decode(): backend.items(bucket) for bucket in BUCKETS if bucket not in (KEY, META)
+    }
+    contents["configuration"] = _conf_state(backend)
+    contents["applied entry"] = backend.applied_index, backend.applied_term
+    contents["scheduled compaction"] = backend.get(META, SCHEDULED_COMPACT_REVISION)
+    return contents
+
+
+def _conf_state(backend: Backend) -> ConfState | None:
+    document = backend.get(META, CONF_STATE)
+    return None if document is None else decode_conf_state(document).normal()
+
+
+def _pairs(member: Member) -> list[tuple[str, object, object]]:
+    """Return what a start would read, and what the member has in memory, by name."""
+    backend, cluster, lessor = member.backend, member.cluster, member.lessor
+    alarms = Alarms(backend)
+    alarms.restore()
+    read = Cluster(backend, cluster.cluster_id, cluster.local_id)
+    read.restore()
+    users = AuthStore(backend)
+    users.restore()
+    voters = tuple(each.id for each in cluster.voters)
+    learners = tuple(each.id for each in cluster.learners)
+    leases = {lease: lessor._leases[lease] for lease in sorted(lessor.leases())}
+    return [
+        ("alarms", alarms.raised(), member.alarms.raised()),
+        ("users and roles", _users(users), _users(member.auth)),
+        ("members", read.members, cluster.members),
+        ("removed members", read.removed, cluster.removed),
+        ("cluster version", read.version, cluster.version),
+        ("storage version", read.storage_version, cluster.storage_version),
+        ("downgrade", read.downgrade_target, cluster.downgrade_target),
+        ("configuration", _conf_state(backend), member.conf_state.normal()),
+        ("voters", voters, member.conf_state.normal().voters),
+        ("learners", learners, member.conf_state.normal().learners),
+        (
+            "leases",
+            sorted(value for _, value in backend.items(LEASE)),
+            sorted(row_value(lease) for lease in leases.values()),
+        ),
+        (
+            "keys of leases",
+            _leased(backend),
+            {lease: sorted(each.keys) for lease, each in leases.items() if each.key_count},
+        ),
+    ]
+
+
+def _users(auth: AuthStore) -> list[object]:
+    """Return whether users are in force, their revision, and all of them with their roles."""
+    users, roles = map(auth.user, auth.users), map(auth.role, auth.roles)
+    return [auth.is_enabled, auth.revision, *map(str, users), *map(str, roles)]
+
+
+def _leased(backend: Backend) -> dict[int, list[bytes]]:
+    """Return the keys of each lease, in order, by what the rows say."""
+    newest: dict[bytes, int] = {}
+    for revision, kv in backend.scan_rows(0, (1 << 96) - 1, _ROWS_MAX):
+        newest[key_of(kv)] = 0 if revision & 1 else lease_of(kv)
+    found: dict[int, list[bytes]] = {}
+    for key in sorted(newest):
+        if newest[key]:
+            found.setdefault(newest[key], []).append(key)
+    return {lease: found[lease] for lease in sorted(found)}
+
+
+def _check_leftovers(name: str, member: Member, history: History) -> None:
+    """Require that a compaction which is done has left no row that nobody can read."""
+    store = member.store
+    if store.compaction.is_pending:
+        return
+    needed = {revision for revision, _ in history.needed(store.compacted_revision)}
+    if not needed:
+        return
+    last = (store.compacted_revision + 1 << 32) - 1
+    for revision, kv in member.backend.scan_rows(0, last, _ROWS_MAX):
+        if revision not in needed:
+            raise Violation(
+                GUARANTEE,
+                f"{name} is compacted at {store.compacted_revision} and still has {revision >> 32} "
+                f"of {key_of(kv)!r}",
+            )

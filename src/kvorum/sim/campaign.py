@@ -1,0 +1,90 @@
+"""Many seeds, on all cores. A failing one is run again with a trace, and must fail the same way."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from kvorum.sim.marks import LISTED
+from kvorum.sim.run import Outcome, simulate
+from kvorum.sim.trace import Trace
+
+SEEDS_PER_TASK = 5
+SIZES = (3, 1, 3, 5)
+"""How many members the clusters have; the seeds take turns."""
+
+Task = tuple[int, int]
+"""A seed and the number of members."""
+
+
+def size_of(seed: int, sizes: Sequence[int] = SIZES) -> int:
+    """Return how many members a seed has."""
+    return sizes[seed % len(sizes)]
+
+
+def run_seeds(first_seed: int, count: int, sizes: Sequence[int] = SIZES) -> Iterator[Outcome]:
+    """Run seeds in order, on all cores; yield the outcome of each, in order."""
+    tasks = [(seed, size_of(seed, sizes)) for seed in range(first_seed, first_seed + count)]
+    workers = min(os.cpu_count() or 1, count)
+    if workers < 2:
+        yield from map(_run, tasks)
+        return
+    with ProcessPoolExecutor(workers) as executor:
+        yield from executor.map(_run, tasks, chunksize=SEEDS_PER_TASK)
+
+
+def _run(task: Task) -> Outcome:
+    return simulate(*task)
+
+
+def replay(seed: int, members: int) -> tuple[Outcome, Trace]:
+    """Run a seed with its trace."""
+    trace = Trace()
+    return simulate(seed, members, trace), trace
+
+
+class Summary:
+    """The outcome of many runs."""
+
+    __slots__ = ("counts", "failed", "faults", "marks", "seconds", "seeds")
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.seconds = 0.0
+        self.failed: list[Outcome] = []
+        self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.marks: Counter[str] = Counter()
+
+    def add(self, outcome: Outcome) -> None:
+        """Add a run."""
+        self.seeds += 1
+        self.seconds += outcome.seconds
+        self.counts.update(outcome.counts)
+        self.faults.update(outcome.faults)
+        self.marks.update(outcome.marks)
+        if outcome.guarantee:
+            self.failed.append(outcome)
+
+    def missed(self) -> list[str]:
+        """Return the listed marks that no run has reached."""
+        return [name for name in LISTED if not self.marks[name]]
+
+    def lines(self, first_seed: int, elapsed: float) -> list[str]:
+        """Return all of it; the last line has what matters."""
+        told = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+        reached = ", ".join(f"{name} {self.marks[name]}" for name in sorted(self.marks))
+        faults = ", ".join(f"{count} {name}" for name, count in self.faults.items() if count)
+        return [
+            *(
+                f"failed: seed {each.seed}, {each.members} members: {each.guarantee}"
+                for each in self.failed
+            ),
+            f"happened: {told}",
+            f"marks reached: {reached or 'none'}",
+            f"marks never reached: {', '.join(self.missed()) or 'none'}",
+            f"{self.seeds} seeds from {first_seed} in {elapsed:.1f} s, {self.seconds / 3600:.2f} "
+            f"virtual hours; faults: {faults or 'none'}; checked: {self.counts['requests']} "
+            f"operations, {self.counts['watch events']} watch events; {len(self.failed)} "
+            f"violations",
+        ]

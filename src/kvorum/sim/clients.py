@@ -1,0 +1,122 @@
+"""Clients that ask one thing after the other, of one of two shapes; they speak request bytes.
+
+A client retries a read that failed. It never resends a write whose outcome is unknown, since it may
+have taken effect. Kubernetes' shape reads the object again and continues from there.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from kvorum.api.pb.etcdserverpb import RangeRequest
+from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.history import History, Record
+from kvorum.sim.objects import KubernetesShape
+from kvorum.sim.range_streams import StreamShape
+from kvorum.sim.shapes import EtcdShape, ReaderShape
+from kvorum.sim.workloads import ETCD, KUBERNETES, READER, STREAMER, Workload
+from kvorum.sim.world import World
+
+BACKLOG_SECONDS = 0.3
+LOGIN_LOOK_SECONDS = 0.02
+READER_PATIENCE = (0.2, 1.0)
+
+
+class Shape(Protocol):
+    """What a client asks for next, and what it learns from answers."""
+
+    def next(self) -> Asked:
+        """Return the next request."""
+
+    def learn(self, record: Record) -> None:
+        """Take an answer, which is neither lost nor a refusal."""
+
+
+SHAPES: dict[str, Callable[[Random, History, Workload, int], Shape]] = {
+    ETCD: EtcdShape,
+    KUBERNETES: KubernetesShape,
+    READER: ReaderShape,
+    STREAMER: StreamShape,
+}
+
+
+class Client:
+    """One client, busy until it is told to stop."""
+
+    __slots__ = (
+        "_asked",
+        "_caller",
+        "_calls",
+        "_number",
+        "_patience",
+        "_random",
+        "_requests",
+        "_shape",
+        "_workload",
+        "_world",
+        "is_stopped",
+    )
+
+    def __init__(
+        self, world: World, calls: Calls, history: History, workload: Workload, number: int
+    ) -> None:
+        self._world = world
+        self._calls = calls
+        self._workload = workload
+        self._number = number
+        self._random: Random = world.stream(f"client {number}")
+        self._caller = Caller(world, calls, history, number, f"c{number}")
+        shape = workload.shapes[number - 1]
+        self._shape: Shape = SHAPES[shape](
+            world.stream(f"shape {number}"), history, workload, number
+        )
+        self._requests = 0
+        self._asked: Asked
+        self._patience = workload.patience
+        if shape == READER:
+            self._patience = READER_PATIENCE
+            self._caller.member = calls.members[number % len(calls.members)]
+            self._caller.roams = 0.0
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Begin soon."""
+        self._world.after(self._random.uniform(0.0, 0.5), self._next)
+
+    def _next(self) -> None:
+        if not self._calls.is_ready() and not self.is_stopped:
+            self._world.after(LOGIN_LOOK_SECONDS, self._next)
+            return
+        self._requests += 1
+        if self.is_stopped or self._requests > self._workload.requests:
+            return
+        asked = self._shape.next()
+        if (self._number, self._requests) in self._workload.left_out:
+            self._world.after(self._random.expovariate(1.0) * self._workload.think, self._next)
+            return
+        self._ask(asked)
+
+    def _ask(self, asked: Asked) -> None:
+        self._asked = asked
+        patience = self._random.uniform(*self._patience)
+        self._caller.ask(asked, patience, self._answered)
+
+    def _answered(self, record: Record) -> None:
+        world, random = self._world, self._random
+        failed = not record.is_answered
+        if not failed:
+            self._shape.learn(record)
+        pause = 0.0
+        # A client that had to wait has more to do by now.
+        if world.now - record.started < BACKLOG_SECONDS and random.random() < 0.5:
+            pause = random.expovariate(1.0) * self._workload.think
+        if failed:
+            pause += 0.05
+        if failed and isinstance(record.request, RangeRequest) and random.random() < 0.5:
+            world.after(pause, self._retry)
+        else:
+            world.after(pause, self._next)
+
+    def _retry(self) -> None:
+        if not self.is_stopped:
+            self._ask(self._asked)

@@ -1,0 +1,608 @@
+"""A cluster of machines, the network between them, and how clients reach them.
+
+Members are also checked here, from outside, after every turn, for states that no member may ever be
+in.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import CompactionRequest
+from kvorum.edge.interface import EventKind, Metadata
+from kvorum.member.alarms import AlarmType
+from kvorum.member.member import Member
+from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
+from kvorum.mvcc.hashes import HashRows
+from kvorum.mvcc.store import Store
+from kvorum.peer.cluster.joining import Start
+from kvorum.raft.log import RaftLog
+from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
+from kvorum.raft.states import Role
+from kvorum.rpc.table import NUMBERS
+from kvorum.settings.checks import make_config
+from kvorum.settings.member import member_config
+from kvorum.sim.arrivals import REFUSED
+from kvorum.sim.auditor import Auditor
+from kvorum.sim.directed import Director
+from kvorum.sim.edge import CLIENT_DELAY, Answered
+from kvorum.sim.entering import Entrance
+from kvorum.sim.faults import Faults, without_faults
+from kvorum.sim.history import History
+from kvorum.sim.links import Links
+from kvorum.sim.machine import Machine
+from kvorum.sim.moments import Kind, State
+from kvorum.sim.nemesis import DATABASE_FLIPS, Nemesis
+from kvorum.sim.network import Network
+from kvorum.sim.operators import Operator
+from kvorum.sim.peers import FramedPeers, PlainPeers, receive
+from kvorum.sim.trace import describe
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
+
+DIFFERS = "found data inconsistency with peers"
+"""What a member logs when it stops because its hash differs from those of others."""
+TOKEN_SECONDS = 300.0
+ROUNDING_SECONDS = 0.01
+"""By how much the clocks of members may fall short of the sum of their intervals."""
+ONE_CONFIGURATION = "one configuration"
+_HANG_UP_SECONDS = (0.0, 0.001, 0.005, 0.03, 0.2)
+"""After how long clients hang up that do so soon, on average."""
+
+
+class Cluster:
+    """Members, numbered from 1, and their world."""
+
+    __slots__ = (
+        "_calls",
+        "_clients",
+        "_committed",
+        "_configurations",
+        "_directory",
+        "_fickle",
+        "_founder_ids",
+        "_founders",
+        "_hang_ups",
+        "_hashes",
+        "_is_strict",
+        "_learners_max",
+        "_numbers",
+        "_options",
+        "_quota_bytes",
+        "_random",
+        "_world",
+        "auditor",
+        "configurations_compared",
+        "director",
+        "faults",
+        "history",
+        "installing",
+        "leader_ids",
+        "leaders",
+        "links",
+        "machines",
+        "members",
+        "nemesis",
+        "network",
+        "operator",
+        "token_seconds",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        size: int,
+        faults: Faults,
+        directory: str,
+        options: dict[str, object],
+    ) -> None:
+        self._world = world
+        self._random: Random = world.stream("cluster")
+        self._clients: Random = world.stream("connections")
+        self._hang_ups: Random = world.stream("hang-ups")
+        self._calls = 0
+        # Calls whose clients are about to hang up.
+        self._fickle: set[int] = set()
+        self._quota_bytes = faults.quota_bytes
+        self._is_strict = faults.strict_changes
+        self._learners_max = faults.learners_at_once
+        self.faults = faults
+        self.history = History()
+        self.network = Network(world, faults, self._deliver)
+        self.links = Links(world, faults, self.network.is_cut) if faults.frames else None
+        # The members that clients use: voters that have a machine.
+        self.members = list(range(1, size + 1))
+        # Which member led each term: the number of its machine, and its id.
+        self.leaders: dict[int, int] = {}
+        self.leader_ids: dict[int, int] = {}
+        # For each committed entry, by index: its term, and the term of the member that first knew
+        # of its commit.
+        self._committed: dict[int, tuple[int, int]] = {}
+        # By the index of the last applied entry, from the founders' own entries on.
+        self._configurations: dict[int, ConfState] = {}
+        # How often raft's was compared with the applied one, because either had changed.
+        self.configurations_compared = 0
+        self._founders = size
+        # Called after every turn in which a member is about to get another state.
+        self.installing: Callable[[Machine], None] | None = None
+        # Where there are users: who says what each committed entry has to do.
+        self.auditor: Auditor | None = None
+        self.token_seconds = TOKEN_SECONDS
+        # Hashes made by machines without damage, by revision, compaction and kind.
+        self._hashes: dict[tuple[int, int, bool], int] = {}
+        self._numbers: dict[int, int] = {}
+        self._directory = directory
+        self._options = options
+        self.machines: dict[int, Machine] = {}
+        initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
+        for number in self.members:
+            machine = self._set_up(number, initial)
+            founders = initial_members(initial, machine.config.initial_cluster_token)
+            machine.initial_start = Start(None, founders)
+        self.nemesis = Nemesis(world, faults, self.machines, self.network, self.links, self.leaders)
+        ids = {each.id: int(each.name.removeprefix("m")) for each in founders}
+        self._founder_ids = frozenset(ids)
+        self.operator = Operator(world, self, faults, ids)
+        self.director = Director(world, self, faults)
+
+    def _set_up(self, number: int, initial_cluster: InitialCluster) -> Machine:
+        """Make a machine with an empty disk."""
+        world, faults = self._world, self.faults
+        defaults = member_config(make_config({}), "/data/member")
+        config = replace(
+            defaults,
+            name=f"m{number}",
+            client_urls=(f"http://m{number}:2379",),
+            quota_bytes=self._quota_bytes or defaults.quota_bytes,
+            strict_reconfig=self._is_strict,
+            learners_max=self._learners_max,
+            initial_cluster=initial_cluster,
+            **self._options,  # type: ignore[arg-type]
+        )
+        databases = Path(self._directory, f"m{number}")
+        databases.mkdir()
+        machine = Machine(world, self, number, config, faults, str(databases))
+        if self.links is not None:
+            machine.peers = FramedPeers(world, machine, self.links)
+        else:
+            machine.peers = PlainPeers(world, machine, self.network, self._find)
+        self.machines[number] = machine
+        return machine
+
+    def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
+        """Set up an empty machine for a member that was added, with the members of a cluster."""
+        machine = self._set_up(number, flags)
+        machine.initial_start = start
+        machine.is_existing = True
+        return machine
+
+    def remove_machine(self, machine: Machine) -> None:
+        """Give up a machine for good."""
+        if self.links is not None:
+            self.links.close(machine.peer_urls[0])
+        machine.line("given up", Kind.GIVEN_UP)
+        machine.end()
+        del self.machines[machine.number]
+
+    def start(self) -> None:
+        """Start all members, and let things go wrong."""
+        for machine in list(self.machines.values()):
+            machine.start()
+        self.nemesis.start()
+        self.operator.start()
+        self.director.start(self.nemesis.peace_at)
+
+    def stopped(self, machine: Machine) -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+        self.nemesis.stopped(machine)
+
+    def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
+        """Check where a process without a log starts; return whether it may."""
+        return self.operator.admits(machine, start, entrance)
+
+    def refused(self, machine: Machine, error: BootstrapError) -> None:
+        """Note that a process without a log was refused, and ended."""
+        self.operator.refused(machine, error)
+
+    def accounts_for(self, error: BaseException) -> bool:
+        """Return whether a member had to stop because another one is damaged.
+
+        One that starts compares itself with the others, and cannot tell whose rows have changed.
+        """
+        return bool(self.nemesis.counts[DATABASE_FLIPS]) and DIFFERS in str(error)
+
+    def stop_faults(self) -> None:
+        """Stop all faults, and start every member that is down."""
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, "---", "faults end", Kind.FAULTS_END)
+        self.faults = self.network.faults = without_faults()
+        if self.links is not None:
+            self.links.faults = self.faults
+        for machine in self.machines.values():
+            machine.faults = machine.edge.faults = self.faults
+        self.director.stop(self.faults)
+        self.nemesis.stop(self.faults)
+        self.operator.stop(self.faults)
+
+    @property
+    def snapshots(self) -> int:
+        """How many messages were sent to other members."""
+        return sum(machine.snapshots_sent for machine in self.machines.values())
+
+    def standing(self) -> list[Machine]:
+        """Return the machines of members; those of removed ones may be there as well."""
+        return [self.machines[number] for number in self.members]
+
+    def has_committed(self, log: RaftLog) -> bool:
+        """Return whether a log has every entry that any member took for committed, on its disk."""
+        first, last = log.first_index(), log.unstable.offset - 1
+        return all(
+            index <= last and (index < first or log.term(index) == term)
+            for index, (term, _) in self._committed.items()
+        )
+
+    # What passes between members.
+
+    def _find(self, raft_id: int) -> Machine | None:
+        number = self._numbers.get(raft_id)
+        if number is None:
+            for machine in self.machines.values():
+                if machine.member is not None:
+                    self._numbers[machine.member.id] = machine.number
+            number = self._numbers.get(raft_id)
+        return None if number is None else self.machines.get(number)
+
+    def has_had(self, voters: list[int], learners: list[int]) -> bool:
+        """Return whether these ever were the members; founders come one by one."""
+        known = ((list(each.voters), list(each.learners)) for each in self._configurations.values())
+        return any((sorted(some), sorted(more)) == (voters, learners) for some, more in known) or (
+            not learners and self._founder_ids.issuperset(voters)
+        )
+
+    def said(self, sender: int, message: Message) -> None:
+        """Check a raft message that leaves a member."""
+        if self.links is not None:
+            self.network.sent += 1
+            if self._world.trace is not None:
+                to = self._find(message.to)
+                name = "?" if to is None else to.name
+                self._world.trace.line(
+                    self._world.now, f"m{sender}", f"> {name} {describe(message)}"
+                )
+        if (
+            message.type == MessageType.VOTE_RESP
+            and not message.reject
+            and self._random.random() < self.faults.vote_crash_chance
+        ):
+            machine = self.machines[sender]
+            # Mostly so soon that the new leader has told it nothing yet.
+            delay = 0.01 * self._random.random() ** 3
+            self._world.after(delay, self.nemesis.crash_voter, machine)
+        chance = self.faults.transfer_pause_chance
+        if chance and message.type == MessageType.TIMEOUT_NOW and self._random.random() < chance:
+            self.nemesis.pause_soon(self.machines[sender])
+
+    def _deliver(self, sender: int, to: int, frame: bytes) -> None:
+        if to in self.machines:
+            receive(self.machines[to], sender, frame, self._world)
+
+    # How clients reach members.
+
+    def call(
+        self,
+        member: int,
+        path: str,
+        payload: bytes,
+        answered: Callable[[bytes | Status | None], None],
+        metadata: Metadata | None = None,
+    ) -> int:
+        """Send a request; `then` gets the answer later, or None if the connection broke."""
+        call, answered = self.begin(member, answered)
+        random = self._clients
+        delay = random.uniform(*CLIENT_DELAY)
+        if random.random() < self.faults.connection_chance:
+            self._world.after(delay, answered, None)
+        elif member not in self.machines:
+            self._world.after(delay, answered, REFUSED)
+        else:
+            self._world.after(
+                delay,
+                self.machines[member].arrivals.serve,
+                call,
+                NUMBERS[path],
+                payload,
+                answered,
+                metadata,
+            )
+        return call
+
+    def begin(self, member: int, answered: Answered) -> tuple[int, Answered]:
+        """Return the number of a new call, and who is to be told of its end."""
+        self._calls += 1
+        return self._calls, self._hanging_up(member, answered)
+
+    def forget(self, call: int) -> None:
+        """Note that a call has ended, or that its client has said so."""
+        self._fickle.discard(call)
+
+    def hang_up(self, member: int, call: int) -> None:
+        """Wait no longer for an answer, or break off a stream."""
+        self.forget(call)
+        if member in self.machines:
+            self.machines[member].arrivals.hang_up(call)
+
+    def _hanging_up(self, member: int, answered: Answered) -> Answered:
+        """Let the client of a new call hang up soon, if the seed says so."""
+        chance, random = self.faults.hang_up_chance, self._hang_ups
+        if not chance or random.random() >= chance:
+            return answered
+        call = self._calls
+        self._fickle.add(call)
+
+        def ended(result: bytes | Status | None) -> None:
+            self._fickle.discard(call)
+            answered(result)
+
+        def hang_up() -> None:
+            if call in self._fickle:
+                self.nemesis.counts["calls hung up"] += 1
+                self.hang_up(member, call)
+                answered(None)
+
+        # Before it arrives, while it waits for a turn, for others, for the disk; or hardly ever.
+        usual = random.choice(_HANG_UP_SECONDS)
+        self._world.after(random.expovariate(1 / usual) if usual else 0.0, hang_up)
+        return ended
+
+    def open_stream(
+        self,
+        member: int,
+        path: str,
+        answered: Callable[[bytes | Status | None], None],
+        message: Callable[[bytes], None],
+        metadata: Metadata | None = None,
+    ) -> int:
+        """Open a stream; its end is reported, as None if the connection broke."""
+        call, answered = self.begin(member, answered)
+        machine = self.machines.get(member)
+        if machine is None:
+            self._world.after(CLIENT_DELAY[1], answered, REFUSED)
+            return call
+        self._world.after(
+            0.0,
+            machine.arrivals.open_stream,
+            call,
+            NUMBERS[path],
+            answered,
+            message,
+            metadata,
+        )
+        return call
+
+    def send(self, member: int, call: int, payload: bytes) -> None:
+        """Send a message on a stream."""
+        machine = self.machines.get(member)
+        if machine is not None:
+            self._world.after(
+                CLIENT_DELAY[1], machine.arrivals.stream_event, EventKind.MESSAGE, call, payload
+            )
+
+    def stall(self, member: int, call: int, seconds: float) -> None:
+        """Read nothing from a stream for a while."""
+        machine = self.machines.get(member)
+        if machine is not None:
+            machine.edge.stall(call)
+            self._world.after(seconds, machine.arrivals.unstall, call)
+
+    def is_ready(self) -> bool:
+        """Return whether there is nothing to wait for before the next request: never."""
+        return True
+
+    def stays(self, name: str, member: int) -> bool:
+        """Return whether a client of that name stays with a member because it was removed."""
+        chance = self.faults.stays_chance
+        if not chance or member in self.members or member not in self.machines:
+            return False
+        return self._world.stream(f"stays {name}").random() < chance
+
+    # States that no member may ever be in.
+
+    def turned(self, machine: Machine) -> None:
+        """Check a member after its turn."""
+        member = machine.member
+        assert member is not None
+        if self._world.trace is not None:
+            self._world.trace.moments.state(
+                machine.name, state_of(machine, member, self._world.now)
+            )
+        if member.boundary.counts:
+            raise Violation(
+                "nothing unforeseen happens", f"{machine.name} {member.boundary.counts}"
+            )
+        store = member.store
+        if store.compacted_revision > self.history.compacted:
+            self._look_at_compaction(machine, store)
+        revision = store.revision
+        if revision != machine.seen_revision:
+            if revision < machine.seen_revision:
+                raise Violation(
+                    "revisions and terms never go back",
+                    f"{machine.name} went from revision {machine.seen_revision} to {revision}",
+                )
+            first = machine.seen_revision + 1
+            rows = member.backend.scan_rows(first << 32, (revision + 1 << 32) - 1, 1 << 30)
+            self.history.observe(
+                self._world.now,
+                machine.name,
+                max(2, first),
+                revision,
+                store.compacted_revision,
+                rows,
+            )
+            machine.seen_revision = revision
+            if self._world.trace is not None:
+                self._world.trace.line(
+                    self._world.now,
+                    machine.name,
+                    f"applied {member.applied} revision {revision}",
+                )
+        raft = member.node.raft
+        term = raft.term
+        if term != machine.seen_term:
+            if term < machine.seen_term:
+                raise Violation(
+                    "revisions and terms never go back",
+                    f"{machine.name} went from term {machine.seen_term} to {term}",
+                )
+            machine.seen_term = term
+        if member.alarms._raised:
+            self._look_at_alarms(machine, member)
+        if raft.log.committed > machine.seen_committed:
+            self._look_at_log(machine, member)
+        # This runs twice a turn: calls are made only where something has changed.
+        snapshot = raft.log.unstable.snapshot
+        index = member.applied if snapshot is None else snapshot.index
+        config = raft.tracker.config
+        if index != machine.seen_configured or config is not machine.seen_configuration:
+            self._look_at_configuration(machine, member, index, snapshot)
+        if self.installing is not None and member.installation is not None:
+            self.installing(machine)
+        # A turn that is looked at half-way may know of a step down that its member does not.
+        if member.is_leader and raft.role == Role.LEADER:
+            if term not in self.leaders:
+                self.leader_ids[term] = member.id
+                self._look_at_leader(machine, member)
+            known = self.leaders.setdefault(term, machine.number)
+            if known != machine.number:
+                raise Violation(
+                    "one leader per term",
+                    f"m{known} and {machine.name} lead term {term}",
+                    f"m{known}",
+                    machine.name,
+                )
+            self.nemesis.leads(machine, term, raft.log.committed, raft.log.last_index())
+        self.director.turned(machine, member)
+        if self.auditor is not None:
+            self.auditor.turned(machine, member)
+
+    def _look_at_alarms(self, machine: Machine, member: Member) -> None:
+        accused = member.alarms.raised(AlarmType.CORRUPT)
+        if accused and not self.nemesis.counts[DATABASE_FLIPS]:
+            raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
+
+    def _look_at_compaction(self, machine: Machine, store: Store) -> None:
+        """Require that somebody asked for it, or that members need not keep what it forgets."""
+        history, config, now = self.history, machine.config, self._world.now
+        revision = store.compacted_revision
+        history.compacted = revision
+        if any(
+            isinstance(record.request, CompactionRequest) and record.request.revision == revision
+            for record in history.records
+        ):
+            return
+        age = now - history.first_seen.get(revision, 0.0)
+        newer = max(history.revision, store.revision) - revision
+        is_old = config.retention_seconds and age >= config.retention_seconds - ROUNDING_SECONDS
+        is_far = config.retention_revisions and newer >= config.retention_revisions
+        if not (is_old or is_far):
+            raise Violation(
+                "history is kept",
+                f"{machine.name} is compacted at {revision}, which nobody asked for, "
+                f"{newer} revisions ago and {age:.3f} s old",
+            )
+
+    def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
+        """Require that a hash over a damaged row is not what it would be without the damage."""
+        of = job.revision, job.compact_revision, job.is_compaction
+        if not machine.disk.is_damaged:
+            self._hashes[of] = value
+            return
+        row = machine.disk.damaged_row()
+        if row is None or row in job.pending:
+            return
+        if job.compact_revision < row >> 32 <= job.revision and self._hashes.get(of) == value:
+            raise Violation(
+                "hashes see damage",
+                f"{machine.name} has damaged row {row >> 32}, and the hash of the others at {of}",
+            )
+        self.nemesis.counts["damaged rows hashed"] += 1
+
+    def _look_at_log(self, machine: Machine, member: Member) -> None:
+        """Compare what a member takes for committed with what others did, entry by entry."""
+        log, committed = member.node.raft.log, self._committed
+        first = max(machine.seen_committed + 1, log.first_index())
+        for index in range(first, member.committed + 1):
+            term = log.term(index)
+            known, _ = committed.setdefault(index, (term, member.term))
+            if known != term:
+                raise Violation(
+                    "one log",
+                    f"{machine.name} committed entry {index} of term {term}, which was committed "
+                    f"as one of term {known}",
+                )
+        if self.auditor is not None:
+            self.auditor.committed(log, member.committed)
+        machine.seen_committed = member.committed
+
+    def _look_at_configuration(
+        self, machine: Machine, member: Member, index: int, snapshot: Snapshot | None
+    ) -> None:
+        """Require that raft uses the membership that was applied, and all members the same one.
+
+        From its receipt until it is installed, raft uses that of a snapshot, as of its entry.
+        """
+        config = member.node.raft.tracker.config
+        if machine.disk.is_damaged or (snapshot is None and member.is_installing):
+            return
+        machine.seen_configured, machine.seen_configuration = index, config
+        self.configurations_compared += 1
+        expected = (member.conf_state if snapshot is None else snapshot.conf_state).normal()
+        decides = config.conf_state()
+        if decides != expected:
+            has = "applied" if snapshot is None else f"was sent snapshot {index} with"
+            raise Violation(
+                ONE_CONFIGURATION,
+                f"raft decides by {decides} at {machine.name}, which {has} {expected}",
+            )
+        if index < self._founders:
+            return  # the founders know each other before they have applied anything
+        known = self._configurations.setdefault(index, decides)
+        if known != decides:
+            raise Violation(
+                ONE_CONFIGURATION,
+                f"{machine.name} decides by {decides} at entry {index}, others by {known}",
+            )
+
+    def _look_at_leader(self, machine: Machine, member: Member) -> None:
+        """Require that a new leader has everything that was committed before its term."""
+        log = member.node.raft.log
+        first, last = log.first_index(), log.last_index()
+        for index, (term, known_in) in self._committed.items():
+            if known_in < member.term and (
+                index > last or (index >= first and log.term(index) != term)
+            ):
+                raise Violation(
+                    "leaders have what is committed",
+                    f"{machine.name} leads term {member.term} without entry {index} of term {term}",
+                )
+
+
+def state_of(machine: Machine, member: Member, now: float) -> State:
+    """Return what a picture shows of a member."""
+    role = member.node.raft.role
+    if role == Role.LEADER and not member.is_leader:
+        role = Role.CANDIDATE
+    return State(
+        now,
+        machine.starts,
+        role,
+        member.term,
+        member.is_learner,
+        member.committed,
+        member.applied,
+        member.store.revision,
+        member.snapshots.index,
+        member.is_installing,
+    )

@@ -1,0 +1,65 @@
+"""How a process without a log finds its place: production's questions, over the machine's port.
+
+Nobody listens at the port meanwhile. Questions and answers are lost, delayed and broken off like
+everything between machines, and the members that answer may lag behind or have been removed.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+
+from kvorum.membership.bootstrap import is_bootstrapped
+from kvorum.membership.documents import DocumentError, Member, decode_members
+from kvorum.peer.cluster.answers import MEMBERS_PATH
+from kvorum.peer.cluster.exchanges import Answer
+from kvorum.peer.cluster.joining import Asking, Inquiry, Start
+from kvorum.sim.links import Port
+
+
+class Entrance:
+    """One process that asks. `ask` is called before every question."""
+
+    __slots__ = ("_inquiry", "_port", "heard")
+
+    def __init__(
+        self,
+        port: Port,
+        steps: Generator[Asking, Answer | None, Start],
+        ask: Callable[[], None],
+        now: float,
+    ) -> None:
+        self._port = port
+        self.heard: list[Sequence[Member]] = []
+        """The lists of members that were received, in order."""
+        self._inquiry = Inquiry(self._watched(steps, ask), port.dialer, now)
+
+    def advance(self, now: float) -> Start | float:
+        """Take what arrived; return where the process starts, or when to call again.
+
+        Raises BootstrapError if it may not start.
+        """
+        inquiry = self._inquiry
+        inquiry.handle_answers(self._port.dialer.poll(), now)
+        look_at = inquiry.pass_time(now)
+        return inquiry.value if inquiry.is_done else look_at
+
+    def _watched(
+        self, steps: Generator[Asking, Answer | None, Start], ask: Callable[[], None]
+    ) -> Generator[Asking, Answer | None, Start]:
+        """Run the steps, and record the answers."""
+        answer: Answer | None = None
+        while True:
+            try:
+                asking = steps.send(answer)
+            except StopIteration as end:
+                start: Start = end.value
+                return start
+            ask()
+            answer = yield asking
+            if asking.target == MEMBERS_PATH and answer is not None and answer.status == 200:
+                try:
+                    self.heard.append(decode_members(answer.body))
+                except DocumentError as error:
+                    raise AssertionError(f"{asking.url} told what no member tells") from error
+
+    def is_known(self, member_id: int) -> bool:
+        """Return whether any answer says that this member has run before."""
+        return any(is_bootstrapped(members, member_id) for members in self.heard)

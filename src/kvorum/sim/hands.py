@@ -1,0 +1,358 @@
+"""The hands that run a machine's jobs, in place of a process's threads, writers and helper.
+
+The order is production's, `kvorum.server.jobs.JobOrder`; the work is production's, too. The seed
+decides how long each hand takes, which of them fails at which call to the disk, and where the
+process ends in the middle of what they do. Jobs of the helper run step by step, so that flushes,
+switches and installed snapshots happen in the middle of an image, a copy or a hash; the helper may
+hang there, or die.
+"""
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING
+
+from kvorum.backend.errors import BackendError
+from kvorum.member.jobs import Job, JobLostError, Place
+from kvorum.mvcc.hashes import HashRows
+from kvorum.server.jobs import Outcome
+from kvorum.sim.disk import ProcessEnd
+from kvorum.sim.faults import Span
+from kvorum.sim.steps import Stepped
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
+
+if TYPE_CHECKING:
+    from kvorum.sim.machine import Machine
+
+_INLINE_CHANCE = 0.5
+"""The chance that the loop appends to the log itself, if production might do so."""
+_BEGUN_CHANCE = 0.67
+"""The chance that what a hand is to do has at least begun when its process ends."""
+_POOL_THREADS = 2
+_PASSWORD_TIME = (0.0005, 0.02)
+"""How long a password takes: it needs no disk, and so is not slowed down by one."""
+_PAUSE_CHANCES = (0.0, 0.0, 0.0, 0.1, 0.3)
+"""How often a job of the helper pauses at a call to the disk or a read of the database; each job
+draws one of these. Many do not pause at all, because a pause costs two changes of threads."""
+_LOST = "the helper process ended with -9 before it answered"
+
+
+class Hand(Enum):
+    """Who runs a job."""
+
+    # An enumeration's own is a call of Python, at every look into a dictionary.
+    __hash__ = object.__hash__
+
+    LOOP = "loop"
+    WRITER = "writer"
+    THREAD = "thread"
+    FLUSHER = "flusher"
+    HELPER = "helper"
+    POOL = "pool"
+    PASSWORDS = "passwords"
+
+
+_HANDS = {
+    Place.LOG: Hand.THREAD,
+    Place.FLUSHER: Hand.FLUSHER,
+    Place.HELPER: Hand.HELPER,
+    Place.POOL: Hand.POOL,
+    Place.PASSWORDS: Hand.PASSWORDS,
+}
+
+WITH_A_DISK = tuple(hand for hand in Hand if hand is not Hand.PASSWORDS)
+"""Those that a disk can fail."""
+
+
+class HelperEnd(BaseException):
+    """The helper process ends here. No production code may catch it."""
+
+
+class SimulatedHands:
+    """The hands of one process."""
+
+    __slots__ = (
+        "_failed_work",
+        "_failing",
+        "_hang_seconds",
+        "_has_writer_failed",
+        "_kill_pauses",
+        "_machine",
+        "_pause_chance",
+        "_queues",
+        "_random",
+        "_stepped",
+        "_world",
+        "_written",
+        "ended",
+    )
+
+    def __init__(self, world: World, machine: "Machine", random: Random) -> None:
+        self.ended: Callable[[Job, object, Exception | None], None]
+        self._world = world
+        self._machine = machine
+        self._random = random
+        # What each hand has to do, in order; it is busy with the first, the pool with two.
+        self._queues: dict[Hand, deque[Job]] = {hand: deque() for hand in Hand}
+        # Appends that the writer has ended, and whether one of them failed.
+        self._written: list[tuple[Job, Exception | None]] = []
+        self._has_writer_failed = False
+        # The job of the log that failed, by the name of its work.
+        self._failed_work = ""
+        # The helper's job while other things happen in the middle of it.
+        self._stepped: Stepped | None = None
+        self._pause_chance = 0.0
+        # Which hand's next job is to fail, and after how many calls to the disk.
+        self._failing: tuple[Hand, int] | None = None
+        # After how many pauses of its jobs the helper is to die; how long it hangs at the next one.
+        self._kill_pauses: int | None = None
+        self._hang_seconds = 0.0
+
+    # What goes wrong.
+
+    def fail(self, hand: Hand, calls: int) -> None:
+        """Let the next job of a hand fail after so many calls to the disk."""
+        self._failing = (hand, calls)
+
+    def kill_helper(self, pauses: int) -> None:
+        """Let the helper die amid a job, after so many pauses."""
+        self._kill_pauses = pauses
+
+    def hang_helper(self, seconds: float) -> None:
+        """Let the helper hang amid a job."""
+        self._hang_seconds = seconds
+
+    def relieve(self) -> None:
+        """Let nothing more go wrong."""
+        self._failing = self._kill_pauses = None
+        self._hang_seconds = 0.0
+
+    def abandon(self) -> None:
+        """End the helper's job with the process, where it is."""
+        if self._stepped is not None:
+            self._interrupt(self._stepped, ProcessEnd())
+
+    def break_off(self) -> None:
+        """End with the process: what the hands do is done, not done, or half done."""
+        random, disk = self._random, self._machine.disk
+        is_helping = self._stepped is not None
+        self.abandon()
+        for hand, jobs in self._queues.items():
+            if not jobs or (hand is Hand.HELPER and is_helping) or self._is_over(hand):
+                continue
+            if random.random() < _BEGUN_CHANCE:
+                # Half of these end somewhere on the way, at a call of the seed's choice.
+                disk.cut_off_after(random.randint(0, 3) if random.random() < 0.5 else None)
+                if not self._finish([jobs[0]]):
+                    break
+
+    def stop(self) -> None:
+        """End as a process does that stops: threads do what they were given, the helper is killed.
+
+        The writer ends what it is doing, and begins nothing more.
+        """
+        self.abandon()
+        queues = self._queues
+        for hand in (Hand.WRITER, Hand.THREAD, Hand.FLUSHER, Hand.POOL):
+            jobs = list(queues[hand])
+            if not self._is_over(hand) and not self._finish(
+                jobs[: 1 if hand is Hand.WRITER else None]
+            ):
+                break
+
+    def _is_over(self, hand: Hand) -> bool:
+        return hand is Hand.WRITER and self._has_writer_failed
+
+    def _finish(self, jobs: list[Job]) -> bool:
+        """Do jobs whose end nobody will be told; return whether the process got so far."""
+        disk = self._machine.disk
+        for job in jobs:
+            self._check(job)
+            try:
+                job.run(disk.files, disk.environments)
+            except ProcessEnd:
+                return False
+            except (OSError, BackendError):
+                # The disk fails as well; nobody is left to handle it.
+                continue
+        return True
+
+    # What the order of jobs asks for.
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the disk is so quick that the loop may wait for an append."""
+        return self._random.random() < _INLINE_CHANCE
+
+    def append_here(self, job: Job) -> Exception | None:
+        """Append to the log, here and now; return the error, if it failed."""
+        self._machine.output()
+        return self._run(Hand.LOOP, job)[1]
+
+    def append(self, job: Job) -> None:
+        """Append to the log, after all appends given before; after a failed one, fail too."""
+        self._give(Hand.WRITER, job)
+
+    def begin(self, job: Job) -> None:
+        """Begin a job."""
+        self._give(_HANDS[job.place], job)
+
+    def wait_for(self, job: Job) -> Outcome:
+        """Let the flusher do its next job, which is this one; it is not reported."""
+        first = self._queues[Hand.FLUSHER].popleft()
+        assert first is job
+        return self._run(Hand.FLUSHER, job)
+
+    def collect(self) -> None:
+        """Report the appends that the writer has ended."""
+        written, self._written = self._written, []
+        for job, error in written:
+            self.ended(job, None, error)
+
+    # The work.
+
+    def _give(self, hand: Hand, job: Job) -> None:
+        self._machine.output()
+        queue = self._queues[hand]
+        queue.append(job)
+        if len(queue) <= _at_once(hand):
+            self._start(hand, job)
+
+    def _start(self, hand: Hand, job: Job) -> None:
+        seconds = self._random.uniform(*self._span(hand))
+        if hand is not Hand.PASSWORDS:
+            seconds += self._machine.stalled_seconds
+        self._world.after(seconds, self._come, self._machine.incarnation, hand, job)
+
+    def _span(self, hand: Hand) -> Span:
+        faults = self._machine.faults
+        if hand in (Hand.WRITER, Hand.THREAD):
+            return faults.log_time
+        if hand is Hand.PASSWORDS:
+            return _PASSWORD_TIME
+        return faults.flush_time if hand is Hand.FLUSHER else faults.helper_time
+
+    def _come(self, incarnation: int, hand: Hand, job: Job) -> None:
+        """Let a hand do its job, or the next part of it: its time has come."""
+        machine = self._machine
+        if incarnation != machine.incarnation or job not in self._queues[hand]:
+            return  # the process has ended, or the loop has waited for this job
+        if not machine.later(self._come, incarnation, hand, job):
+            machine.guarded(self._help if hand is Hand.HELPER else self._do, hand, job)
+
+    def _do(self, hand: Hand, job: Job) -> None:
+        chance = self._machine.faults.password_error_chance
+        if hand is Hand.PASSWORDS and chance and self._random.random() < chance:
+            # It computes, and touches nothing: all that can fail is to have room for it.
+            self._end(hand, job, (None, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
+        elif hand is Hand.WRITER and self._has_writer_failed:
+            self._end(hand, job, (None, OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))))
+        else:
+            self._end(hand, job, self._run(hand, job))
+
+    def _end(self, hand: Hand, job: Job, outcome: Outcome) -> None:
+        """Note the end of a job, and let its hand begin the next."""
+        queue = self._queues[hand]
+        queue.remove(job)
+        if len(queue) >= _at_once(hand):
+            self._start(hand, queue[_at_once(hand) - 1])
+        if hand is Hand.WRITER:
+            self._has_writer_failed |= outcome[1] is not None
+            self._written.append((job, outcome[1]))
+        else:
+            self.ended(job, *outcome)
+        self._machine.request_turn()
+
+    def _run(self, hand: Hand, job: Job) -> Outcome:
+        """Do a job in one go."""
+        self._check(job)
+        disk, failing = self._machine.disk, self._failing
+        if failing is None or failing[0] is not hand:
+            return self._outcome(job, lambda: job.run(disk.files, disk.environments))
+        self._failing = None
+        disk.fail_after(failing[1])
+        try:
+            return self._outcome(job, lambda: job.run(disk.files, disk.environments))
+        finally:
+            disk.fail_after(None)
+
+    def _check(self, job: Job) -> None:
+        """Require that no hand touches the log after a failure."""
+        if job.place is Place.LOG and self._failed_work:
+            name = type(job.work).__name__
+            raise Violation(
+                "the log ends at a failure",
+                f"{self._machine.name} begins {name} after {self._failed_work} has failed",
+            )
+
+    def _outcome(self, job: Job, work: Callable[[], object]) -> Outcome:
+        machine, name = self._machine, type(job.work).__name__
+        damage = machine.disk.damage_count
+        try:
+            result = work()
+        except Exception as error:
+            machine.line(f"{name} failed: {error}")
+            if job.place is Place.LOG and job.on_failure is None:
+                self._failed_work = name
+            return None, error
+        if isinstance(job.work, HashRows) and machine.disk.damage_count == damage:
+            machine.hashed(job.work, result)
+        machine.line(f"did {name}")
+        return result, None
+
+    # The helper.
+
+    def _help(self, hand: Hand, job: Job) -> None:
+        """Let the helper do its job up to the next pause."""
+        disk = self._machine.disk
+        stepped = self._stepped
+        if stepped is None:
+            self._pause_chance = self._random.choice(_PAUSE_CHANCES)
+            if self._kill_pauses is not None or self._hang_seconds:
+                self._pause_chance = 1.0
+            if not self._pause_chance or (self._failing and self._failing[0] is hand):
+                self._do(hand, job)
+                return
+            stepped = self._stepped = Stepped(lambda: job.run(disk.files, disk.environments))
+        self._with_pauses(stepped.advance)
+        if stepped.has_ended:
+            self._stepped = None
+            self._end(hand, job, self._outcome(job, stepped.result))
+        elif self._kill_pauses == 0:
+            self._kill_pauses = None
+            self._machine.helpers_lost += 1
+            self._machine.line(f"the helper dies amid {type(job.work).__name__}")
+            self._interrupt(stepped, HelperEnd())
+            self._end(hand, job, (None, JobLostError(_LOST)))
+        else:
+            if self._kill_pauses is not None:
+                self._kill_pauses -= 1
+            seconds = self._random.random() * self._span(hand)[1] + self._hang_seconds
+            if self._hang_seconds:
+                self._machine.line(f"the helper hangs for {seconds:.3f}")
+                self._hang_seconds = 0.0
+            self._world.after(seconds, self._come, self._machine.incarnation, hand, job)
+
+    def _with_pauses(self, call: Callable[[], None]) -> None:
+        environments = self._machine.disk.environments
+        environments.pause = self._pause
+        call()
+        environments.pause = None
+
+    def _pause(self) -> None:
+        """Let other things happen amid the helper's job, sometimes."""
+        assert self._stepped is not None
+        self._stepped.pause(is_wanted=self._random.random() < self._pause_chance)
+
+    def _interrupt(self, stepped: Stepped, end: BaseException) -> None:
+        """End the helper's job where it is; nothing it does on its way out reaches the disk."""
+        self._with_pauses(lambda: stepped.end(end))
+        self._stepped = None
+
+
+def _at_once(hand: Hand) -> int:
+    return _POOL_THREADS if hand is Hand.POOL else 1

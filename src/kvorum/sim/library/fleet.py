@@ -1,0 +1,178 @@
+"""All clients of the library in a run, and what of them the seed decides."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from random import Random
+from unittest.mock import patch
+
+from kvorum.client import watching
+from kvorum.client.core import Core, Settings
+from kvorum.client.endpoints import parse_endpoint
+from kvorum.mvcc.watch import hub
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.history import History
+from kvorum.sim.library.checks import check_claims
+from kvorum.sim.library.clients import LibraryClient
+from kvorum.sim.library.holders import Holder
+from kvorum.sim.library.process import Process
+from kvorum.sim.library.shell import Shell, installed
+from kvorum.sim.library.tasks import Task
+from kvorum.sim.library.watchers import LibraryWatcher
+from kvorum.sim.sessions import Hold
+from kvorum.sim.workloads import Workload
+from kvorum.sim.world import World
+
+CHANCE = 0.26
+"""Of runs without users; a fifth of all."""
+CALM_CHANCE = 0.25
+FIRST_NUMBER = 4000
+"""Clients of the library are numbered from here on in the records."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Library:
+    """What clients of the library there are, and what goes wrong with them."""
+
+    clients: int
+    watchers: int
+    holders: int
+    disturb_gap: float
+    """Average time between two troubles of a client's process."""
+    sync_share: float
+    """How many ask the cluster for its members now and then."""
+    kept_events_max: int
+    """How many events a watch keeps that nobody takes."""
+    fragment_bytes_max: int
+    """How long a response of a watch is before it comes in pieces."""
+    is_calm: bool
+    """Whether nothing goes wrong with members: elections give leases more time."""
+
+
+def draw_library(random: Random) -> Library | None:
+    """Return what clients of the library there are; None, as mostly, if there are none."""
+    if random.random() >= CHANCE:
+        return None
+    return Library(
+        clients=random.randint(1, 2),
+        watchers=random.randint(1, 2),
+        holders=random.randint(3, 5),
+        disturb_gap=random.choice([1.0, 2.0, 5.0]),
+        sync_share=random.choice([0.0, 0.5, 1.0]),
+        kept_events_max=random.choice([1, 3, 10, 10_000]),
+        fragment_bytes_max=random.choice([1, 100, 400, 1 << 20]),
+        is_calm=random.random() < CALM_CHANCE,
+    )
+
+
+class Fleet:
+    """The clients of the library in a run."""
+
+    __slots__ = (
+        "_cluster",
+        "_library",
+        "_tasks",
+        "_world",
+        "clients",
+        "holders",
+        "shells",
+        "watchers",
+    )
+
+    def __init__(
+        self, world: World, cluster: Cluster, library: Library, workload: Workload
+    ) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._library = library
+        self.shells: list[Shell] = []
+        self._tasks: list[Task] = []
+        history = cluster.history
+        self.clients = [
+            LibraryClient(
+                world, self._shell(f"lc{number}"), history, workload, FIRST_NUMBER + number
+            )
+            for number in range(1, library.clients + 1)
+        ]
+        self.watchers = [
+            LibraryWatcher(world, cluster, history, workload, number, self._shell(f"lw{number}"))
+            for number in range(1, library.watchers + 1)
+        ]
+        self.holders = [
+            Holder(world, self._shell(f"lh{number}"), workload, number)
+            for number in range(1, library.holders + 1)
+        ]
+
+    def _shell(self, name: str) -> Shell:
+        world, cluster = self._world, self._cluster
+        random = world.stream(f"core {name}")
+        addresses = [parse_endpoint(f"m{member}:2379") for member in cluster.members]
+        settings = Settings()
+        if random.random() < self._library.sync_share:
+            settings = Settings(sync_seconds=random.choice([0.3, 2.0]))
+        core = Core(addresses, settings, start=random.randrange(len(addresses)))
+        number = FIRST_NUMBER + len(self.shells) + 1
+        shell = Shell(world, cluster, Process(world, name), core, number)
+        self.shells.append(shell)
+        return shell
+
+    def start(self) -> None:
+        """Let all begin."""
+        until = self._cluster.nemesis.peace_at
+        for shell in self.shells:
+            shell.process.disturb(until, self._library.disturb_gap)
+        for client in self.clients:
+            self._tasks.append(Task(self._world, client.shell.process, client.run()))
+        for holder in self.holders:
+            self._tasks.append(Task(self._world, holder.shell.process, holder.run()))
+        for watcher in self.watchers:
+            self._tasks.append(Task(self._world, watcher.shell.process, watcher.run()))
+
+    def stop(self) -> None:
+        """Let all but those that watch ask for nothing more, and end their processes."""
+        for client in self.clients:
+            client.is_stopped = True
+            client.shell.end()
+        for holder in self.holders:
+            holder.stop()
+
+    def close(self) -> None:
+        """End what is left when the run is over."""
+        for task in self._tasks:
+            task.end()
+
+    @property
+    def holds(self) -> list[Hold]:
+        """The locks that they believe to have held."""
+        return [claim.hold for holder in self.holders for claim in holder.claims if claim.name]
+
+    def check(self, history: History) -> None:
+        """Judge what they believed."""
+        check_claims(history, [claim for holder in self.holders for claim in holder.claims])
+
+    def counts(self) -> dict[str, int]:
+        """Return how much happened, by kind."""
+        connections = [shell.connections for shell in self.shells]
+        counts = {
+            "connections of the library": sum(each[0] for each in connections),
+            "connections of the library lost": sum(each[1] for each in connections),
+            "claims": sum(len(holder.claims) for holder in self.holders),
+        }
+        for shell in self.shells:
+            for name, count in shell.process.counts.items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+
+@contextmanager
+def library_installed(world: World, library: Library | None) -> Iterator[None]:
+    """Let the library, and watches of members, be as a run wants them in the block."""
+    if library is None:
+        yield
+        return
+    overhead = library.fragment_bytes_max - hub.REQUEST_BYTES_MAX
+    with ExitStack() as patches:
+        patches.enter_context(installed(world))
+        patches.enter_context(patch.object(hub, "FRAGMENT_OVERHEAD_BYTES", overhead))
+        patches.enter_context(patch.object(watching, "KEPT_EVENTS_MAX", library.kept_events_max))
+        yield

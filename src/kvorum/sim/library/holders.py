@@ -1,0 +1,189 @@
+"""Users of the library that hold locks and keep leases alive, and believe what it tells them."""
+
+from random import Random
+
+from kvorum.client.aio.recipes.locks import AsyncLock
+from kvorum.client.aio.recipes.sessions import AsyncSession
+from kvorum.client.errors import ClosedError, KvorumError
+from kvorum.client.keeping import Kept
+from kvorum.sim.lease_checks import GUARANTEE as LEASES
+from kvorum.sim.library.checks import Claim
+from kvorum.sim.library.shell import Shell, SimulatedClient
+from kvorum.sim.library.tasks import Task
+from kvorum.sim.violation import Violation
+from kvorum.sim.workloads import LOCK_NAME, Workload
+from kvorum.sim.world import World
+
+LOOK_SECONDS = 0.2
+KEPT_PREFIX = b"kept/"
+_TIMEOUTS = (0.5, 3.0, None)
+"""How long a lock is waited for."""
+_HELD_SECONDS = (1.0, 8.0)
+"""How long something is held, on average."""
+_SILENT_CHANCE = 0.4
+_CANCEL_CHANCE = 0.2
+
+
+class Holder:
+    """One user that wants a lock, or a key as long as it lives."""
+
+    __slots__ = (
+        "_client",
+        "_lease_seconds",
+        "_random",
+        "_wants_lock",
+        "_world",
+        "claims",
+        "is_stopped",
+        "shell",
+    )
+
+    def __init__(self, world: World, shell: Shell, workload: Workload, number: int) -> None:
+        self._world = world
+        self.shell = shell
+        self._client = SimulatedClient(shell)
+        self._random: Random = world.stream(f"holder {number}")
+        self._wants_lock = self._random.random() < 0.6
+        low, high = workload.lease_seconds
+        # Shorter ones end within a run.
+        self._lease_seconds = (low, min(high, low + 2))
+        self.claims: list[Claim] = []
+        self.is_stopped = False
+
+    @property
+    def _name(self) -> str:
+        return self.shell.process.name
+
+    async def run(self) -> None:
+        """Hold something, again and again."""
+        random = self._random
+        await self.shell.sleep(random.uniform(0.0, 1.0))
+        while not self.is_stopped:
+            try:
+                if self._wants_lock:
+                    await self._lock()
+                else:
+                    await self._keep()
+            except ClosedError:
+                if self.is_stopped:
+                    return
+            except KvorumError as error:
+                self._line(f"has to begin anew: {error}")
+            await self.shell.sleep(random.uniform(0.0, 0.3))
+
+    def stop(self) -> None:
+        """Want nothing more; the process ends, and leases run out."""
+        self.is_stopped = True
+        self.shell.end()
+
+    # Locks.
+
+    async def _lock(self) -> None:
+        random, client = self._random, self._client
+        ttl = random.randint(*self._lease_seconds)
+        shared = await client.session(ttl) if random.random() < 0.5 else None
+        try:
+            for _ in range(random.randint(1, 3) if shared is not None else 1):
+                await self._hold(client.lock(LOCK_NAME, ttl=ttl, session=shared), shared)
+        finally:
+            if shared is not None:
+                await shared.close()
+
+    async def _hold(self, lock: AsyncLock, shared: AsyncSession | None) -> None:
+        random, world = self._random, self._world
+        await self._acquire(lock)
+        session = lock._session
+        assert session is not None and self.shell.last is not None
+        self._line(f"holds the lock as {lock.fencing}")
+        claim = Claim(
+            LOCK_NAME, self._name, lock.key, lock.fencing, self.shell.last, world.now, world.now
+        )
+        self.claims.append(claim)
+        ends_at = self._ends_at(session.ttl)
+        while lock.is_held and world.now < ends_at:
+            claim.until = max(claim.until, session.lives_until)
+            await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
+            self._check_lost(session._kept, session.id)
+        if shared is None and lock.is_held and random.random() < 0.2:
+            # It lives on until its time is over, and may be relied on as long.
+            claim.until = max(claim.until, session.lives_until)
+            session.orphan()
+            return
+        self._line("gives the lock back")
+        claim.until = min(claim.until, world.now)
+        await lock.release()
+
+    async def _acquire(self, lock: AsyncLock) -> None:
+        """Wait for the lock; some lose their patience, as tasks that are cancelled do."""
+        random = self._random
+        timeout = random.choice(_TIMEOUTS)
+        if random.random() >= _CANCEL_CHANCE:
+            await lock.acquire(timeout)
+            return
+        task = Task(self._world, self.shell.process, _swallowing(lock, timeout))
+        self._world.after(random.expovariate(2.0), task.cancel)
+        while not task.is_done:
+            await self.shell.sleep(0.05)
+        if not lock.is_held:
+            raise ClosedError("the lock was not waited for any longer")
+
+    # Leases.
+
+    async def _keep(self) -> None:
+        """Have a key with a lease, for a while."""
+        random, world, client = self._random, self._world, self._client
+        lease = await client.lease(random.randint(*self._lease_seconds))
+        key = KEPT_PREFIX + b"%x" % lease.id
+        if random.random() < 0.8:
+            lease.keep_alive()
+        put = await client.put(key, self._name, lease=lease.id)
+        record = self.shell.last
+        assert record is not None
+        claim = Claim(b"", self._name, key, put.revision, record, world.now, lease.lives_until)
+        self.claims.append(claim)
+        ends_at = self._ends_at(lease.ttl)
+        while lease.lost is None and world.now < min(ends_at, lease.lives_until):
+            claim.until = max(claim.until, lease.lives_until)
+            await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
+            if lease._kept is not None:
+                self._check_lost(lease._kept, lease.id)
+        if random.random() < 0.5:
+            lease.release()
+        else:
+            claim.until = min(claim.until, world.now)
+            await lease.revoke()
+
+    def _ends_at(self, ttl: int) -> float:
+        """Return until when something is held whose lease lives so long without a renewal.
+
+        Often that is until nobody can be asked any more, and a while longer.
+        """
+        random, world = self._random, self._world
+        if random.random() >= _SILENT_CHANCE:
+            return world.now + random.expovariate(1.0) * random.choice(_HELD_SECONDS)
+        begins = random.uniform(0.0, ttl / 3)
+        deaf, cut = ttl * random.uniform(0.3, 1.0), ttl * random.uniform(0.3, 1.3)
+        world.after(begins, self.shell.process.fall_silent, deaf, cut)
+        return world.now + begins + deaf + cut
+
+    def _check_lost(self, kept: Kept, lease: int) -> None:
+        """Require that nobody is told that a lease has ended which must live."""
+        if kept.error is not None and "has ended" in str(kept.error):
+            lost_at = self._world.now
+            if lost_at < kept.lives_until:
+                raise Violation(
+                    LEASES,
+                    f"{lease:x} was to live until {kept.lives_until:.3f}, and {self._name} knows "
+                    f"at {lost_at:.3f}: {kept.error}",
+                )
+
+    def _line(self, what: str) -> None:
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, self._name, what)
+
+
+async def _swallowing(lock: AsyncLock, timeout: float | None) -> None:
+    try:
+        await lock.acquire(timeout)
+    except KvorumError:
+        return

@@ -1,0 +1,335 @@
+"""What stands around the library's core in a run, in the place of asyncio's loop.
+
+It has the names of `kvorum.client.loop.LoopClient` that the client uses, so that the client and its
+recipes run as they are. Every call goes into the history: a write whose outcome the library calls
+unknown as one that may have taken effect, any other error as one that has not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any, cast
+from unittest.mock import patch
+
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb.etcdserverpb import RangeRequest
+from kvorum.client import aio, loop
+from kvorum.client.aio.client import AsyncClient
+from kvorum.client.core import Core
+from kvorum.client.endpoints import Address
+from kvorum.client.errors import (
+    CallError,
+    ClosedError,
+    KvorumError,
+    NoSpaceError,
+    OutcomeUnknownError,
+)
+from kvorum.client.keeping import Keeping, Kept
+from kvorum.client.options import FOREVER, TIMEOUT_SECONDS
+from kvorum.client.rpcs import Rpc
+from kvorum.client.watching import Watching
+from kvorum.sim.calls import METHODS, Asked
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.describe import describe_request, describe_result
+from kvorum.sim.history import History, Record
+from kvorum.sim.library.connections import Connections
+from kvorum.sim.library.process import Process
+from kvorum.sim.library.tasks import Waiter
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
+
+WAKES_MAX = 1000
+"""So often at one moment a client is not woken for something."""
+_MESSAGES: dict[str, tuple[Any, Any]] = {
+    path: (request, response) for request, (path, response) in METHODS.items()
+}
+
+
+class Engine:
+    """A core, what carries its calls, and its timer."""
+
+    __slots__ = (
+        "_is_settling",
+        "_process",
+        "_runs_at",
+        "_wakes",
+        "_wakes_at",
+        "_woken_at",
+        "_world",
+        "connections",
+        "core",
+        "keeping",
+        "watching",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        process: Process,
+        core: Core,
+        name: str,
+        runs_at: Callable[[], float],
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._runs_at = runs_at
+        self.core = core
+        self.watching = Watching(core)
+        self.keeping = Keeping(core)
+        self.connections = Connections(world, cluster, process, core, name, runs_at, self.settle)
+        core.transport = self.connections
+        self._is_settling = False
+        self._wakes_at = FOREVER
+        # How often it was woken at one moment.
+        self._wakes = 0
+        self._woken_at = -1.0
+
+    def __enter__(self) -> None:
+        self.core.now = self._world.now
+
+    def __exit__(self, *_: object) -> None:
+        self.settle()
+
+    def settle(self) -> None:
+        """Set the timer once everything of this moment is done."""
+        if not self._is_settling:
+            self._is_settling = True
+            self._world.after(0.0, self._set_timer)
+
+    def _set_timer(self) -> None:
+        self._is_settling = False
+        parts = (self.core, self.watching, self.keeping)
+        moment = min(part.wake_at() for part in parts)
+        if not self.connections.is_closed and moment < self._wakes_at:
+            self._wakes_at = moment
+            self._world.at(max(moment, self._world.now), self._wake, moment)
+
+    def _wake(self, moment: float) -> None:
+        if moment != self._wakes_at or self.connections.is_closed:
+            return
+        if self._process.later(self._runs_at, self._wake, moment):
+            return
+        now, self._wakes_at = self._world.now, FOREVER
+        self._wakes = self._wakes + 1 if self._woken_at == now else 0
+        self._woken_at = now
+        if self._wakes > WAKES_MAX:
+            raise Violation(
+                "clients get somewhere", f"{self._process.name} is woken at {now} for ever"
+            )
+        self.core.now = now
+        self.core.pass_time(now)
+        self.watching.pass_time(now)
+        self.keeping.pass_time(now)
+        self.settle()
+
+    def close(self) -> None:
+        """End everything."""
+        self.core.now = self._world.now
+        self.core.close()
+        self.watching.close()
+        self.keeping.close()
+        self.connections.close()
+
+
+class Shell:
+    """The shell of one client: a core for its user, and one that keeps leases alive."""
+
+    __slots__ = (
+        "_cluster",
+        "_engine",
+        "_history",
+        "_keeper",
+        "_number",
+        "_world",
+        "core",
+        "last",
+        "process",
+        "watching",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        process: Process,
+        core: Core,
+        number: int,
+    ) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._history: History = cluster.history
+        self._number = number
+        self.process = process
+        name = process.name
+        self._engine = Engine(world, cluster, process, core, name, process.user_runs_at)
+        self._keeper = Engine(
+            world, cluster, process, core.copy(), f"{name} keeper", process.runs_at
+        )
+        self.core = core
+        self.watching = self._engine.watching
+        # The last call that was answered.
+        self.last: Record | None = None
+
+    # What the client calls, as of production's shells.
+
+    def turn(self) -> Engine:
+        """Touch the core."""
+        return self._engine
+
+    async def call(
+        self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
+    ) -> bytes:
+        """Make a call; raises what it ended with if that is not an answer."""
+        assert at is None, "nobody here calls one endpoint"
+        request = _MESSAGES[rpc.path][0].FromString(message)
+        is_current = not (isinstance(request, RangeRequest) and request.serializable)
+        kind = rpc.path.rpartition("/")[2].lower()
+        record, answer = await self._make(Asked(kind, request, (), is_current), rpc, seconds_max)
+        if isinstance(answer, KvorumError):
+            raise answer
+        self.last = record
+        return answer
+
+    async def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
+        """Return when a waiter was woken, or at that moment."""
+        if until < FOREVER:
+            self._world.at(max(until, self._world.now), waiter.wake)
+        await waiter
+
+    def start_reading(self) -> None:
+        """Let somebody read even if no call waits."""
+
+    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+        """Keep a lease alive that was asked for at that moment."""
+
+        def changed() -> None:
+            if not self._process_later(changed):
+                on_change()
+
+        with self._keeper:
+            return self._keeper.keeping.keep(
+                lease, ttl, asked_at, lambda: self._world.after(0.0, changed)
+            )
+
+    def _process_later(self, call: Callable[[], None]) -> bool:
+        return self.process.later(self.process.user_runs_at, call)
+
+    def release(self, kept: Kept) -> None:
+        """Keep a lease no longer."""
+        with self._keeper:
+            self._keeper.keeping.release(kept)
+
+    def set_endpoints(self, addresses: Sequence[Address]) -> None:
+        """Use other endpoints from now on, for leases too."""
+        for engine in (self._engine, self._keeper):
+            with engine:
+                engine.core.set_endpoints(addresses)
+
+    async def close(self) -> None:
+        """End everything."""
+        self.end()
+
+    # What the run does.
+
+    def end(self) -> None:
+        """End the process, without a word to anybody."""
+        self._engine.close()
+        self._keeper.close()
+
+    def break_connections(self) -> None:
+        """Let all connections break."""
+        self._engine.connections.break_all()
+        self._keeper.connections.break_all()
+
+    @property
+    def connections(self) -> tuple[int, int]:
+        """How many connections there were, and how many were lost."""
+        engines = (self._engine.connections, self._keeper.connections)
+        return sum(each.connected for each in engines), sum(each.lost for each in engines)
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so long."""
+        await self.wait(Waiter(), self._world.now + seconds)
+
+    async def ask(self, asked: Asked, rpc: Rpc, seconds_max: float) -> Record:
+        """Make a call; return its record, whatever it ended with."""
+        record, _ = await self._make(asked, rpc, seconds_max)
+        return record
+
+    async def _make(
+        self, asked: Asked, rpc: Rpc, seconds_max: float
+    ) -> tuple[Record, bytes | KvorumError]:
+        world, history = self._world, self._history
+        record = Record(self._number, asked.kind, 0, asked.request, history.moment(), world.now)
+        record.expected = asked.expected
+        record.linearizable = asked.linearizable
+        history.records.append(record)
+        if world.trace is not None:
+            text = f"{asked.kind} #{record.invoked} {describe_request(asked.request)}"
+            world.trace.line(world.now, self.process.name, text)
+            world.trace.moments.ask(self.process.name, record)
+        answers: list[bytes | KvorumError] = []
+        waiter = Waiter()
+
+        def answered(answer: bytes | KvorumError) -> None:
+            answers.append(answer)
+            self._note(record, _MESSAGES[rpc.path][1], answer)
+            waiter.wake()
+
+        with self._engine:
+            call = self.core.start(rpc, asked.request.SerializeToString(), seconds_max, answered)
+        try:
+            await waiter
+        finally:
+            if not answers:
+                with self._engine:
+                    self.core.cancel(call)
+        return record, answers[0]
+
+    def _note(self, record: Record, kind: Any, answer: bytes | KvorumError) -> None:
+        """Take how a call ended, as far as the library says whether it took effect."""
+        world = self._world
+        record.finished = world.now
+        if isinstance(answer, bytes):
+            record.response = kind.FromString(answer)
+        elif isinstance(answer, CallError) and not isinstance(answer, NoSpaceError):
+            record.response = Status(answer.code, answer.text)
+        elif not isinstance(answer, OutcomeUnknownError | ClosedError | NoSpaceError):
+            record.response = Status(Code.UNAVAILABLE, str(answer))
+        if record.response is not None:
+            record.returned = self._history.moment()
+        if world.trace is not None:
+            told = answer if isinstance(answer, bytes) else Status(Code.UNKNOWN, str(answer))
+            text = describe_result(told, record.response)
+            world.trace.line(world.now, self.process.name, f"= #{record.invoked} {text}")
+
+
+class SimulatedClient(AsyncClient):
+    """The library's client on such a shell."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = cast("loop.LoopClient", shell)
+        self._carrier = self._closes = self.shell
+        self._timeout = TIMEOUT_SECONDS
+        self._prefix = b""
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """Let the client have a run's clock and chance in the block."""
+    random = world.stream("library")
+    names: dict[str, object] = {
+        "Waiter": Waiter,
+        "clock": lambda: world.now,
+        "random_id": lambda: random.getrandbits(62) + 1,
+        "unix_nanoseconds": lambda: int(world.now * 1e9) + random.getrandbits(10),
+    }
+    with ExitStack() as patches:
+        for found in walk_packages(aio.__path__, "kvorum.client.aio."):
+            module = import_module(found.name)
+            for name, value in names.items():
+                if getattr(module, name, None) is getattr(loop, name):
+                    patches.enter_context(patch.object(module, name, value))
+        yield

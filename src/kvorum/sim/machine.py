@@ -1,0 +1,628 @@
+"""One machine of the cluster: its disk, its databases, and the process that runs there.
+
+The production server runs here as in a process: what arrives is handed to its turns, and its
+outputs are carried. The only difference is that the seed decides when. A crash may end the process
+at any point: before a turn, between two outputs of a turn, before, after or between two calls of a
+job to the disk, or during the start. What is left of the disk depends on whether the process is
+killed or the power fails. A signal lets the process end cleanly, and it ends by itself when its
+member was removed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil, inf
+from random import Random
+from typing import Any
+
+from kvorum.auth.tokens import SimpleTokens
+from kvorum.files.memory import MemoryFiles
+from kvorum.member.config import MemberConfig, Seams
+from kvorum.member.errors import MemberStopped, StartRefused
+from kvorum.member.jobs import JobLostError
+from kvorum.member.member import Member
+from kvorum.member.recovery import open_member
+from kvorum.membership.bootstrap import BootstrapError
+from kvorum.membership.documents import Member as Peer
+from kvorum.mvcc.hashes import HashKV, HashRows
+from kvorum.peer.cluster.joining import Start
+from kvorum.raft.messages import Message
+from kvorum.raft.tracker import Configuration
+from kvorum.server.ending import Phase
+from kvorum.server.jobs import JobOrder
+from kvorum.server.server import Server
+from kvorum.server.settings import server_settings
+from kvorum.settings.checks import make_config
+from kvorum.sim.arrivals import Arrivals
+from kvorum.sim.disk import Disk, ProcessEnd, is_caused_by
+from kvorum.sim.edge import SimulatedEdge
+from kvorum.sim.entering import Entrance
+from kvorum.sim.faults import Faults
+from kvorum.sim.gateway_checks import check_gateway
+from kvorum.sim.hands import SimulatedHands
+from kvorum.sim.links import PEER_LISTENER
+from kvorum.sim.logs import CollectedLogs
+from kvorum.sim.moments import Kind
+from kvorum.sim.surroundings import Cluster, MachinePeers
+from kvorum.sim.violation import Violation
+from kvorum.sim.world import World
+from kvorum.wal import exists as log_exists
+
+UNIX_SECONDS = 1_700_000_000.0
+CLOCK_JUMP = (-7200.0, 7200.0)
+_AMID_CALLS_MAX = 40
+_AMID_OUTPUTS_MAX = 20
+_SLACK_TICKS = 0.25
+"""By how many ticks a turn may be late, so that one turn may do the work of two."""
+_SLACK_ELECTIONS = 0.05
+"""The same as a part of an election timeout, lest a leader with slow ticks be taken for lost."""
+ANSWERED = "every call is answered or ended"
+_NOWHERE = Start(None, ())
+"""For a process with a log, which says where to start."""
+_TURNS_AT_ONCE_MAX = 1000
+"""Turns at one moment; more of them are a loop that gets nowhere."""
+_SETTINGS = server_settings(make_config({}))
+
+
+class Machine:
+    """A disk that stays, and a process that comes and goes."""
+
+    __slots__ = (
+        "_alarm_at",
+        "_busy_until",
+        "_clock_now",
+        "_cluster",
+        "_due_at",
+        "_entrance",
+        "_in_turn",
+        "_incarnation",
+        "_is_woken",
+        "_jobs",
+        "_last_turn",
+        "_outputs_left",
+        "_pace",
+        "_phase_seconds",
+        "_random",
+        "_slack_seconds",
+        "_stalled_until",
+        "_started_at",
+        "_turn_at",
+        "_turns_now",
+        "_world",
+        "arrivals",
+        "config",
+        "crashes",
+        "deaf_until",
+        "disk",
+        "edge",
+        "faults",
+        "hands",
+        "has_left",
+        "helpers_lost",
+        "initial_start",
+        "is_dead",
+        "is_ending",
+        "is_existing",
+        "is_retired",
+        "is_wiped",
+        "known",
+        "led_at_the_end",
+        "logs",
+        "member",
+        "name",
+        "number",
+        "paused_until",
+        "peers",
+        "seen_committed",
+        "seen_configuration",
+        "seen_configured",
+        "seen_revision",
+        "seen_term",
+        "server",
+        "snapshots_sent",
+        "starts",
+        "stops",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        number: int,
+        config: MemberConfig,
+        faults: Faults,
+        directory: str,
+    ) -> None:
+        self.number = number
+        self.name = f"m{number}"
+        self.config = config
+        self.faults = faults
+        self.edge = SimulatedEdge(world, self, faults)
+        self.logs = CollectedLogs(world, self.name)
+        self.member: Member | None = None
+        self.server: Server | None = None
+        self.arrivals = Arrivals(self)
+        self.peers: MachinePeers
+        # Where a process without a log starts, and whether it is told that its cluster exists.
+        self.initial_start = _NOWHERE
+        self.is_existing = False
+        self.known: Sequence[Peer] = ()
+        # Has lost its disk, and must not come back as the same member.
+        self.is_wiped = False
+        self.is_dead = True
+        # Given up for good.
+        self.is_retired = False
+        # Was told to end cleanly.
+        self.is_ending = False
+        # Its member was removed, and its process ended because of that.
+        self.has_left = False
+        # Whether its member led when its process last ended cleanly.
+        self.led_at_the_end = False
+        self.paused_until = 0.0
+        self.deaf_until = 0.0
+        self.seen_revision = self.seen_term = self.seen_committed = self.seen_configured = 0
+        self.seen_configuration: Configuration | None = None
+        self.crashes = 0
+        self.starts = 0
+        self.stops = 0
+        # How often its helper died.
+        self.helpers_lost = 0
+        self.snapshots_sent = 0
+        self._world = world
+        self._cluster = cluster
+        # Asks the others while the process looks for its place in the cluster.
+        self._entrance: Entrance | None = None
+        self._random: Random = world.stream(self.name)
+        self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
+        self._stalled_until = 0.0
+        self._slack_seconds = 0.0
+        self._incarnation = 0
+        self._jobs: JobOrder
+        self.hands: SimulatedHands
+        # Turns that nothing wakes are at this offset in a grid of slacks.
+        self._phase_seconds = 0.0
+        # Whether it is woken, and when that turn begins; None: no turn is planned.
+        self._is_woken = False
+        self._turn_at: float | None = None
+        # When a turn has something to do although nothing happens, and when to check for that.
+        self._due_at = inf
+        self._alarm_at = inf
+        self._last_turn = 0.0
+        self._turns_now = 0
+        self._clock_now = 0.0
+        self._in_turn = False
+        self._busy_until = 0.0
+        self._started_at = UNIX_SECONDS
+        # By how much the process's clock advances in a second.
+        self._pace = 1.0
+        # After how many more outputs the process ends; None: it does not.
+        self._outputs_left: int | None = None
+
+    @property
+    def files(self) -> MemoryFiles:
+        """The files on its disk, as they are now."""
+        return self.disk.files
+
+    def line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
+        """Add a line to the trace, and with a kind to pictures."""
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, self.name, what, kind, seconds)
+
+    # The life of a process.
+
+    def start(self) -> None:
+        """Start the process on what is on the disk; it may crash at once."""
+        assert self.is_dead
+        self.is_dead = False
+        self._incarnation += 1
+        self.starts += 1
+        self.hands = SimulatedHands(self._world, self, self._random)
+        self._jobs = JobOrder(self.hands)
+        self._is_woken = self._in_turn = False
+        self._turn_at = None
+        self._due_at = self._alarm_at = inf
+        self.disk.power_on()
+        self.line("start", Kind.START)
+        self._slack_seconds = min(
+            _SLACK_TICKS * self.config.heartbeat_seconds,
+            _SLACK_ELECTIONS * self.config.election_seconds,
+        )
+        self._phase_seconds = self._random.random() * self._slack_seconds
+        # Its clock is never faster than the clients', by which it is judged when leases end.
+        self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
+        self.guarded(self._enter)
+
+    def _enter(self) -> None:
+        """Continue from the log; without one, find out where to start."""
+        if log_exists(self.files, f"{self.config.directory}/wal"):
+            self._open(_NOWHERE)
+            return
+        entrance = self.peers.enter()
+        if entrance is None:
+            self._open(self.initial_start)
+        else:
+            self._entrance = entrance
+            self._find_place()
+
+    def _find_place(self) -> None:
+        entrance = self._entrance
+        assert entrance is not None
+        try:
+            found = entrance.advance(self.now)
+        except BootstrapError as error:
+            self.line(f"refused: {error}", Kind.REFUSED)
+            self._die(power_cut=False)
+            self._cluster.refused(self, error)
+            return
+        if isinstance(found, float):
+            self._world.at(
+                max(self._world.now, found / self._pace + 1e-6), self._enter_on, self._incarnation
+            )
+            return
+        self._entrance = None
+        if self._cluster.admits(self, found, entrance):
+            self._open(found)
+        else:
+            self._die(power_cut=False)
+
+    def _enter_on(self, incarnation: int) -> None:
+        """Continue to look for a place in the cluster: questions may have been answered."""
+        if incarnation != self._incarnation or self._entrance is None:
+            return
+        if not self.later(self._enter_on, incarnation):
+            self.guarded(self._find_place)
+
+    def _open(self, start: Start) -> None:
+        seams = Seams(
+            files=self.files,
+            environments=self.disk.environments,
+            logger=self.logs,
+            clock=self._clock,
+            boot_clock=lambda: max(self.now, self._clock_now),
+            random_below=self._random.randrange,
+            unix_seconds=self._time_of_day(),
+            wall_clock=lambda: UNIX_SECONDS + self._world.now,
+            tokens=SimpleTokens(self._cluster.token_seconds),
+        )
+        self.known = start.known
+        joins = None if start.joined is None else start.joined[:2]
+        drift = self._random.uniform(-self.faults.tick_drift, self.faults.tick_drift)
+        heartbeat_seconds = self.config.heartbeat_seconds * (1 + drift)
+        config = replace(self.config, joins=joins, heartbeat_seconds=heartbeat_seconds)
+        self.member = member = open_member(config, seams)
+        self.peers.begin(member)
+        self.server = Server(member, self.edge, self.peers, self.logs, _SETTINGS)
+        self.edge.open()
+        self.server.peer_listeners.add(PEER_LISTENER)
+        self.seen_revision = self.seen_term = self.seen_committed = self.seen_configured = 0
+        self.seen_configuration = None
+        self.line(f"up applied {member.applied} revision {member.store.revision}", Kind.UP)
+        self._cluster.turned(self)
+        # Machines do not tick at the same moments.
+        self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
+
+    def _time_of_day(self) -> float:
+        """Return the time of day at a start; it may have jumped."""
+        random = self._random
+        if random.random() < self.faults.clock_jump_chance:
+            # Or it is what it was at the last start: ids made from it must differ all the same.
+            now = UNIX_SECONDS + self._world.now + random.uniform(*CLOCK_JUMP)
+            self._started_at = random.choice([now, self._started_at])
+        else:
+            self._started_at = UNIX_SECONDS + self._world.now
+        return self._started_at
+
+    @property
+    def peer_urls(self) -> tuple[str, ...]:
+        """Where others reach it."""
+        return (f"http://{self.name}:2380",)
+
+    def crash(self, *, power_cut: bool) -> None:
+        """End the process now; jobs on their way are done, not done, or half done."""
+        if self.is_dead:
+            return
+        if self._entrance is None:
+            self.hands.break_off()
+        self._die(power_cut=power_cut)
+
+    def crash_amid(self) -> None:
+        """Let the process end between two calls to the disk, or two outputs, soon."""
+        if self.is_dead:
+            return
+        if self._random.random() < 0.6:
+            self.disk.cut_off_after(self._random.randint(0, _AMID_CALLS_MAX))
+        else:
+            self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
+
+    def cut_off_outputs(self) -> None:
+        """Let the process end before its next output."""
+        self._outputs_left = 0
+
+    def terminate(self) -> None:
+        """Let the process end cleanly, as a signal does."""
+        if self.server is not None and not self.is_ending:
+            self.is_ending = True
+            self._drain(self._incarnation)
+
+    def _drain(self, incarnation: int) -> None:
+        server = self.server
+        if incarnation != self._incarnation or self.later(self._drain, incarnation):
+            return
+        assert server is not None
+        self.line("terminated", Kind.TERMINATED)
+        self.guarded(server.drain, self.now)
+        if not self.is_dead:
+            self.request_turn()
+
+    def _exit(self, member: Member) -> None:
+        """Note that the process has ended by itself, or because it was told to."""
+        self.led_at_the_end = member.is_leader
+        self.has_left = member.was_removed
+        self.line("ended", Kind.ENDED)
+        self.hands.stop()
+        self._die(power_cut=False)
+
+    def _die(self, *, power_cut: bool) -> None:
+        self.is_dead = True
+        self.is_ending = False
+        self.crashes += 1
+        self._incarnation += 1
+        self._outputs_left = None
+        if power_cut:
+            self.line("power cut", Kind.POWER_CUT)
+        else:
+            self.line("killed", Kind.KILLED)
+        self.hands.abandon()
+        self.member = None
+        self.server = None
+        self._entrance = None
+        self.arrivals.forget()
+        self.paused_until = self.deaf_until = 0.0
+        self.disk.power_off(power_cut=power_cut)
+        self.edge.crash()
+        self.peers.crash(power_cut=power_cut)
+
+    def _loses_power(self) -> bool:
+        return self._random.random() < self.faults.power_cut_chance
+
+    def guarded(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Run code of the member; a crash ends the process, anything else is a finding."""
+        try:
+            call(*arguments)
+        except ProcessEnd:
+            self._die(power_cut=self._loses_power())
+        except Violation:
+            raise
+        except StartRefused as error:
+            if self.member is None or not self.member.was_removed:
+                raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+            self.line(f"refused: {error}", Kind.REFUSED)
+            self._exit(self.member)
+        except Exception as error:
+            if self.disk.is_cut_off:
+                self._die(power_cut=self._loses_power())
+            elif self._is_explained(error) or self._cluster.accounts_for(error):
+                self._stop(error)
+            elif isinstance(error, MemberStopped):
+                raise Violation("the member serves", f"{self.name} stopped: {error!r}") from error
+            else:
+                raise Violation("the member serves", f"{self.name} raised {error!r}") from error
+
+    def _is_explained(self, error: Exception) -> bool:
+        """Return whether a fault of its disk, or the death of its helper, explains an error."""
+        return self.disk.explains(error) or (
+            self.helpers_lost > 0 and is_caused_by(error, JobLostError)
+        )
+
+    def _stop(self, error: Exception) -> None:
+        """End the process of a member that could not go on; the cluster decides what follows."""
+        self.stops += 1
+        self.line(f"stopped: {error}", Kind.STOPPED)
+        self.hands.stop()
+        self._die(power_cut=self._random.random() < 0.5)
+        self._cluster.stopped(self)
+
+    def wipe(self) -> None:
+        """Let the machine lose its power and its disk, and be given an empty one."""
+        self.crash(power_cut=True)
+        self.line("disk lost", Kind.DISK_LOST)
+        self.is_wiped = True
+        self.disk.wipe()
+
+    def end(self) -> None:
+        """End the process for good, and give its files back."""
+        if not self.is_dead:
+            self.hands.abandon()
+        self.is_dead = self.is_retired = True
+        self._incarnation += 1
+        self.member = self.server = self._entrance = None
+        self.edge.crash()
+        self.disk.close()
+
+    def hash_kv(self) -> tuple[int, int, int]:
+        """Return the member's own hash of its keys: value, revision, compacted revision."""
+        member = self.member
+        assert member is not None
+        job = member.store.hash_kv(0)
+        if isinstance(job, HashKV):
+            return job
+        try:
+            return job.run(self.files, self.disk.environments), job.revision, job.compact_revision
+        finally:
+            member.store.hash_ended(job)
+
+    def disarm(self) -> None:
+        """Cancel all crashes and stalls to come; a pause lasts as long as it was meant to."""
+        self._outputs_left = None
+        self.disk.relieve()
+        if not self.is_dead:
+            self.hands.relieve()
+        self._stalled_until = 0.0
+
+    def pause(self, seconds: float) -> None:
+        """Let the process stand still for a while."""
+        if not self.is_dead:
+            self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
+            # Never earlier than before: things were put off until the end of an earlier pause.
+            self.paused_until = max(self.paused_until, self._world.now + seconds)
+            # Peers have closed their connections meanwhile, so clients are heard first.
+            self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
+
+    def stall(self, seconds: float) -> None:
+        """Let the disk do nothing for a while: whatever is begun takes at least that long."""
+        if not self.is_dead:
+            self.line(f"disk stalls for {seconds:.3f}", Kind.DISK_STALLED, seconds)
+        self._stalled_until = self._world.now + seconds
+
+    def later(self, call: Callable[..., None], *arguments: object) -> bool:
+        """Put something off if the process stands still; return whether it was put off."""
+        if self.paused_until <= self._world.now:
+            return False
+        # Everything at exactly that moment: a delay, added to now, could be rounded differently.
+        self._world.at(self.paused_until, call, *arguments)
+        return True
+
+    # Turns.
+
+    def _clock(self) -> float:
+        if self._in_turn:
+            self._clock_now += 2 * self._random.random() * self.faults.clock_step
+            return self._clock_now
+        return max(self.now, self._clock_now)
+
+    @property
+    def now(self) -> float:
+        """The time by the clock of the process."""
+        return self._world.now * self._pace
+
+    def request_turn(self) -> None:
+        """Let a turn be run soon, unless one is to come already."""
+        if self._is_woken:
+            return
+        self._is_woken = True
+        least, most = self.faults.wake_delay
+        delay = least + self._random.random() * (most - least)
+        self._turn_at = moment = max(self._world.now + delay, self._busy_until)
+        self._world.at(moment, self._turn, self._incarnation, moment)
+
+    def _wait_until(self, moment: float) -> None:
+        """Let a turn be run at a moment, if nothing wakes the process before."""
+        # One turn for all that is due at about the same time.
+        slack, phase = self._slack_seconds, self._phase_seconds
+        # Never before it is due, however this is rounded.
+        moment = max(moment, phase + ceil((moment - phase) / slack) * slack)
+        self._due_at = moment = max(moment, self._busy_until, self._world.now)
+        # An earlier alarm is left as it is; when it comes, it is set again.
+        if moment < self._alarm_at:
+            self._alarm_at = moment
+            self._world.at(moment, self._alarm, self._incarnation, moment)
+
+    def _alarm(self, incarnation: int, moment: float) -> None:
+        if incarnation != self._incarnation or moment != self._alarm_at:
+            return
+        if self.later(self._alarm, incarnation, moment):
+            return
+        self._alarm_at = inf
+        if self._due_at > self._world.now:
+            self._wait_until(self._due_at)
+        else:
+            self._begin_turn(moment)
+
+    def _turn(self, incarnation: int, moment: float) -> None:
+        if incarnation != self._incarnation or moment != self._turn_at:
+            return
+        if not self.later(self._turn, incarnation, moment):
+            self._begin_turn(moment)
+
+    def _begin_turn(self, moment: float) -> None:
+        self._is_woken = False
+        self._turn_at = None
+        self._turns_now = self._turns_now + 1 if moment == self._last_turn else 0
+        self._last_turn = moment
+        if self._turns_now > _TURNS_AT_ONCE_MAX:
+            raise Violation("turns get somewhere", f"{self.name} is woken at {moment} for nothing")
+        self.guarded(self._run_turn)
+
+    def _run_turn(self) -> None:
+        server, jobs, now = self.server, self._jobs, self.now
+        assert server is not None
+        self._clock_now = max(now, self._clock_now)
+        least, most = self.faults.turn_budget
+        server.turn_seconds = least + self._random.random() * (most - least)
+        requests, events = self.arrivals.take(server)
+        self._in_turn = True
+        server.turn(now, requests, events, self.peers.poll(), jobs.take_ended())
+        while started := server.take_jobs():
+            jobs.submit(started, server.inline_bytes_max)
+            ended = jobs.take_ended()
+            if not ended:
+                break
+            server.resume_turn(now, ended)
+        self._in_turn = False
+        # The clock passed during the turn, which took so long.
+        self._busy_until = self._clock_now / self._pace
+        self._cluster.turned(self)
+        self._check_calls(server)
+        check_gateway(self.name, now, server, self.edge, self.arrivals)
+        if server.phase is Phase.ENDED:
+            self._exit(server.member)
+        elif server.is_busy:
+            self.request_turn()
+        else:
+            moment = server.wake_at(now)
+            # By the process's clock, and not before it shows that moment, however it is rounded.
+            self._wait_until(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
+
+    def _check_calls(self, server: Server) -> None:
+        """Check that no call whose client waits for an answer was forgotten."""
+        if not self.edge.unary:
+            return
+        known, waiting = server.calls.unary, self.arrivals.calls()
+        for call in self.edge.unary:
+            if call not in known and call not in waiting:
+                raise Violation(ANSWERED, f"{self.name} has forgotten call {call}")
+
+    def said(self, message: Message) -> None:
+        """Note a raft message that leaves the process."""
+        self._cluster.said(self.number, message)
+
+    def look(self) -> None:
+        """Let the cluster check the member in its turn, before its outputs leave."""
+        self._cluster.turned(self)
+
+    def output(self) -> None:
+        """Let one more output leave the process, unless it ends here."""
+        if self._outputs_left is not None:
+            self._outputs_left -= 1
+            if self._outputs_left < 0:
+                self.line("cut off between outputs", Kind.CUT_OFF)
+                raise ProcessEnd
+
+    def run_out_of_patience(self) -> None:
+        """Let the timer for elections run out."""
+        member = self.member
+        if member is None or self.paused_until > self._world.now or member.is_leader:
+            return
+        self.guarded(member.node.campaign)
+        if not self.is_dead:
+            self.request_turn()
+
+    def peers_spoke(self) -> None:
+        """Take a turn soon: something arrived from another member."""
+        if self._entrance is not None:
+            self._enter_on(self._incarnation)
+        elif not self.is_dead:
+            self.request_turn()
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the disk does nothing from now on."""
+        return max(0.0, self._stalled_until - self._world.now)
+
+    def hashed(self, work: HashRows, result: Any) -> None:
+        """Note a hash that was made of the rows."""
+        self._cluster.hashed(self, work, result)
+
+    @property
+    def incarnation(self) -> int:
+        """A number that changes with every start and every end of the process."""
+        return self._incarnation

@@ -1,0 +1,88 @@
+"""Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
+
+from collections.abc import Callable, Collection
+
+from kvorum.member.callers import Front
+from kvorum.member.procedures import Procedure
+from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
+from kvorum.sim.edge import STALLED_FACTOR
+from kvorum.sim.machine import Machine
+from kvorum.sim.violation import Violation
+
+GUARANTEE = "memory is bounded"
+PROPOSALS = "proposals that wait"
+CALLS = "calls neither answered nor ended"
+
+# A full stream is noticed at the end of a turn, which sends at most this.
+_TURN_BYTES_MAX = 256 << 10
+# Runs have a few dozen callers, each with one open request; the member adds a few.
+_WAITING_MAX = 200
+
+
+Counted = Callable[[Collection[Procedure]], int]
+
+
+def check_bounds(machine: Machine) -> None:
+    """Require that a working member keeps no more than it may."""
+    member = machine.member
+    if member is None:
+        return
+    for name, size in kept(machine).items():
+        if size > _WAITING_MAX:
+            raise Violation(GUARANTEE, f"{machine.name} keeps {size} {name}")
+    for call, size in machine.edge.pending.items():
+        if size > STREAM_PENDING_BYTES_MAX + STALLED_FACTOR * _TURN_BYTES_MAX:
+            raise Violation(GUARANTEE, f"{machine.name} holds {size} bytes for stream {call}")
+
+
+def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
+    """Return how much a member keeps for clients and peers, by kind; procedures as `counted`."""
+    member = machine.member
+    assert member is not None
+    assert machine.server is not None
+    procedures, reads, calls = member.procedures, member.reads, machine.server.calls
+    gateway, front = machine.server.gateway, machine.server.front
+    return {
+        CALLS: len(calls.unary) + len(calls.streams),
+        PROPOSALS: len(member.proposals.pending),
+        "calls in JSON": len(gateway.open),
+        "deadlines of calls in JSON": len(gateway._deadlines),
+        "headers of HTTP answers": len(front._extra),
+        "procedures": counted(procedures._calls.values())
+        + counted([procedure for procedure, _ in procedures._asked.values()])
+        + counted(procedures._held.values()),
+        "calls with a token to come": len(machine.server.services._undecided._calls),
+        "procedures that wait for a signal": sum(map(counted, procedures._signalled.values())),
+        "watches of procedures": len(procedures._watches),
+        "reads that wait": len(reads.waiting) + len(reads.confirmed),
+        "watch streams": member.hub.streams_open,
+        "watchers": member.hub.watchers_open,
+        "pinned revisions": len(member.store._pins._counts),
+        "reads that raft keeps": len(member.node.raft.read_only.unconfirmed),
+    }
+
+
+def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
+    """Return what a member still keeps; once all clients are gone that must be nothing.
+
+    Members ask each other, and themselves, as long as they run; what they ask is not counted.
+    Proposals that were lost, and their calls, are kept for seconds; they can be left out. Those of
+    the member itself are, while it knows no leader: one that was removed while it was away tries to
+    tell its name for as long as it runs.
+    """
+    member = machine.member
+    if member is None:
+        return {"processes that run": 0}
+    sizes = kept(machine, _of_clients)
+    if not member.leader:
+        waiting = member.proposals.pending.values()
+        sizes[PROPOSALS] -= sum(caller.front is Front.MEMBER for _, caller, *_ in waiting)
+    return {
+        name: size
+        for name, size in sizes.items()
+        if size and (proposals or name not in (PROPOSALS, CALLS))
+    }
+
+
+def _of_clients(procedures: Collection[Procedure]) -> int:
+    return sum(each.caller.front not in (Front.MEMBER, Front.PEER) for each in procedures)

@@ -1,0 +1,256 @@
+"""The plan of a run: everything that its seed decides before it begins."""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from kvorum.sim.faults import (
+    Faults,
+    draw,
+    draw_directed,
+    draw_hands,
+    draw_hang_ups,
+    draw_more,
+    draw_sleep,
+    draw_transfers,
+    without_faults,
+)
+from kvorum.sim.json_calls import Dialects, draw_dialects
+from kvorum.sim.library.fleet import Library, draw_library
+from kvorum.sim.limits import Limits, draw_limits
+from kvorum.sim.users import Realm, draw_realm
+from kvorum.sim.workloads import READER, Workload, draw_more_clients, draw_workload
+
+_HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
+"""The length of a heartbeat, and how many of them make an election timeout."""
+SLEEPING_CHANCE = 0.25
+SLEEPING_SECONDS = 5.0
+"""How long faults last, at least, where leaders pause."""
+TRANSFERS_CHANCE = 0.7
+SNAPSHOTS_CHANCE = 0.7
+
+BCRYPT_COST = 4
+"""The least that there is."""
+RETENTION_CHANCE = 0.3
+SMALL_CHANCE = 0.3
+SHORT_TURNS_CHANCE = 0.8
+_LONG_STEPS = [0.0001, 0.0003, 0.001]
+"""How long it takes to come to the next look at the clock."""
+REALM_SECONDS = 6.0
+"""How long faults last, at least, where there are users to be made first."""
+LIBRARY_SECONDS = 6.0
+"""How long faults last, at least, where there are clients of the library."""
+NEST_WEIGHT = 1.0
+"""How often clients of etcd's shape nest transactions there."""
+REALM_REQUESTS = 1.5
+"""How many times as much clients ask for there."""
+DIRECTED_SECONDS, SLEEPER_SECONDS = 6.0, 9.0
+"""How long faults last, at least, where steps have to follow each other."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Plan:
+    """A run before it begins. A shrinker makes smaller ones of it."""
+
+    seed: int
+    members: int
+    faults: Faults
+    fault_seconds: float
+    """How long faults last."""
+    workload: Workload
+    options: dict[str, object]
+    """Options of the members."""
+    limits: Limits
+    """Limits of production that are small."""
+    waits_for_leases: bool
+    """Whether the run waits for the end of all leases."""
+    waits_for_proposals: bool
+    """Whether the run waits for the end of all lost proposals."""
+    realm: Realm | None = None
+    """The users of a run with authentication."""
+    dialects: Dialects | None = None
+    """How clients speak in a run where some speak JSON."""
+    library: Library | None = None
+    """The clients of the library in a run that has some."""
+
+    def lines(self) -> list[str]:
+        """Return the plan as the first lines of a trace."""
+        lines = [
+            f"seed {self.seed} members {self.members}, faults for {self.fault_seconds:.3f} s",
+            f"{self.faults}",
+            f"{self.workload}",
+            f"{self.options}",
+            f"limits {self.limits or 'as in production'}",
+            f"{self.realm or 'nobody has to say who it is'}",
+        ]
+        more = (self.dialects, self.library)
+        return [*lines, *(f"{each}" for each in more if each is not None)]
+
+
+def draw_plan(seed: int, members: int) -> Plan:
+    """Return the plan of a seed."""
+    random = Random(f"{seed}/run")
+    faults = draw(random, members)
+    seconds = random.uniform(2.0, 8.0)
+    workload = draw_workload(random, seconds)
+    options = draw_options(random)
+    more = Random(f"{seed}/more")
+    faults = draw_more(more, faults, members)
+    waits_for_leases = random.random() < 0.2
+    if faults.rivals_gap:
+        # Candidates that pre-vote would not be late.
+        options |= {"pre_vote": False}
+    small = Random(f"{seed}/limits")
+    limits = draw_limits(small)
+    if limits:
+        options |= draw_small_options(small, options)
+    is_free = not (faults.fall_gap or faults.replace_gap or faults.rivals_gap)
+    if members > 2 and is_free and more.random() < SLEEPING_CHANCE:
+        # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
+        faults = draw_sleep(more, faults)
+        seconds = max(seconds, SLEEPING_SECONDS)
+        workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
+        waits_for_leases = True
+    elif members > 2 and is_free and not faults.partition_gap:
+        transfers = Random(f"{seed}/transfers")
+        if transfers.random() < TRANSFERS_CHANCE:
+            # As above, and leaders pause only when they have told another member to take over.
+            faults = draw_transfers(transfers, faults)
+            seconds = max(seconds, SLEEPING_SECONDS)
+            workload = replace(workload, sessions=max(12, workload.sessions), lease_seconds=(3, 5))
+            options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
+    faults = draw_directed(Random(f"{seed}/directed"), faults, members)
+    if faults.growth_full_gap:
+        # So that the log grows beyond a segment, again and again.
+        options |= {"segment_bytes": 4096}
+        workload = replace(workload, value_bytes_max=max(400, workload.value_bytes_max))
+    elif faults.sleeper_gap or faults.leader_removal_gap or faults.quorum_loss:
+        # Clients go on for as long as that lasts.
+        least = SLEEPER_SECONDS if faults.sleeper_gap else DIRECTED_SECONDS
+        before, seconds = seconds, max(seconds, least)
+        workload = replace(workload, think=workload.think * 2 * seconds / before)
+    if faults.sleeper_gap:
+        # One that is cut off must not disturb the others, nor ignore what it was sent before.
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4, "pre_vote": True}
+        options |= {"snapshot_entries": 5, "catch_up_entries": 1, "inflight_messages_max": 16}
+        # What is kept for it has to hold a change, with all that comes before.
+        options.pop("inflight_bytes_max", None)
+        # Compactions that are asked for must end in time, whatever the retention.
+        options |= {"compaction_pause_seconds": 0.01}
+    if faults.leader_removal_gap:
+        readers = (READER,) * 3
+        workload = replace(workload, shapes=workload.shapes + readers)
+        options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
+    calls = Random(f"{seed}/calls")
+    faults = draw_hang_ups(calls, faults)
+    workload = draw_more_clients(calls, workload)
+    if workload.inspectors and calls.random() < SNAPSHOTS_CHANCE:
+        # Members that were away for a moment are sent a snapshot, and their hashes are asked for.
+        options |= {"snapshot_entries": 5, "catch_up_entries": 2}
+    faults = draw_hands(Random(f"{seed}/hands"), faults)
+    if limits and small.random() < SHORT_TURNS_CHANCE:
+        # A turn ends after a few looks at the clock; what is left waits for the next.
+        faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))
+    if faults.sleeper_gap:
+        # Members that join are sent snapshots; whoever sent one must not keep its log for long.
+        limits |= {"member.snapshots.HELD_AFTER_SENDING_SECONDS": 0.3}
+    # A flipped bit may change a user, which nothing finds.
+    realm = None if faults.flip_gap else draw_realm(Random(f"{seed}/realm"))
+    if realm is not None:
+        faults = replace(faults, password_error_chance=realm.password_error_chance)
+        # Clients go on for as long as that lasts, and some are refused.
+        before, seconds = seconds, max(seconds, REALM_SECONDS)
+        requests = int(workload.requests * REALM_REQUESTS)
+        think = workload.think * seconds / before / REALM_REQUESTS
+        weights = (*workload.weights, ("nest", NEST_WEIGHT))
+        workload = replace(workload, requests=requests, think=think, weights=weights)
+        options |= {"bcrypt_cost": BCRYPT_COST}
+    library = None if realm is not None else draw_library(Random(f"{seed}/library"))
+    if library is not None:
+        # Leases have to end meanwhile.
+        before, seconds = seconds, max(seconds, LIBRARY_SECONDS)
+        workload = replace(workload, think=workload.think * seconds / before)
+        if library.is_calm:
+            faults = without_faults()
+    return Plan(
+        seed=seed,
+        members=members,
+        faults=faults,
+        fault_seconds=seconds,
+        workload=workload,
+        options=options
+        | draw_hash_checks(random, more)
+        | draw_retention(Random(f"{seed}/retention")),
+        limits=limits,
+        waits_for_leases=waits_for_leases,
+        waits_for_proposals=random.random() < 0.2,
+        realm=realm,
+        dialects=draw_dialects(Random(f"{seed}/dialects")),
+        library=library,
+    )
+
+
+def draw_options(random: Random) -> dict[str, object]:
+    """Return options of the members; small limits, so that a short run reaches them."""
+    heartbeat_seconds, election_ticks = random.choice(_HEARTBEATS)
+    return {
+        "heartbeat_seconds": heartbeat_seconds,
+        "election_ticks": election_ticks,
+        "pre_vote": random.random() < 0.6,
+        "message_bytes_max": random.choice([1, 2000, 1 << 20]),
+        "inflight_messages_max": random.choice([2, 16, 512]),
+        "segment_bytes": random.choice([4096, 16384, 65536]),
+        "snapshot_entries": random.choice([5, 30, 10_000]),
+        "catch_up_entries": random.choice([2, 20, 5000]),
+        "flush_seconds": random.choice([0.02, 0.1, 0.5]),
+        "flush_writes_max": random.choice([3, 50, 10_000]),
+        "compaction_batch": random.choice([1, 5, 1000]),
+        "compaction_pause_seconds": random.choice([0.01, 0.3]),
+        "lease_checkpoints": random.random() < 0.3,
+        "watch_progress_seconds": random.choice([0.5, 600.0]),
+    }
+
+
+def draw_small_options(random: Random, options: dict[str, object]) -> dict[str, object]:
+    """Return more options with small limits, which fit those that are drawn already."""
+    message_bytes = options["message_bytes_max"]
+    assert isinstance(message_bytes, int)
+    drawn: dict[str, object] = {
+        "uncommitted_bytes_max": random.choice([1, 500, 5000]),
+        "inflight_bytes_max": max(message_bytes, random.choice([1, 500, 5000])),
+        "unapplied_entries_max": random.choice([0, 3, 20]),
+        "snapshots_kept": random.choice([1, 2]),
+        "segments_kept": random.choice([1, 2]),
+    }
+    small = {name: value for name, value in drawn.items() if random.random() < SMALL_CHANCE}
+    log_bytes = random.choice([20_000, 100_000])
+    if random.random() < SMALL_CHANCE:
+        # As in production, each has room for what the one before lets a member keep.
+        small |= {
+            "uncommitted_bytes_max": log_bytes // 32,
+            "catch_up_bytes_max": log_bytes // 8,
+            "held_bytes_max": log_bytes // 2,
+            "log_bytes_max": log_bytes,
+        }
+    return small
+
+
+def draw_hash_checks(random: Random, more: Random) -> dict[str, object]:
+    """Return how often the leader compares hashes, and whether members do at their start."""
+    return {
+        "corrupt_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
+        "compact_hash_check_seconds": random.choice([0.0, 0.0, 0.2, 1.0]),
+        "initial_corrupt_check": more.random() < 0.4,
+    }
+
+
+def draw_retention(random: Random) -> dict[str, object]:
+    """Return what history the leader keeps; mostly all of it."""
+    if random.random() >= RETENTION_CHANCE:
+        return {}
+    if random.random() < 0.5:
+        return {"retention_seconds": random.choice([0.3, 1.0, 3.0])}
+    return {
+        "retention_revisions": random.choice([1, 5, 50]),
+        "retention_check_seconds": random.choice([0.1, 0.5, 2.0]),
+    }

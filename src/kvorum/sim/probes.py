@@ -1,0 +1,56 @@
+"""Asks members whether they serve."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import PutRequest, RangeRequest
+from kvorum.sim.calls import METHODS, Calls
+from kvorum.sim.world import World
+
+PROBE_SECONDS = 0.5
+
+
+class Probe:
+    """Asks one member to put and get a key until it does."""
+
+    def __init__(self, world: World, calls: Calls, member: int) -> None:
+        self._world = world
+        self._calls = calls
+        self.member = member
+        self.is_done = False
+        self.last = "no answer"
+        self._attempt = 0
+
+    def start(self) -> None:
+        """Ask for the put."""
+        self._attempt += 1
+        key = b"probe/%d" % self.member
+        value = b"%d.%.6f" % (self.member, self._world.now)
+        self._ask(PutRequest(key=key, value=value), self._read)
+
+    def _read(self, _response: Any) -> None:
+        key = b"probe/%d" % self.member
+        self._ask(RangeRequest(key=key), self._finish)
+
+    def _finish(self, response: Any) -> None:
+        if response.kvs:
+            self.is_done = True
+        else:
+            self.last = "a key is missing that was just put"
+
+    def _ask(self, request: Any, then: Callable[[Any], None]) -> None:
+        attempt = self._attempt
+        path, response = METHODS[type(request)]
+
+        def answered(result: bytes | Status | None) -> None:
+            if attempt != self._attempt or self.is_done:
+                return
+            if isinstance(result, bytes):
+                then(response.FromString(result))
+            else:
+                self.last = "connection lost" if result is None else result.text
+                self._attempt += 1
+                self._world.after(PROBE_SECONDS, self.start)
+
+        self._calls.call(self.member, path, request.SerializeToString(), answered)

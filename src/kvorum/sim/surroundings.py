@@ -1,0 +1,105 @@
+"""What a machine finds around it: its way to the others, and those who look at it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kvorum.server.interface import Peers
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from kvorum.edge.interface import Event, Headers
+    from kvorum.member.member import Member
+    from kvorum.membership.bootstrap import BootstrapError
+    from kvorum.mvcc.hashes import HashRows
+    from kvorum.net.interface import DialEvent
+    from kvorum.peer.cluster.joining import Start
+    from kvorum.raft.messages import Message
+    from kvorum.sim.entering import Entrance
+    from kvorum.sim.machine import Machine
+
+
+class MachinePeers(Peers, Protocol):
+    """How the server of a machine speaks to the others."""
+
+    def enter(self) -> Entrance | None:
+        """Let a process without a log ask others for its place; None if it need not."""
+
+    def begin(self, member: Member) -> None:
+        """Connect a process that has started."""
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Note that the process has ended."""
+
+    def poll(self) -> list[DialEvent]:
+        """Take what became of requests to others."""
+
+    def take_events(self) -> list[Event]:
+        """Take what others asked."""
+
+
+class WithoutPort:
+    """The part of `MachinePeers` that concerns a port, for members that have none."""
+
+    __slots__ = ()
+
+    def poll(self) -> list[DialEvent]:
+        """Dial nobody."""
+        return []
+
+    def take_events(self) -> list[Event]:
+        """Listen nowhere."""
+        return []
+
+    @property
+    def open(self) -> Container[int]:
+        """Serve no requests."""
+        return ()
+
+    @property
+    def foreign_cluster(self) -> int:
+        """Know no strangers."""
+        return 0
+
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
+        """Serve no requests."""
+        raise AssertionError(f"request {call} at {now}: {method} {target} {headers!r}")
+
+    def handle(self, kind: int, call: int, detail: Any, now: float) -> None:
+        """Serve no requests."""
+        raise AssertionError(f"event {kind} of request {call} at {now}: {detail!r}")
+
+    def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
+        """Dial nobody."""
+        raise AssertionError(f"nobody was dialed, but at {now}: {events!r}")
+
+
+class Cluster(Protocol):
+    """What a machine asks of the world around it."""
+
+    token_seconds: float
+    """How long tokens last."""
+
+    def said(self, sender: int, message: Message) -> None:
+        """Check a raft message that leaves a member."""
+
+    def turned(self, machine: Machine) -> None:
+        """Check a member after its turn."""
+
+    def stopped(self, machine: Machine) -> None:
+        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+
+    def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
+        """Check where a process without a log starts; return whether it may."""
+
+    def refused(self, machine: Machine, error: BootstrapError) -> None:
+        """Note that a process without a log was refused, and ended."""
+
+    def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
+        """Check a hash that a machine made of its rows."""
+
+    def accounts_for(self, error: BaseException) -> bool:
+        """Return whether a member had to stop because another one is damaged."""
