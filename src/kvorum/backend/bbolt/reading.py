@@ -61,6 +61,10 @@ class Image:
         """The bytes of all pages, used or free, without what a file may have after them."""
         return self._meta.page_count * self._meta.page_bytes
 
+    def layout(self) -> tuple[Meta, dict[bytes, bytes]]:
+        """Return the meta page that counts, and the entries of the root: where a writer goes on."""
+        return self._meta, dict(self._roots)
+
     def buckets(self) -> list[bytes]:
         """Return the names of the buckets, in order."""
         return list(self._roots)
