@@ -1,4 +1,7 @@
-"""The commands of `kvorumutl` and their flags: those of etcdutl 3.7, then our own."""
+"""The commands of `kvorumutl` and their flags: those of etcdutl 3.7, and our own.
+
+Our own cannot be shortened, so that everything that is short for a command of etcdutl stays so.
+"""
 
 from kvorum.cli.commands import Command, Flag
 
@@ -85,6 +88,7 @@ ROOT = Command(
                     _run("save"),
                     "<filename>",
                     SAVE_FLAGS,
+                    is_exact=True,
                 ),
                 Command(
                     "hashkv",
@@ -92,6 +96,7 @@ ROOT = Command(
                     _run("hashing"),
                     "<filename>",
                     (REVISION,),
+                    is_exact=True,
                 ),
             ),
         ),
@@ -117,6 +122,7 @@ ROOT = Command(
                 Flag("exact-index", "bool", "All that is committed must be in the database"),
                 LOG_DIRECTORY,
             ),
+            is_exact=True,
         ),
         Command(
             "check",
@@ -129,6 +135,7 @@ ROOT = Command(
                     flags=(DATA_DIRECTORY, LOG_DIRECTORY),
                 ),
             ),
+            is_exact=True,
         ),
         Command(
             "completion",

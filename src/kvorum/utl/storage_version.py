@@ -85,10 +85,11 @@ def _target(text: str) -> Version:
     if text.count(".") != 1:
         problem = f'wrong target version format, expected "X.Y", got {quoted(text)}'
         raise CommandError(problem, BAD_ARGUMENTS)
-    try:
-        target = parse_version(f"{text}.0")
-    except ValueError as error:
-        raise CommandError(f"failed to parse target version: {error}", BAD_ARGUMENTS) from error
+    major, minor = text.split(".")
+    if not all(part.isascii() and part.isdigit() for part in (major, minor)):
+        problem = f"failed to parse target version: {quoted(text)} is not of the form X.Y"
+        raise CommandError(problem, BAD_ARGUMENTS)
+    target = Version(int(major), int(minor))
     if target < OLDEST:
         problem = f'target version "{target.major}.{target.minor}" not supported. Minimal "3.5"'
         raise CommandError(problem, BAD_ARGUMENTS)
