@@ -203,9 +203,12 @@ def _without(lease: str, data: bytes) -> bytes:
 
 
 def run_here(
-    arguments: list[str], stdin: bytes = b"", env: Mapping[str, str] | None = None
+    arguments: list[str],
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    tool: Callable[[list[str]], int] = run,
 ) -> Outcome:
-    """Run kvorumctl in this process; return how it ended."""
+    """Run kvorumctl, or another of our tools, in this process; return how it ended."""
     out, err = io.BytesIO(), io.BytesIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -216,7 +219,7 @@ def run_here(
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         try:
-            code = run(arguments)
+            code = tool(arguments)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
         sys.stdout.flush()

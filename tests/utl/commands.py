@@ -32,5 +32,6 @@ def answer(program: str, *arguments: str | Path) -> Any:
 def refusal(*arguments: str | Path) -> tuple[int, str]:
     """Run `kvorumutl` with something it refuses; return its exit code and what it said."""
     outcome = run("kvorumutl", *arguments)
-    assert outcome.returncode and outcome.stderr.startswith("Error: "), outcome
-    return outcome.returncode, outcome.stderr.removeprefix("Error: ").strip()
+    hint, is_told, error = outcome.stderr.rpartition("Error: ")
+    assert outcome.returncode and is_told and (not hint or hint.startswith("Hint: ")), outcome
+    return outcome.returncode, error.strip()

@@ -45,14 +45,20 @@ class DataDirectory(NamedTuple):
         return self.wal or self.member / "wal"
 
 
+def check_vacant(data: Path, wal: Path | None) -> None:
+    """Refuse places where something is, in etcd's words."""
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise CommandError(f'data-dir "{data}" not empty or could not be read')
+    if wal is not None and wal.exists():
+        raise CommandError(f'wal-dir "{wal}" exists')
+
+
 @contextmanager
 def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
     """Make a data directory, and its log elsewhere if a place is given, in the block."""
+    check_vacant(data, wal)
     data = data.absolute()
-    if data.exists() and (not data.is_dir() or any(data.iterdir())):
-        raise CommandError(f'data-dir "{data}" not empty or could not be read')
-    if wal is not None and (wal := wal.absolute()).exists():
-        raise CommandError(f'wal-dir "{wal}" exists')
+    wal = wal and wal.absolute()
     files = RealFiles()
     is_there = data.exists()
     root = data / _ENDING.lstrip(".") if is_there else data.with_name(data.name + _ENDING)

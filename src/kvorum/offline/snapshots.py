@@ -5,10 +5,12 @@ need not be checked. A file has a checksum if its length is 32 more than a multi
 are not smaller.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 from google_crc32c import extend
@@ -32,6 +34,8 @@ class HashCheck(Enum):
 
     REQUIRED = "required"
     IF_PRESENT = "if present"
+    TOLD = "told"
+    """A wrong one is told of on the standard error, and that is all."""
     SKIPPED = "skipped"
 
 
@@ -52,11 +56,15 @@ def opened_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image
     """Open a snapshot after comparing its checksum; ImageErrors become CommandErrors here."""
     if not files.exists(path):
         raise CommandError(f"stat {path}: no such file or directory")
+    if Path(path).is_dir():
+        raise CommandError("invalid database", hint=f"{path} is a directory, not a snapshot file")
     length = _content_length(files, path, check)
     try:
         image = open_image(files, path, length)
     except ImageError as error:
-        raise CommandError(str(error)) from error
+        if not error.words:
+            raise CommandError(str(error)) from error
+        raise CommandError(error.words, hint=str(error)) from error
     try:
         yield image
     except ImageError as error:
@@ -85,13 +93,19 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
                 progress.add(len(piece))
         expected = files.pread(descriptor, length, DIGEST_BYTES)
         if digest.digest() != expected:
-            raise CommandError(
-                f"expected sha256 {list(expected)}, got {list(digest.digest())}: {path} is not "
-                "what was saved; use another copy of the snapshot"
-            )
+            text = f"expected sha256 {_numbers(expected)}, got {_numbers(digest.digest())}"
+            hint = f"{path} is not what was saved; use another copy of the snapshot"
+            if check is not HashCheck.TOLD:
+                raise CommandError(text, hint=hint)
+            sys.stderr.write(f"Warning: {text}: {hint}\n")
         return length
     finally:
         files.close(descriptor)
+
+
+def _numbers(data: bytes) -> str:
+    """Write bytes as Go does."""
+    return f"[{' '.join(map(str, data))}]"
 
 
 def status_of(files: Files, path: str) -> Status:
@@ -99,7 +113,7 @@ def status_of(files: Files, path: str) -> Status:
     value, revision, version = 0, 0, ""
     live: set[bytes] = set()
     with (
-        opened_snapshot(files, path, HashCheck.IF_PRESENT) as image,
+        opened_snapshot(files, path, HashCheck.TOLD) as image,
         Progress("reading ", image.size) as progress,
     ):
         for bucket, entries in checked_content(image):

@@ -1,4 +1,7 @@
-"""The commands of `kvorumutl` and their flags: those of etcdutl 3.7, then our own."""
+"""The commands of `kvorumutl` and their flags: those of etcdutl 3.7, and our own.
+
+Our own cannot be shortened, so that everything that is short for a command of etcdutl stays so.
+"""
 
 from kvorum.cli.commands import Command, Flag
 
@@ -10,9 +13,7 @@ def _run(module: str) -> str:
 
 
 GLOBAL_FLAGS = (
-    Flag(
-        "timeout", "duration", "How long to wait for a locked database; 0: forever", 10 * SECOND
-    ),
+    Flag("timeout", "duration", "How long to wait for a locked database; 0: forever", 10 * SECOND),
     Flag(
         "write-out",
         "string",
@@ -23,6 +24,7 @@ GLOBAL_FLAGS = (
     ),
 )
 DATA_DIRECTORY = Flag("data-dir", "string", "Of the stopped member, a directory")
+LOG_DIRECTORY = Flag("wal-dir", "string", "Of its log if elsewhere, a directory")
 REVISION = Flag("rev", "int", "At this revision; 0: the newest")
 
 RESTORE_FLAGS = (
@@ -86,6 +88,7 @@ ROOT = Command(
                     _run("save"),
                     "<filename>",
                     SAVE_FLAGS,
+                    is_exact=True,
                 ),
                 Command(
                     "hashkv",
@@ -93,6 +96,7 @@ ROOT = Command(
                     _run("hashing"),
                     "<filename>",
                     (REVISION,),
+                    is_exact=True,
                 ),
             ),
         ),
@@ -108,6 +112,30 @@ ROOT = Command(
             "Changes the storage version, or moves a member between etcd and Kvorum",
             _run("migration"),
             flags=MIGRATE_FLAGS,
+        ),
+        Command(
+            "verify",
+            "Checks that the files of a stopped member are whole and fit each other",
+            _run("verify"),
+            flags=(
+                DATA_DIRECTORY,
+                Flag("exact-index", "bool", "All that is committed must be in the database"),
+                LOG_DIRECTORY,
+            ),
+            is_exact=True,
+        ),
+        Command(
+            "check",
+            "Checks of a data directory",
+            children=(
+                Command(
+                    "v2store",
+                    "Looks for content of etcd's version 2",
+                    _run("v2_store"),
+                    flags=(DATA_DIRECTORY, LOG_DIRECTORY),
+                ),
+            ),
+            is_exact=True,
         ),
         Command(
             "completion",

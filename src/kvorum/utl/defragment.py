@@ -1,35 +1,84 @@
-"""`defrag`: the database of a stopped member written anew, without the pages it has freed."""
+"""`defrag`: the database of a stopped member written anew, without the pages it has freed.
 
+The new one is made beside the old one and replaces it when it is complete and durable; a member of
+either kind removes what a killed attempt left.
+"""
+
+import os
 import sys
 from pathlib import Path
 
-from kvorum.backend import Environments, open_backend, rewrite
+from kvorum.backend import BackendError, Environments, open_backend, rewrite
+from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import CommandError
 from kvorum.cli.invocation import Invocation
-from kvorum.files import Files
+from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
+from kvorum.offline.directories import DataDirectory
+from kvorum.offline.locks import IN_USE
+from kvorum.offline.members import backend_of, database_of, is_ours, stopped
+from kvorum.offline.progress import Progress
+
+TEMPORARY_NAME = "tmp.defrag"
 
 
 def run(invocation: Invocation) -> None:
     """Defragment the database of a stopped member."""
     invocation.require_flags("data-dir")
     data = invocation.text("data-dir")
-    defragment(RealFiles(), LmdbEnvironments(), Path(data))
-    sys.stderr.write(f"finished defragmenting {data}\n")
-
-
-def defragment(files: Files, environments: Environments, data: Path) -> None:
-    """Replace the database by one without free pages."""
-    directory = data / "member" / "backend"
-    if not (directory / "CURRENT").exists():
-        raise CommandError(
-            f"{data} is no data directory of a kvorum: there is no {directory}/CURRENT; "
-            "an etcd's is defragmented by etcdutl"
-        )
-    # Without a quota: what is there must fit, whatever was configured.
-    backend = open_backend(files, environments, str(directory), quota_bytes=-1)
+    directory = DataDirectory(Path(data))
     try:
-        rewrite(backend, files, environments)
+        defragment(RealFiles(), LmdbEnvironments(), directory, invocation.seconds("timeout"))
+    except (CommandError, BackendError, ImageError) as error:
+        code, hint = 1, ""
+        if isinstance(error, CommandError):
+            code, hint = error.code, error.hint
+        if code == IN_USE:
+            raise
+        text = f"Failed to defragment etcd data[{data}] ({error})"
+        raise CommandError(text, code, hint) from error
+    sys.stderr.write(f"finished defragmenting directory {data}\n")
+
+
+def defragment(
+    files: Files, environments: Environments, directory: DataDirectory, seconds: float
+) -> None:
+    """Replace the database by one without free pages; a running member is waited for so long."""
+    with stopped(files, directory, seconds):
+        if not is_ours(directory):
+            rewrite_image(files, database_of(directory))
+            return
+        # Without a quota: what is there must fit, whatever was configured.
+        path = str(backend_of(directory))
+        backend = open_backend(files, environments, path, quota_bytes=-1)
+        try:
+            rewrite(backend, files, environments)
+        finally:
+            backend.close()
+
+
+def rewrite_image(files: Files, database: Path) -> None:
+    """Replace a file of etcd's by one with the same buckets; owner and mode stay."""
+    temporary = database.with_name(TEMPORARY_NAME)
+    temporary.unlink(missing_ok=True)
+    image = open_image(files, str(database))
+    try:
+        descriptor = files.open(str(temporary), Opening.CREATE)
+        try:
+            with Progress("defragmenting", image.size) as progress:
+                content = ((bucket, image.items(bucket)) for bucket in image.buckets())
+                write_image(files, descriptor, progress.counted(content))
+            files.fdatasync(descriptor)
+        finally:
+            files.close(descriptor)
+        before = database.stat()
+        temporary.chmod(before.st_mode & 0o7777)
+        if os.geteuid() == 0:
+            # Or the user that etcd runs as could not open it any more.
+            os.chown(temporary, before.st_uid, before.st_gid)
+        files.rename(str(temporary), str(database))
+        files.sync_directory(str(database.parent))
     finally:
-        backend.close()
+        image.close()
+        temporary.unlink(missing_ok=True)

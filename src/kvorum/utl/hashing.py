@@ -5,6 +5,7 @@ that was begun counts as done, as it does when a member starts from the same fil
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from kvorum.backend import Environments, open_view
@@ -18,7 +19,10 @@ from kvorum.files import Files
 from kvorum.files.real import RealFiles
 from kvorum.mvcc.hashes import HashKV, hash_rows, scanned_rows
 from kvorum.mvcc.history import bound
+from kvorum.offline.directories import DataDirectory
 from kvorum.offline.facts import Facts
+from kvorum.offline.locks import etcd_lock
+from kvorum.offline.members import database_of, is_ours
 from kvorum.offline.snapshots import HashCheck, opened_snapshot
 from kvorum.utl.output import Column, print_row
 
@@ -32,8 +36,16 @@ def run(invocation: Invocation) -> None:
     """Print the hash of a file's keys."""
     invocation.require_arguments(1)
     output = invocation.output
-    (path,) = invocation.arguments
-    found = hash_kv(RealFiles(), LmdbEnvironments(), path, invocation.number("rev"))
+    path = Path(invocation.arguments[0])
+    directory = DataDirectory(path)
+    if path.is_dir() and not is_ours(directory) and database_of(directory).exists():
+        path = database_of(directory)
+    with ExitStack() as stack:
+        if path.is_file():
+            # A directory of ours can be read beside its member.
+            lock = etcd_lock(path, invocation.seconds("timeout"), is_shared=True)
+            stack.enter_context(lock)
+        found = hash_kv(RealFiles(), LmdbEnvironments(), str(path), invocation.number("rev"))
     revision, compacted = found.revision, found.compact_revision
     columns = [
         Column("hash", "Hash", "hash", found.hash, str(found.hash)),
@@ -48,12 +60,12 @@ def run(invocation: Invocation) -> None:
 def hash_kv(files: Files, environments: Environments, path: str, revision: int) -> HashKV:
     """Hash the keys at a revision, 0 for the newest."""
     if not Path(path).is_dir():
-        with opened_snapshot(files, path, HashCheck.IF_PRESENT) as image:
+        with opened_snapshot(files, path, HashCheck.TOLD) as image:
             facts = Facts(image)
         return _hash_kv(lambda main: _image_rows(files, path, main), facts, revision)
     directory = Path(path) / "member" / "backend"
     if not (directory / "CURRENT").exists():
-        raise CommandError(f"{path} is no database file, and no data directory of a kvorum either")
+        raise CommandError(f"{path} is no database file, and no data directory of a member either")
     with open_view(files, environments, str(directory)) as view:
         return _hash_kv(lambda main: scanned_rows(view, bound(main)), Facts(view), revision)
 

@@ -13,13 +13,26 @@ from kvorum.cli.invocation import Invocation
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import Version, parse_version
 from kvorum.offline.directories import DataDirectory
+from kvorum.utl import storage_version
+
+MOVING_FLAGS = ("output-wal-dir", "to-etcd", "wal-dir")
 
 
 def run(invocation: Invocation) -> None:
     """Migrate a data directory."""
+    if "output-dir" in invocation.given.changed:
+        _move(invocation)
+        return
+    for name in MOVING_FLAGS:
+        if name in invocation.given.changed:
+            raise CommandError(f"--{name} goes with --output-dir only", BAD_ARGUMENTS)
+    storage_version.run(invocation)
+
+
+def _move(invocation: Invocation) -> None:
     from kvorum.utl.migrate import from_etcd, to_etcd
 
-    invocation.require_flags("data-dir", "output-dir")
+    invocation.require_flags("data-dir")
     data, output = invocation.text("data-dir"), invocation.text("output-dir")
     source = _directory(data, invocation.text("wal-dir"))
     target = _directory(output, invocation.text("output-wal-dir"))

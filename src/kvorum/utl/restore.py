@@ -5,6 +5,7 @@ the new cluster can never be mistaken for the old one. Every member of the new c
 from the same snapshot with the same list of members, each under its own name.
 """
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,12 @@ from kvorum.membership.bootstrap import (
 )
 from kvorum.membership.documents import Member, encode_member
 from kvorum.membership.identity import cluster_id
-from kvorum.offline.directories import staged
+from kvorum.offline.directories import DataDirectory, check_vacant, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, write_history
 from kvorum.offline.progress import Progress
-from kvorum.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
+from kvorum.offline.verification import VALUES, VARIABLE, verify
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.wire import encode_conf_change
@@ -79,7 +81,11 @@ def run(invocation: Invocation) -> None:
         bump_revision=invocation.number("bump-revision"),
         mark_compacted=invocation.switch("mark-compacted"),
     )
-    data = restore(RealFiles(), LmdbEnvironments(), options)
+    files, environments = RealFiles(), LmdbEnvironments()
+    data = restore(files, environments, options)
+    if os.environ.get(VARIABLE, "").lower() in VALUES:
+        wal = Path(options.wal_directory) if options.wal_directory else None
+        verify(files, environments, DataDirectory(data, wal), is_exact=True)
     sys.stderr.write(f"restored snapshot {path} to {data}\n")
 
 
@@ -91,11 +97,13 @@ def restore(files: Files, environments: Environments, options: RestoreOptions) -
     local = next(member.id for member in members if member.name == options.name)
     cluster = cluster_id(member.id for member in members)
     metadata = Metadata(NodeID=local, ClusterID=cluster).SerializeToString()
+    data = Path(options.data_directory or f"{options.name}.etcd")
+    wal = Path(options.wal_directory) if options.wal_directory else None
+    check_vacant(data, wal)
+    _check_file(options.path)
     check = HashCheck.SKIPPED if options.skip_hash_check else HashCheck.REQUIRED
     with opened_snapshot(files, options.path, check) as image:
         facts = _renewed(Facts(image), members)
-    data = Path(options.data_directory or f"{options.name}.etcd")
-    wal = Path(options.wal_directory) if options.wal_directory else None
     with (
         opened_snapshot(files, options.path, HashCheck.SKIPPED) as image,
         staged(data, wal) as stage,
@@ -111,6 +119,17 @@ def restore(files: Files, environments: Environments, options: RestoreOptions) -
         history = _history(members, metadata, facts.document(metadata))
         write_history(files, snap, stage.wal, history)
     return data
+
+
+def _check_file(path: str) -> None:
+    """Refuse what cannot be a snapshot, in the words that etcd has when it reads the digest."""
+    file = Path(path)
+    if not file.exists():
+        raise CommandError(f"open {path}: no such file or directory")
+    if file.is_dir():
+        raise CommandError(f"read {path}: is a directory")
+    if file.stat().st_size < DIGEST_BYTES:
+        raise CommandError(f"seek {path}: invalid argument", hint=f"{path} is no snapshot")
 
 
 def _members(options: RestoreOptions) -> list[Member]:

@@ -16,6 +16,8 @@ PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65536
 BRANCH: Final = 0x01
 LEAF: Final = 0x02
 META: Final = 0x04
+FREELIST: Final = 0x10
+PAGE_KINDS: Final = (BRANCH, LEAF, META, FREELIST)
 IS_BUCKET: Final = 0x01
 NO_FREELIST: Final = 0xFFFFFFFFFFFFFFFF
 
@@ -39,13 +41,15 @@ _FNV_OFFSET, _FNV_PRIME, _UINT64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) 
 class ImageError(Exception):
     """A file that is not a database of etcd's, or is damaged; says where and what is wrong."""
 
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, path: str, problem: str, words: str = "") -> None:
         super().__init__(
             f"{path} is not a whole database file of etcd: {problem}; "
             "use another copy of the snapshot or of the member's directory"
         )
         self.path = path
         self.problem = problem
+        self.words = words
+        """What etcd's own reader says, if it does not open the file at all."""
 
 
 class Meta(NamedTuple):
@@ -86,6 +90,16 @@ def decode_meta(page: bytes) -> Meta | None:
     if magic != MAGIC or version != VERSION or checksum != _fnv(body) or not is_size:
         return None
     return Meta(page_bytes, root, page_count, transaction)
+
+
+def meta_words(page: bytes) -> str:
+    """Return what etcd's own reader says of a meta page that is not whole."""
+    if len(page) < META_BYTES:
+        return "invalid database"
+    magic, version, *_ = _META_BODY.unpack_from(page, HEADER_BYTES)
+    if magic != MAGIC:
+        return "invalid database"
+    return "version mismatch" if version != VERSION else "checksum error"
 
 
 def _fnv(data: bytes) -> int:

@@ -22,9 +22,11 @@ from kvorum.backend.bbolt.pages import (
     PAGE_BYTES_MAX,
     PAGE_BYTES_MIN,
     PAGE_HEADER,
+    PAGE_KINDS,
     ImageError,
     Meta,
     decode_meta,
+    meta_words,
 )
 from kvorum.backend.native import TakeLeaves
 from kvorum.files import Files, Opening
@@ -47,7 +49,9 @@ class Image:
         self._length = length
         self._meta = self._newest_meta()
         if self.size > length:
-            raise self._error(f"it has {length} bytes and should have {self.size}")
+            words = f"file size too small {length}" if length < 2 * self._meta.page_bytes else ""
+            problem = f"it has {length} bytes and should have {self.size}"
+            raise ImageError(path, problem, words)
         # Pages that were reached: a sound tree reaches none of them twice.
         self._reached = bytearray(self._meta.page_count)
         self._roots = self._read_roots()
@@ -60,6 +64,21 @@ class Image:
     def size(self) -> int:
         """The bytes of all pages, used or free, without what a file may have after them."""
         return self._meta.page_count * self._meta.page_bytes
+
+    def layout(self) -> tuple[Meta, dict[bytes, bytes]]:
+        """Return the meta page that counts, and the entries of the root: where a writer goes on."""
+        return self._meta, dict(self._roots)
+
+    def check_meta_pages(self) -> None:
+        """Raise ImageError unless both meta pages have the head of a page, as etcd demands it."""
+        for number in (0, 1):
+            offset = number * self._meta.page_bytes
+            head = self._files.pread(self._descriptor, offset, HEADER_BYTES)
+            own, kind, _, _ = PAGE_HEADER.unpack(head)
+            if own != number:
+                raise self._error(f"page {number} says that it is page {own}")
+            if kind not in PAGE_KINDS:
+                raise self._error(f"page {number} is of kind {kind:#x}")
 
     def buckets(self) -> list[bytes]:
         """Return the names of the buckets, in order."""
@@ -95,7 +114,8 @@ class Image:
             yield flags == _TAKEN, elements
 
     def _newest_meta(self) -> Meta:
-        metas = [decode_meta(self._files.pread(self._descriptor, 0, META_BYTES))]
+        first = self._files.pread(self._descriptor, 0, META_BYTES)
+        metas = [decode_meta(first)]
         if metas[0] is not None:
             sizes = [metas[0].page_bytes]
         else:
@@ -108,7 +128,8 @@ class Image:
                 metas.append(second)
         whole = [meta for meta in metas if meta is not None]
         if not whole:
-            raise self._error("neither of its two meta pages is whole")
+            problem = "neither of its two meta pages is whole"
+            raise ImageError(self.path, problem, meta_words(first))
         return max(whole, key=lambda meta: meta.transaction)
 
     def _read_roots(self) -> dict[bytes, bytes]:
@@ -223,6 +244,8 @@ class Image:
             # The first may be the least that is allowed; no key is empty.
             if key <= last and (elements or key != first):
                 raise self._error(f"the keys of page {number} are not in order")
+            # Its other bits mean nothing.
+            flags &= IS_BUCKET
             if flags != common:
                 if elements:
                     raise self._error(f"page {number} holds buckets and entries")

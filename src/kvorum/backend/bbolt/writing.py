@@ -117,7 +117,7 @@ def _write_bucket(pages: _Pages, entries: Iterable[Entry]) -> bytes:
     heads = list(islice(leaves, 2))
     if len(heads) < 2:
         (leaf,) = heads or [[]]
-        body = _leaf_body(leaf, 0)
+        body = leaf_body(leaf, 0)
         if HEADER_BYTES + len(body) <= INLINE_BYTES_MAX:
             return BUCKET_HEADER.pack(0, 0) + PAGE_HEADER.pack(0, LEAF, len(leaf), 0) + body
     return BUCKET_HEADER.pack(_build(pages, chain(heads, leaves), 0), 0)
@@ -152,7 +152,8 @@ def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield leaf
 
 
-def _leaf_body(leaf: list[Entry], flags: int) -> bytes:
+def leaf_body(leaf: list[Entry], flags: int) -> bytes:
+    """Return a leaf behind its header."""
     elements = bytearray()
     position = ELEMENT_BYTES * len(leaf)
     pack = LEAF_ELEMENT.pack
@@ -167,9 +168,7 @@ def _leaf_body(leaf: list[Entry], flags: int) -> bytes:
 
 def _build(pages: _Pages, leaves: Iterable[list[Entry]], flags: int) -> int:
     """Write leaves, and branches above them until one page is left; return its number."""
-    children = [
-        (leaf[0][0], pages.add(LEAF, len(leaf), _leaf_body(leaf, flags))) for leaf in leaves
-    ]
+    children = [(leaf[0][0], pages.add(LEAF, len(leaf), leaf_body(leaf, flags))) for leaf in leaves]
     return _build_branches(pages, children)
 
 

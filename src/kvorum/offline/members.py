@@ -1,0 +1,71 @@
+"""A member that does not run, an etcd's or ours: which of the two it is, and its database.
+
+It is kept from starting for as long as somebody works on it.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from kvorum.backend import Environments, View, open_view
+from kvorum.backend.bbolt import Image, ImageError, open_image
+from kvorum.cli.errors import CommandError
+from kvorum.files import Files
+from kvorum.offline.directories import DataDirectory
+from kvorum.offline.locks import etcd_lock, kvorum_lock
+
+
+def backend_of(directory: DataDirectory) -> Path:
+    """Return where a member of ours has its database."""
+    return directory.member / "backend"
+
+
+def database_of(directory: DataDirectory) -> Path:
+    """Return the file that is an etcd's database."""
+    return directory.snap / "db"
+
+
+def is_ours(directory: DataDirectory) -> bool:
+    """Whether this is a data directory of Kvorum's."""
+    return (backend_of(directory) / "CURRENT").exists()
+
+
+def require(directory: DataDirectory) -> None:
+    """Refuse a directory without a database of either kind, in etcd's words."""
+    if not is_ours(directory) and not database_of(directory).exists():
+        raise CommandError(f"stat {database_of(directory)}: no such file or directory")
+
+
+@contextmanager
+def stopped(
+    files: Files, directory: DataDirectory, seconds: float, *, is_read_only: bool = False
+) -> Iterator[None]:
+    """Keep the member from running for as long as the block takes.
+
+    It is waited for so long that it ends, forever if that is 0.
+    """
+    require(directory)
+    if is_ours(directory):
+        lock = kvorum_lock(files, directory.member, seconds)
+    else:
+        lock = etcd_lock(database_of(directory), seconds, is_shared=is_read_only)
+    with lock:
+        yield
+
+
+@contextmanager
+def opened_database(
+    files: Files, environments: Environments, directory: DataDirectory
+) -> Iterator[Image | View]:
+    """Open the database to read it; ImageErrors become CommandErrors here."""
+    with ExitStack() as stack:
+        if is_ours(directory):
+            view = open_view(files, environments, str(backend_of(directory)))
+            yield stack.enter_context(view)
+            return
+        try:
+            image = open_image(files, str(database_of(directory)))
+            stack.callback(image.close)
+            yield image
+        except ImageError as error:
+            raise CommandError(str(error)) from error

@@ -1,0 +1,40 @@
+"""`verify`: whether the files of a stopped member are whole and fit each other."""
+
+from pathlib import Path
+
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.cli.invocation import Invocation
+from kvorum.files.real import RealFiles
+from kvorum.offline.directories import DataDirectory
+from kvorum.offline.members import stopped
+from kvorum.offline.verification import verify
+from kvorum.utl.output import Column, print_row
+
+
+def run(invocation: Invocation) -> None:
+    """Verify a data directory, and print what its files say."""
+    invocation.require_flags("data-dir")
+    output = invocation.output
+    wal = invocation.text("wal-dir")
+    directory = DataDirectory(Path(invocation.text("data-dir")), Path(wal) if wal else None)
+    files = RealFiles()
+    with stopped(files, directory, invocation.seconds("timeout"), is_read_only=True):
+        found = verify(
+            files, LmdbEnvironments(), directory, is_exact=invocation.switch("exact-index")
+        )
+    columns = [
+        Column(name, name.capitalize(), key, value, str(value))
+        for (name, key), value in zip(_NAMES, found, strict=True)
+    ]
+    print_row(output, columns)
+
+
+_NAMES = (
+    ("consistent index", "consistentIndex"),
+    ("term", "term"),
+    ("snapshot index", "snapshotIndex"),
+    ("commit", "commit"),
+    ("last index", "lastIndex"),
+    ("revision", "revision"),
+    ("rows", "rows"),
+)
