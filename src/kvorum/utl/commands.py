@@ -1,6 +1,7 @@
 """The commands of `kvorumutl` and their flags: those of etcdutl 3.7, then our own."""
 
 from kvorum.cli.commands import Command, Flag
+from kvorum.utl.dumps.tree import DUMP
 
 SECOND = 1_000_000_000
 
@@ -10,9 +11,7 @@ def _run(module: str) -> str:
 
 
 GLOBAL_FLAGS = (
-    Flag(
-        "timeout", "duration", "How long to wait for a locked database; 0: forever", 10 * SECOND
-    ),
+    Flag("timeout", "duration", "How long to wait for a locked database; 0: forever", 10 * SECOND),
     Flag(
         "write-out",
         "string",
@@ -109,6 +108,7 @@ ROOT = Command(
             _run("migration"),
             flags=MIGRATE_FLAGS,
         ),
+        DUMP,
         Command(
             "completion",
             "Writes the script that completes commands in a shell",

@@ -1,6 +1,5 @@
 """`dump db`: buckets, entries, rows and the hash of a database."""
 
-from collections.abc import Callable, Iterator
 from itertools import islice
 
 from google.protobuf.message import DecodeError
@@ -56,12 +55,9 @@ def dump_entries(
                 lines.text(to_text(bucket, key, value))
 
 
-def dump_rows(
-    files: Files, lines: Lines, argument: str, start: int, lock_seconds: float
-) -> None:
+def dump_rows(files: Files, lines: Lines, argument: str, start: int, lock_seconds: float) -> None:
     """Show the rows from a main revision on, page by page, whatever is damaged."""
     place = Place(files, argument)
-    rows: Callable[[], Iterator[Found]]
     if place.is_own:
         for found in own_rows(files, place.path, tell):
             _show_row(lines, found, start)
@@ -76,15 +72,13 @@ def _show_row(lines: Lines, found: Found, start: int) -> None:
         return
     try:
         if lines.is_json:
-            place = {"page": found.page, "index": found.index, "count": found.count}
+            place = {"page": found.page, "index": found.position, "count": found.entries}
             lines.object(place | row_object(found.key, found.value))
         else:
             text = row_text(found.key, found.value)
-            lines.text(f"pageID={found.page}, index={found.index}/{found.count - 1}, {text}")
+            lines.text(f"pageID={found.page}, index={found.position}/{found.entries - 1}, {text}")
     except DecodeError:
-        tell(
-            f"Row {found.key.hex()} on page {found.page} holds no key and value. Continuing..."
-        )
+        tell(f"Row {found.key.hex()} on page {found.page} holds no key and value. Continuing...")
 
 
 def dump_hash(files: Files, lines: Lines, argument: str, lock_seconds: float) -> None:

@@ -5,6 +5,7 @@ An answer is `STATUS|TEXT`. The program has to answer each line before the next 
 
 import shlex
 import subprocess
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +20,7 @@ class Decoder:
     def __init__(self, command: str) -> None:
         self._command = command
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603
                 shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         except (OSError, ValueError, IndexError) as error:
@@ -57,10 +58,8 @@ class Decoder:
         assert stdin is not None and stdout is not None
         if kind is not None:
             self._process.kill()
-        try:
+        with suppress(BrokenPipeError):
             stdin.close()
-        except BrokenPipeError:
-            pass
         stdout.close()
         code = self._process.wait()
         if kind is None and code:

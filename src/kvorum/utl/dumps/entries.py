@@ -48,18 +48,18 @@ def stored_object(bucket: bytes, key: bytes, value: bytes) -> Shown:
 
 def decoded_text(bucket: bytes, key: bytes, value: bytes) -> str:
     """Return what an entry means."""
-    decode = _TEXTS.get(bucket, _raise)
+    decode = _TEXTS.get(bucket)
     try:
-        return decode(key, value)
+        return stored_text(bucket, key, value) if decode is None else decode(key, value)
     except (ValueError, DecodeError):
         return stored_text(bucket, key, value)
 
 
 def decoded_object(bucket: bytes, key: bytes, value: bytes) -> Shown:
     """Return what an entry means."""
-    decode = _OBJECTS.get(bucket, _raise)
+    decode = _OBJECTS.get(bucket)
     try:
-        return decode(key, value)
+        return stored_object(bucket, key, value) if decode is None else decode(key, value)
     except (ValueError, DecodeError):
         return stored_object(bucket, key, value)
 
@@ -68,8 +68,9 @@ def row_text(key: bytes, value: bytes) -> str:
     """Return a row of bucket `key`; raises ValueError or DecodeError if it is none."""
     main, sub, is_tombstone = _revision(key)
     kv = KeyValue.FromString(value)
+    tombstone = "true" if is_tombstone else "false"
     return (
-        f"rev={{Revision:{{Main:{main} Sub:{sub}}} tombstone:{'true' if is_tombstone else 'false'}}}, "
+        f"rev={{Revision:{{Main:{main} Sub:{sub}}} tombstone:{tombstone}}}, "
         f"value=[key {quoted(kv.key)} | val {quoted(kv.value)} | created {kv.create_revision} "
         f"| mod {kv.mod_revision} | ver {kv.version}]"
     )
@@ -94,10 +95,6 @@ def row_object(key: bytes, value: bytes) -> Shown:
 
 def _safe(bucket: bytes, value: bytes) -> bytes:
     return user_without_secrets(value) if bucket == AUTH_USERS else value
-
-
-def _raise(key: bytes, value: bytes) -> Any:
-    raise ValueError("entries of this bucket have no other form")
 
 
 def _revision(key: bytes) -> tuple[int, int, bool]:

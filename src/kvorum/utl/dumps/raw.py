@@ -13,6 +13,7 @@ from kvorum.api.pb.raftpb import Entry, EntryType, HardState
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files
 from kvorum.utl.dumps.lines import Lines, tell
+from kvorum.utl.dumps.members import conf_state_object
 from kvorum.utl.dumps.prototext import prototext
 from kvorum.utl.dumps.records import Record, RecordReader
 from kvorum.utl.dumps.secrets import data_without_secrets
@@ -58,7 +59,7 @@ def _show(lines: Lines, record: Record, start: int, end: int) -> None:
     try:
         title, kind, message, index = _parsed(record)
     except (DecodeError, KeyError):
-        tell(f"Unexpected WAL log type: {record.type}, or a record of it that is none: {record.place}")
+        tell(f"Unexpected WAL log type: {record.type}, or it cannot be read: {record.place}")
         return
     if index is not None and not start <= index < end:
         return
@@ -110,16 +111,9 @@ def _fields(message: Any) -> dict[str, Any]:
         case HardState():
             return {"term": message.term, "vote": message.vote, "commit": message.commit}
         case walpb.Snapshot():
-            members = message.conf_state
             return {
                 "term": message.term,
                 "index": message.index,
-                "conf_state": {
-                    "voters": list(members.voters),
-                    "learners": list(members.learners),
-                    "voters_outgoing": list(members.voters_outgoing),
-                    "learners_next": list(members.learners_next),
-                    "auto_leave": members.auto_leave,
-                },
+                "conf_state": conf_state_object(message.conf_state),
             }
     return {}

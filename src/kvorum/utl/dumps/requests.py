@@ -18,7 +18,7 @@ from kvorum.utl.dumps.secrets import remove_secrets
 
 CONFIG_CHANGE, NORMAL = "ConfigChange", "Normal"
 V2_REQUEST, INTERNAL_REQUEST = "Request", "InternalRaftRequest"
-# The words of --entry-type for requests of one kind, and the fields that hold these.
+# Words of --entry-type for requests of one kind, and the fields that hold these.
 REQUESTS = {
     "IRRRange": "range",
     "IRRPut": "put",
@@ -29,7 +29,6 @@ REQUESTS = {
     "IRRLeaseRevoke": "lease_revoke",
     "IRRLeaseCheckpoint": "lease_checkpoint",
 }
-WORDS = (CONFIG_CHANGE, NORMAL, V2_REQUEST, INTERNAL_REQUEST, *REQUESTS)
 
 _METHOD, _PATH, _VALUE, _TIME = 2, 3, 4, 15
 _PATH_SHOWN, _VALUE_SHOWN = 64, 128
@@ -66,7 +65,7 @@ def describe(entry: Entry) -> Described:
         return Described(frozenset((NORMAL,)), "norm", _UNREADABLE, {}, data)
     if remove_secrets(request):
         data = request.SerializeToString()
-    kinds = [word for word, field in REQUESTS.items() if request.HasField(field)]  # type: ignore[arg-type]
+    kinds = [word for word, field in REQUESTS.items() if request.HasField(field)]
     words = frozenset((NORMAL, INTERNAL_REQUEST, *kinds))
     shown = {"request": MessageToDict(request, preserving_proto_field_name=True)}
     return Described(words, "norm", prototext(request), shown, data)

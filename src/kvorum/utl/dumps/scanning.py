@@ -38,11 +38,11 @@ _IS_ELSEWHERE, _IS_TREE = 0x01, 0x02
 
 
 class Found(NamedTuple):
-    """A row, and where it lies: which of the entries of a page, and how many these are."""
+    """A row, and where it lies: on which page, which of how many entries there."""
 
     page: int
-    index: int
-    count: int
+    position: int
+    entries: int
     key: bytes
     value: bytes
 
@@ -170,9 +170,7 @@ def own_rows(files: Files, path: str, tell: Tell) -> Iterator[Found]:
                 yield from _node_rows(pages, page, number, lower, tell)
 
 
-def _node_rows(
-    pages: _Pages, page: bytes, number: int, lower: int, tell: Tell
-) -> Iterator[Found]:
+def _node_rows(pages: _Pages, page: bytes, number: int, lower: int, tell: Tell) -> Iterator[Found]:
     header = _LMDB_HEADER.size
     offsets = page[header : min(max(lower, header), len(page))]
     count = len(offsets) // 2

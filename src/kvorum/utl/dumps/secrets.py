@@ -18,7 +18,7 @@ def remove_secrets(request: InternalRaftRequest) -> bool:
     """Replace secrets in a request; return whether there were any."""
     is_any = False
     for kind, names in _SECRETS.items():
-        if request.HasField(kind):  # type: ignore[arg-type]
+        if request.HasField(kind):
             part = getattr(request, kind)
             for name in names:
                 if getattr(part, name):

@@ -76,10 +76,9 @@ class Place:
         self._files = files
         path = Path(argument)
         self.directory = path / "member" / "backend"
-        self.is_own = read_current(files, str(self.directory)) is not None
-        if self.is_own:
-            current = read_current(files, str(self.directory))
-            assert current is not None
+        current = read_current(files, str(self.directory))
+        self.is_own = current is not None
+        if current is not None:
             self.path = database_path(str(self.directory), current.number)
             return
         # As etcd's tool has it: a path that ends so is the file itself.
@@ -106,7 +105,7 @@ class Place:
 def shared_lock(path: str, seconds: float) -> Iterator[None]:
     """Keep an etcd from writing to its database; raises CommandError if one does for so long."""
     until = time.monotonic() + seconds
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -25,8 +25,10 @@ from kvorum.snap import SnapError, decode
 from kvorum.snap.format import parse_name
 from kvorum.utl.dumps.decoding import Decoder, decoded_columns
 from kvorum.utl.dumps.lines import Lines, tell
+from kvorum.utl.dumps.members import nodes_text
 from kvorum.utl.dumps.records import Problem, RecordReader
-from kvorum.utl.dumps.requests import CONFIG_CHANGE, NORMAL, WORDS, Described, describe
+from kvorum.utl.dumps.requests import CONFIG_CHANGE, NORMAL, Described, describe
+from kvorum.utl.dumps.tree import ENTRY_TYPES
 from kvorum.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE
 from kvorum.wal.segments import segments_from
 
@@ -210,12 +212,12 @@ def _entries(reader: RecordReader, overview: _Overview, end: int) -> Iterator[En
 def _wanted(types: str) -> set[str]:
     wanted = set()
     for word in types.split(",") if types else ():
-        if word in WORDS:
+        if word in ENTRY_TYPES:
             wanted.add(word)
         else:
             tell(
                 f"[{word}] is not a valid entry-type, ignored.\n"
-                f"Please set entry-type to one or more of the following:\n{', '.join(WORDS)}"
+                f"Please set entry-type to one or more of the following:\n{', '.join(ENTRY_TYPES)}"
             )
     return wanted
 
@@ -239,10 +241,9 @@ def _show_start(lines: Lines, choice: Choice, snapshot: Snapshot | None) -> None
     if snapshot is None:
         lines.text("empty")
     else:
-        nodes = " ".join(f"{voter:x}" for voter in snapshot.conf_state.voters)
         lines.text(
-            f"term={snapshot.term} index={snapshot.index} nodes=[{nodes}] "
-            f"confstate={members.decode()}"
+            f"term={snapshot.term} index={snapshot.index} "
+            f"nodes={nodes_text(snapshot.conf_state.voters)} confstate={members.decode()}"
         )
     lines.text("Start dumping log entries from snapshot.")
 
@@ -276,9 +277,7 @@ def _show_overview(lines: Lines, overview: _Overview, end: int, *, has_decoder: 
     lines.text(f"term\t     index\ttype\tdata{more}")
 
 
-def _show_entry(
-    lines: Lines, entry: Entry, described: Described, decoder: Decoder | None
-) -> None:
+def _show_entry(lines: Lines, entry: Entry, described: Described, decoder: Decoder | None) -> None:
     answer = None if decoder is None else decoder.ask(described.data)
     if lines.is_json:
         shown = {
@@ -298,5 +297,3 @@ def _show_entry(
     if answer is not None:
         text += "\t" + "\t".join(decoded_columns(answer))
     lines.text(text)
-
-
