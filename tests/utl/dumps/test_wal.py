@@ -182,7 +182,6 @@ def test_damage_ends_a_log_and_is_told(
     tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], seed: int, damage: str
 ) -> None:
     log = log_at(tmp_path_factory, batches)
-    whole = dumped("wal", log.directory)
     raw = dumped("wal", log.directory, "--raw").splitlines()
     chance = random.Random(seed)
     segment = log.segments[-1]
@@ -198,17 +197,14 @@ def test_damage_ends_a_log_and_is_told(
         content[place] ^= 1 << chance.randrange(8)
     segment.write_bytes(content)
     found = dump("wal", log.directory)
-    if not found.output.startswith("Snapshot:\nempty\n") or "WAL entries" not in found.output:
-        # The very beginning of the log is gone.
-        assert found.code == 1 and "wal: snapshot not found" in found.errors
-    elif damage != "bit":
-        assert rows(whole)[: len(rows(found.output))] == rows(found.output)
+    if damage != "bit":
         theirs = tool(LOGS, log.directory)
-        # Theirs shows nothing of a log that is corrupt.
+        # Of a log that is corrupt theirs shows nothing.
         assert found.code == theirs.code
         assert found.code or found.output == theirs.output
+        assert not found.code or "Error: Failed reading WAL: " in found.errors
     else:
-        # A changed bit in a type or a length is not covered by the checksum.
+        # Types and lengths are not covered by the checksum.
         assert found.code in (0, 1)
     records = dump("wal", log.directory, "--raw")
     assert records.code == 0
@@ -281,12 +277,15 @@ def test_no_secret_is_shown(member: Stopped) -> None:
         RealFiles(), str(wal), sorted(each.name for each in wal.glob("*.wal"))
     ):
         if record.type == ENTRY:
-            request = InternalRaftRequest.FromString(Entry.FromString(record.data).Data)
+            entry = Entry.FromString(record.data)
+            if entry.Type:
+                continue
+            request = InternalRaftRequest.FromString(entry.Data)
             for part in (request.auth_user_add, request.auth_user_change_password):
                 secrets |= {part.password, part.hashedPassword}
             secrets |= {request.authenticate.password, request.authenticate.simple_token}
     secrets.discard("")
-    assert len(secrets) == len(PASSWORDS) + 5
+    assert len(secrets) == len(PASSWORDS) + 6  # as many hashes, and a token for each login
     for words in (["wal"], ["wal", "--start-index=0"], ["wal", "--raw"], ["snap"]):
         for form in ([], ["-w", "json"]):
             output = dumped(*words, member.directory, *form)

@@ -137,7 +137,8 @@ def _check_snapshot(overview: _Overview, snapshot: Snapshot | None) -> None:
     term = 0 if snapshot is None else snapshot.term
     if any(each != term for each in overview.terms):
         raise CommandError("Failed reading WAL: wal: snapshot mismatch")
-    if not overview.terms and overview.problem is None:
+    problem = overview.problem
+    if not overview.terms and (problem is None or problem.is_torn):
         raise CommandError(
             "Failed reading WAL: wal: snapshot not found",
             hint=f"the log has no record of a snapshot at index {overview.start}; --start-index "
