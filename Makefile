@@ -211,8 +211,8 @@ $(ORACLE): $(wildcard tools/oracle/*/go.*)
 	cd tools/oracle/etcd && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/etcd go.etcd.io/etcd/server/v3
 	cd tools/oracle/etcd && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/ \
 		go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3
-	cd tools/oracle/benchmark && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/ \
-		go.etcd.io/etcd/v3/tools/benchmark
+	cd tools/oracle/tools && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$(VENV)/oracle/bin/ \
+		$(addprefix go.etcd.io/etcd/v3/tools/,benchmark etcd-dump-db etcd-dump-logs etcd-dump-metrics)
 	touch $@
 
 # Go may be too old or its modules out of reach: then the tests compare with 3.5.1, and print that.

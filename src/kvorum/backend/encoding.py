@@ -24,6 +24,8 @@ CHECKSUM_BYTES: Final = 4
 RESIDUE: Final = 0x48674BC7
 
 _DIGEST_BYTES: Final = 32
+NAME_BYTES_KEPT: Final = KEY_BYTES_MAX - _DIGEST_BYTES
+"""So much of a long name is stored as it is: names sort alike up to there."""
 _LENGTH_BYTES: Final = 4
 
 _row_key: Final = Struct(">QcQ")
@@ -116,7 +118,7 @@ def stored_name(name: bytes) -> bytes:
     assert name, "a name in a bucket is not empty"
     if len(name) < KEY_BYTES_MAX:
         return name
-    return name[: KEY_BYTES_MAX - _DIGEST_BYTES] + sha256(name).digest()
+    return name[:NAME_BYTES_KEPT] + sha256(name).digest()
 
 
 def stored_value(name: bytes, value: bytes) -> bytes:

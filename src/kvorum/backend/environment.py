@@ -40,6 +40,9 @@ class ReadTransaction(Protocol):
     def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return keys and values in the order of keys, from `first` on."""
 
+    def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values below `before`, greatest first; an empty one is above all."""
+
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
 

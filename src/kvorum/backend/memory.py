@@ -116,6 +116,12 @@ class MemoryRead:
         start = bisect_left(keys, first)
         return self.get_many(bucket, keys[start : start + limit])
 
+    def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values below `before`, greatest first; an empty one is above all."""
+        keys = self._buckets[bucket].keys()
+        end = bisect_left(keys, before) if before else len(keys)
+        return self.get_many(bucket, keys[max(0, end - limit) : end][::-1])
+
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
         keys = self._buckets[bucket].keys()

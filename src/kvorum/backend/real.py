@@ -91,6 +91,17 @@ class LmdbRead:
         except lmdb.Error as error:
             raise _error(self._path, "reading", error) from error
 
+    def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values below `before`, greatest first; an empty one is above all."""
+        try:
+            cursor = self._transaction.cursor(self._databases[bucket])
+            is_behind = bool(before) and cursor.set_range(before)
+            if not (cursor.prev() if is_behind else cursor.last()):
+                return []
+            return list(islice(cursor.iterprev(), limit))
+        except lmdb.Error as error:
+            raise _error(self._path, "reading", error) from error
+
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
         cursor = self._transaction.cursor(self._databases[bucket])

@@ -5,7 +5,8 @@ one commit, with the consistent index of that same commit.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from operator import itemgetter
 
 from google_crc32c import extend
@@ -14,6 +15,7 @@ from google_crc32c import value as crc32c
 from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.encoding import (
     CHECKSUM_BYTES,
+    NAME_BYTES_KEPT,
     RESIDUE,
     is_whole,
     open_rows,
@@ -27,6 +29,13 @@ from kvorum.backend.environment import Environment, ReadTransaction
 from kvorum.backend.errors import CorruptionError, describe_revision
 
 _SCAN_ENTRIES = 1_000
+_SCAN_BACK_ENTRIES = 16
+"""Few, because each may be as large as a request."""
+
+
+def _stored_beginning(entry: tuple[bytes, bytes]) -> bytes:
+    """Return what long names that are stored out of order have in common."""
+    return entry[0][:NAME_BYTES_KEPT]
 
 
 class View:
@@ -69,6 +78,19 @@ class View:
             found = self._transaction.scan(bucket, found[-1][0], _SCAN_ENTRIES)[1:]
         result.sort()
         return result
+
+    def entries_back(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Walk all entries of any bucket, the greatest name first, in bounded memory."""
+        for _, alike in groupby(self._sealed_back(bucket), _stored_beginning):
+            yield from sorted(
+                [self._open_entry(bucket, key, sealed) for key, sealed in alike], reverse=True
+            )
+
+    def _sealed_back(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
+        before = b""
+        while found := self._transaction.scan_back(bucket, before, _SCAN_BACK_ENTRIES):
+            yield from found
+            before = found[-1][0]
 
     def row(self, revision: int) -> bytes | None:
         """Return a row of bucket `key`."""

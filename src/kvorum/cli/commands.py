@@ -56,6 +56,7 @@ class Command:
         "group",
         "is_exact",
         "is_hidden",
+        "is_single_dashed",
         "name",
         "parent",
         "passed_on",
@@ -80,12 +81,14 @@ class Command:
         words: Sequence[str] = (),
         is_hidden: bool = False,
         is_exact: bool = False,
+        is_single_dashed: bool = False,
     ) -> None:
         """Make a command.
 
         `run` names a function as `package.module:function`; without it, the command is a group
         that shows its help. `passed_on` are flags that the children take, too. `words` are the
-        only arguments that it takes, one of them. One that `is_exact` cannot be shortened.
+        only arguments that it takes, one of them. One that `is_exact` cannot be shortened. The
+        flags of one that `is_single_dashed` may have one dash, as programs of Go take them.
         """
         self.name = name
         self.summary = summary
@@ -100,6 +103,7 @@ class Command:
         self.words = tuple(words)
         self.is_hidden = is_hidden
         self.is_exact = is_exact
+        self.is_single_dashed = is_single_dashed
         self.parent: Command | None = None
         for child in self.children:
             child.parent = self

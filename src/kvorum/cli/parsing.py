@@ -75,6 +75,8 @@ def parse_flags(command: Command, words: Sequence[str]) -> Given:
             given.arguments.extend(left)
         elif word.startswith("--"):
             _take_long(given, flags, word, left)
+        elif command.is_single_dashed and word[:1] == "-" and word[1:].partition("=")[0] in flags:
+            _take_long(given, flags, f"-{word}", left)
         elif word.startswith("-") and word != "-":
             _take_shorts(given, shorts, word, left)
         else:

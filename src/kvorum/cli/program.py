@@ -78,6 +78,8 @@ class Program:
             return 1
         except CommandError as error:
             return _fail(error)
+        except BrokenPipeError:
+            raise
         except Exception as error:
             failure = _function(self._failures)(error)
             if failure is None:

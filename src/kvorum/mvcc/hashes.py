@@ -5,7 +5,7 @@ the disk, and computes a pure function of both. Rows that a compaction has yet t
 deleted, so that the hash does not depend on its progress.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -134,16 +134,24 @@ class HashDatabase:
 
 def hash_database(view: View) -> int:
     """Hash every bucket of a view, except for what differs between equal members."""
+    return hash_content((bucket, _entries(view, bucket)) for bucket in BUCKETS)
+
+
+def _entries(view: View, bucket: bytes) -> Iterable[tuple[bytes, bytes]]:
+    if bucket != KEY:
+        return view.items(bucket)
+    return ((row_key(revision), kv) for revision, kv in scanned_rows(view, _LAST_REVISION))
+
+
+def hash_content(content: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes]]]]) -> int:
+    """Hash buckets and their entries, except for what differs between equal members."""
     value = 0
-    for bucket in BUCKETS:
+    for bucket, entries in content:
         value = extend(value, bucket)
-        if bucket == KEY:
-            for revision, kv in scanned_rows(view, _LAST_REVISION):
-                value = extend(extend(value, row_key(revision)), kv)
-        else:
-            for name, content in view.items(bucket):
-                if bucket != META or name not in _NOT_HASHED:
-                    value = extend(extend(value, name), content)
+        is_meta = bucket == META
+        for name, entry in entries:
+            if not is_meta or name not in _NOT_HASHED:
+                value = extend(extend(value, name), entry)
     return value
 
 

@@ -4,6 +4,7 @@ Our own cannot be shortened, so that everything that is short for a command of e
 """
 
 from kvorum.cli.commands import Command, Flag
+from kvorum.utl.dumps.tree import DUMP
 
 SECOND = 1_000_000_000
 
@@ -113,6 +114,7 @@ ROOT = Command(
             _run("migration"),
             flags=MIGRATE_FLAGS,
         ),
+        DUMP,
         Command(
             "verify",
             "Checks that the files of a stopped member are whole and fit each other",

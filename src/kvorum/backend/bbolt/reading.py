@@ -113,6 +113,41 @@ class Image:
                 raise self._error(f"bucket {bucket!r} has a bucket in it")
             yield flags == _TAKEN, elements
 
+    def items_back(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Walk the entries of a bucket once, the greatest key first; none if there is no such."""
+        value = self._roots.pop(bucket, None)
+        if value is None:
+            return
+        root, _ = BUCKET_HEADER.unpack_from(value)
+        if root:
+            leaves = self._walk_back(root)
+        else:
+            leaves = iter([self._leaf(0, value[BUCKET_HEADER.size :], b"")])
+        for flags, elements in leaves:
+            if flags & IS_BUCKET:
+                raise self._error(f"bucket {bucket!r} has a bucket in it")
+            yield from reversed(elements)
+
+    def _walk_back(self, number: int) -> Iterator[Leaf]:
+        """Walk the leaves below a page, the last one first."""
+        before: bytes | None = None
+        waiting = [(number, b"")]
+        while waiting:
+            number, first = waiting.pop()
+            kind, count, page = self._page(number)
+            if kind == LEAF:
+                leaf = self._leaf(count, page, first, number)
+                elements = leaf[1]
+                if elements:
+                    if before is not None and elements[-1][0] >= before:
+                        raise self._error(f"the keys of page {number} are not in order")
+                    before = elements[0][0]
+                yield leaf
+            elif kind == BRANCH:
+                waiting += self._branch(number, count, page, first)
+            else:
+                raise self._error(f"page {number} is of kind {kind:#x}, not a branch or a leaf")
+
     def _newest_meta(self) -> Meta:
         first = self._files.pread(self._descriptor, 0, META_BYTES)
         metas = [decode_meta(first)]

@@ -1,0 +1,49 @@
+"""Where dumps go: lines of text, or of JSON with bytes in base64; what goes wrong, on stderr."""
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from kvorum.cli.errors import BAD_FEATURE, CommandError
+from kvorum.cli.output import Output, check_format
+
+
+class Lines:
+    """The lines of one dump, which a pipe gets as they come."""
+
+    def __init__(self, form: str) -> None:
+        """Refuse a format that dumps do not have."""
+        check_format(form)
+        if form not in ("simple", "json"):
+            raise CommandError(
+                f"{form} not supported as output format",
+                BAD_FEATURE,
+                hint="dumps are text, or with -w json a line of JSON for each entry",
+            )
+        self.is_json = form == "json"
+        self._output = Output(form)
+
+    def text(self, text: str = "") -> None:
+        """Write a line of text."""
+        self._output.line(text)
+
+    def part(self, text: str) -> None:
+        """Write text that more follows on its line."""
+        self._output.write(text)
+
+    def object(self, shown: Mapping[str, Any]) -> None:
+        """Write a line of JSON."""
+        self._output.line(json.dumps(shown, default=_plain, separators=(",", ":")))
+
+
+def tell(text: str) -> None:
+    """Say something about the dump that is not part of it."""
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
+
+
+def _plain(value: object) -> str:
+    assert isinstance(value, bytes), f"{value!r} has no place in a dump"
+    return b64encode(value).decode()

@@ -1,0 +1,143 @@
+"""The records of a log as they lie in its files, read one after the other, damaged ones too.
+
+A member's own reading refuses what is damaged; this goes on behind a wrong checksum, and leaves it
+to the caller whether to believe the rest. Memory holds one record at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from google_crc32c import extend
+
+from kvorum.api.pb import walpb
+from kvorum.files import Files, Opening
+from kvorum.wal.decoding import SECTOR_BYTES
+from kvorum.wal.framing import CRC
+
+_WINDOW_BYTES = 1 << 20
+_LENGTH_MASK = (1 << 56) - 1
+_word = Struct("<Q")
+
+
+class Record(NamedTuple):
+    """A record, and where it begins."""
+
+    type: int
+    crc: int
+    data: bytes
+    segment: str
+    offset: int
+    is_right: bool
+    """Whether its checksum continues those before."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return f"{self.segment} at offset {self.offset}"
+
+
+class Problem(NamedTuple):
+    """Why reading ended before the end of the log."""
+
+    segment: str
+    offset: int
+    text: str
+    is_torn: bool
+    """Whether the last record was not written completely: a power cut leaves that."""
+
+    def __str__(self) -> str:
+        return f"{self.segment} at offset {self.offset}: {self.text}"
+
+
+class RecordReader:
+    """Goes through segments in order; afterwards `problem` says why it ended early, if it did."""
+
+    def __init__(self, files: Files, directory: str, names: Sequence[str]) -> None:
+        self._files = files
+        self._directory = directory
+        self._names = names
+        self.problem: Problem | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        crc = 0
+        for name in self._names:
+            is_last = name == self._names[-1]
+            for kind, stored, data, offset, is_sparse in self._segment(name, is_last=is_last):
+                is_right = True
+                if kind == CRC:
+                    is_right = crc in (0, stored)
+                    crc = stored
+                else:
+                    crc = extend(crc, data)
+                    is_right = crc == stored
+                    if not is_right and is_last and is_sparse:
+                        self.problem = Problem(name, offset, "a sector of it was lost", True)
+                        return
+                yield Record(kind, stored, data, name, offset, is_right)
+            if self.problem is not None:
+                return
+
+    def _segment(self, name: str, *, is_last: bool) -> Iterator[tuple[int, int, bytes, int, bool]]:
+        """Yield type, checksum, data, offset, and whether a sector holds nothing but zeros."""
+        window = _Window(self._files, f"{self._directory}/{name}")
+        try:
+            offset = 0
+            while (word := window.read(offset, 8)) and any(word):
+                if len(word) < 8:
+                    self.problem = Problem(name, offset, "the file ends within a length", True)
+                    return
+                (number,) = _word.unpack(word)
+                length = number & _LENGTH_MASK
+                stop = offset + 8 + length + (number >> 56 & 7 if number >> 63 else 0)
+                if stop > window.size:
+                    text = f"{length} bytes long, but the file has {window.size - offset - 8} more"
+                    self.problem = Problem(name, offset, text, True)
+                    return
+                frame = window.read(offset + 8, stop - offset - 8)
+                is_sparse = _has_empty_sector(frame, offset + 8)
+                try:
+                    record = walpb.Record.FromString(frame[:length])
+                except DecodeError:
+                    is_torn = is_last and is_sparse
+                    self.problem = Problem(name, offset, "this is no record", is_torn)
+                    return
+                yield record.type, record.crc, record.data, offset, is_sparse
+                offset = stop
+        finally:
+            window.close()
+
+
+class _Window:
+    """A file that is read in order, in large pieces."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._descriptor = files.open(path, Opening.READ)
+        self.size = files.size(self._descriptor)
+        self._start = 0
+        self._data = b""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return that many bytes; fewer only where the file ends."""
+        begin = offset - self._start
+        if begin + length > len(self._data):
+            wanted = max(length, _WINDOW_BYTES)
+            self._start, begin = offset, 0
+            self._data = self._files.pread(self._descriptor, offset, wanted)
+        return self._data[begin : begin + length]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close(self._descriptor)
+
+
+def _has_empty_sector(frame: bytes, offset: int) -> bool:
+    start = 0
+    while start < len(frame):
+        stop = min(len(frame), start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES)
+        if not any(frame[start:stop]):
+            return True
+        start = stop
+    return False

@@ -1,0 +1,121 @@
+"""The database that a path means: a file of etcd's, a snapshot, or a data directory of either kind.
+
+A file of etcd's is read under a shared lock, which a running etcd does not let go of. A running
+Kvorum may go on: a view of its database stays as it was when it was opened.
+"""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from kvorum.backend import View, open_view
+from kvorum.backend.bbolt import Image
+from kvorum.backend.buckets import BUCKETS
+from kvorum.backend.directory import database_path, read_current
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.cli.errors import CommandError
+from kvorum.files import Files
+from kvorum.mvcc.hashes import hash_content, hash_database
+from kvorum.offline.snapshots import HashCheck, opened_snapshot
+
+LOCK_POLL_SECONDS = 0.05
+
+Entries = Iterator[tuple[bytes, bytes]]
+
+
+class Database(Protocol):
+    """An open database. A bucket may be walked once."""
+
+    def buckets(self) -> list[bytes]:
+        """Return the names of the buckets, in order."""
+
+    def entries_back(self, bucket: bytes) -> Entries:
+        """Walk the entries of a bucket, the greatest key first, in bounded memory."""
+
+    def hash(self) -> int:
+        """Return what the Hash call of a member with this database answers."""
+
+
+class _EtcdDatabase:
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    def buckets(self) -> list[bytes]:
+        return self._image.buckets()
+
+    def entries_back(self, bucket: bytes) -> Entries:
+        return self._image.items_back(bucket)
+
+    def hash(self) -> int:
+        image = self._image
+        return hash_content((bucket, image.items(bucket)) for bucket in image.buckets())
+
+
+class _OwnDatabase:
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def buckets(self) -> list[bytes]:
+        return list(BUCKETS)
+
+    def entries_back(self, bucket: bytes) -> Entries:
+        return self._view.entries_back(bucket)
+
+    def hash(self) -> int:
+        return hash_database(self._view)
+
+
+class Place:
+    """Where the database is that an argument means."""
+
+    def __init__(self, files: Files, argument: str) -> None:
+        """Find it; raises CommandError if there is none."""
+        self._files = files
+        path = Path(argument)
+        self.directory = path / "member" / "backend"
+        current = read_current(files, str(self.directory))
+        self.is_own = current is not None
+        if current is not None:
+            self.path = database_path(str(self.directory), current.number)
+            return
+        # As etcd's tool has it: a path that ends so is the file itself.
+        is_file = path.is_file() or argument.endswith("db")
+        self.path = argument if is_file else str(path / "member" / "snap" / "db")
+        if not Path(self.path).exists():
+            raise CommandError(f'"{self.path}" does not exist')
+
+    @contextmanager
+    def opened(self, lock_seconds: float) -> Iterator[Database]:
+        """Open the database; wait so long for the lock of one of etcd's, 0 for ever."""
+        if self.is_own:
+            with open_view(self._files, LmdbEnvironments(), str(self.directory)) as view:
+                yield _OwnDatabase(view)
+        else:
+            with (
+                shared_lock(self.path, lock_seconds),
+                opened_snapshot(self._files, self.path, HashCheck.SKIPPED) as image,
+            ):
+                yield _EtcdDatabase(image)
+
+
+@contextmanager
+def shared_lock(path: str, seconds: float) -> Iterator[None]:
+    """Keep an etcd from writing to its database; raises CommandError if one does for so long."""
+    until = time.monotonic() + seconds
+    with Path(path).open("rb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if seconds and time.monotonic() >= until:
+                    raise CommandError(
+                        "failed to open bolt DB timeout",
+                        hint=f"{path} is locked by another process, most likely a running etcd; "
+                        "stop it, or look at a snapshot of it",
+                    ) from None
+            time.sleep(LOCK_POLL_SECONDS)
+        yield

@@ -1,0 +1,1 @@
+"""`kvorumutl dump`, beside etcd's own dump tools where `make oracle` built them."""
