@@ -119,17 +119,19 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
     from kvorum.discovery.registry import DiscoveryError, FullClusterError
     from kvorum.member.errors import MemberStopped
+    from kvorum.process.own import OwnProcess
     from kvorum.process.refusals import REFUSALS, text_of, title_of
-    from kvorum.process.startup import Process
+    from kvorum.process.startup import Running
 
     arguments = without_secrets(arguments)
     logger.info("Running: ", args=["kvorum", *arguments])
     # Shows what a hanging process does, as Go programs do.
     faulthandler.register(signal.SIGQUIT, chain=True)
-    process = Process(config, logger)
+    process = OwnProcess(logger)
+    running = Running(config, logger, process)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(process.run(arguments))
+            runner.run(running.run(arguments))
     except MemberStopped as error:
         logger.critical("the member stopped", error=str(error))
         return 1
@@ -147,7 +149,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
         return 1
     except REFUSALS as error:
         title = f"failed to start etcd: {title_of(error)}"
-        if process.is_serving:
+        if running.is_serving:
             title = "the member stopped"
         logger.critical(title, error=text_of(error))
         return 1
