@@ -15,6 +15,7 @@ ROWS = [
     {"ctl", "utl"},
     {"offline"},
     {"cli"},
+    {"embed"},
     {"process"},
     {"server"},
     {"discovery"},

@@ -126,6 +126,15 @@ def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> N
     )
 
 
+class EphemeralFiles(UnsyncedFiles):
+    """Files that are in memory, which takes no more of it than was written."""
+
+    def allocate(self, descriptor: int, length: int) -> None:
+        """Extend a file to a length, and leave it empty."""
+        if self.size(descriptor) < length:
+            self.truncate(descriptor, length)
+
+
 class Progress:
     """Logs the progress of a long start, now and then."""
 
@@ -139,6 +148,12 @@ class Progress:
         if now - self._told >= PROGRESS_SECONDS:
             self._told = now
             self._logger.info("recovering", done=what, count=count)
+
+
+def _files(config: Config) -> RealFiles:
+    if config.ephemeral:
+        return EphemeralFiles()
+    return UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +189,7 @@ class Running:
         self._logger = logger
         self._surroundings = surroundings
         self._drain: Callable[[], None] | None = None
+        self._files: RealFiles | None = None
         self.is_serving = False
         """Whether clients were let in."""
 
@@ -187,6 +203,11 @@ class Running:
             data_dir=self._config.data_directory,
         )
         self._drain()
+
+    def abandon(self) -> None:
+        """Close files in a forked child, lest it keep their locks when the parent's member ends."""
+        if self._files is not None:
+            self._files.close_all()
 
     async def run(self, arguments: Sequence[str]) -> None:
         """Serve until told to end; raises what stopped the member."""
@@ -203,7 +224,7 @@ class Running:
             if lines is not None:
                 held.callback(lines.stop)
             tokens = open_tokens(config, logger)
-            files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
+            files = self._files = _files(config)
             held.callback(files.close_all)
             lock_file = FileLock if config.memory_lock else None
             syncs = not config.unsafe_no_fsync
