@@ -16,6 +16,7 @@ ROWS = [
     {"ctl", "utl"},
     {"offline"},
     {"cli"},
+    {"embed"},
     {"process"},
     {"server"},
     {"discovery"},

@@ -335,3 +335,9 @@ class LmdbEnvironments:
     def forget(self, path: str) -> None:
         """Note that a file was closed."""
         del self._open[path]
+
+    def close_all(self) -> None:
+        """Close what is still open, when nobody uses it any more."""
+        for environment in list(self._open.values()):
+            environment.users = 1
+            environment.close()

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-import resource
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -124,35 +124,44 @@ def open_edge(
     ones is not reported, nor are other headers of HTTP requests. The name of a header may end in a
     star: `x-*` stands for every header that begins with `x-`.
     """
-    _raise_descriptor_limit()
     limits = limits or Limits()
     if edge_name() == "native":
         from kvorum.edge._native import NativeEdge
 
         edge = NativeEdge(methods, metadata_keys, limits, http_headers)
-        _close_in_children(edge)
+        _open.add(edge)
         return edge
     from kvorum.edge.pure import PureEdge
 
     return PureEdge(methods, metadata_keys, limits, http_headers)
 
 
-def _close_in_children(edge: "NativeEdge") -> None:
-    """Make a fork leave the parent's sockets to the parent."""
-    reference = weakref.ref(edge)
-
-    def call(name: str) -> None:
-        if (alive := reference()) is not None:
-            getattr(alive, name)()
-
-    os.register_at_fork(
-        before=lambda: call("before_fork"),
-        after_in_parent=lambda: call("after_fork_in_parent"),
-        after_in_child=lambda: call("after_fork_in_child"),
-    )
+_open: "weakref.WeakSet[NativeEdge]" = weakref.WeakSet()
+"""Those that may have sockets, which a fork leaves to the parent."""
+_forking = threading.local()
 
 
-def _raise_descriptor_limit() -> None:
-    """Use every descriptor the system grants; the usual soft limit is 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _before_fork() -> None:
+    # The same ones are told afterwards, whatever other threads do meanwhile.
+    _forking.edges = list(_open)
+    for edge in _forking.edges:
+        edge.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for edge in _forking.edges:
+        edge.after_fork_in_parent()
+    _forking.edges = []
+
+
+def _after_fork_in_child() -> None:
+    for edge in _forking.edges:
+        edge.after_fork_in_child()
+    _forking.edges = []
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -57,6 +57,11 @@ class RealFiles:
         self._paths.pop(descriptor, None)
         os.close(descriptor)
 
+    def close_all(self) -> None:
+        """Close what is still open, when nobody uses it any more."""
+        for descriptor in list(self._paths):
+            self.close(descriptor)
+
     def lock(self, descriptor: int) -> bool:
         """Lock the whole file for writers until the descriptor is closed."""
         with self._named(descriptor):

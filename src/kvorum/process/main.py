@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TextIO
 
 from kvorum.settings.checks import ADVERTISE_FORGOTTEN, check, settle
@@ -38,6 +39,13 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command; return its exit code."""
+    with ExitStack() as held:
+        code = _run(arguments, held)
+    return code if code >= 0 else _die_of(-code)
+
+
+def _run(arguments: Sequence[str], held: ExitStack) -> int:
+    """Return an exit code, or the negative number of the signal that ended a member."""
     if arguments and arguments[0] == "config":
         from kvorum.process import review
 
@@ -54,6 +62,13 @@ def run(arguments: Sequence[str]) -> int:
             _print(sys.stdout, version_text())
             return 0
         asked = _ask(given)
+        if asked.given.get("ephemeral"):
+            # Imported late: others need none of it.
+            from kvorum.process.lodging import Lodging
+
+            lodging = Lodging()
+            held.callback(lodging.leave)
+            asked = asked._replace(given=lodging.furnish(asked.given))
         config = settle(asked.given)
         logger = open_logger(
             config.logger,
@@ -119,17 +134,23 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
     from kvorum.discovery.registry import DiscoveryError, FullClusterError
     from kvorum.member.errors import MemberStopped
+    from kvorum.process.own import OwnProcess
     from kvorum.process.refusals import REFUSALS, text_of, title_of
-    from kvorum.process.startup import Process
+    from kvorum.process.startup import Running
 
     arguments = without_secrets(arguments)
     logger.info("Running: ", args=["kvorum", *arguments])
     # Shows what a hanging process does, as Go programs do.
     faulthandler.register(signal.SIGQUIT, chain=True)
-    process = Process(config, logger)
+    process = OwnProcess(logger)
+    if config.ephemeral:
+        from kvorum.process.ephemeral import EphemeralProcess
+
+        process = EphemeralProcess(config, logger)
+    running = Running(config, logger, process)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(process.run(arguments))
+            runner.run(running.run(arguments))
     except MemberStopped as error:
         logger.critical("the member stopped", error=str(error))
         return 1
@@ -147,7 +168,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
         return 1
     except REFUSALS as error:
         title = f"failed to start etcd: {title_of(error)}"
-        if process.is_serving:
+        if running.is_serving:
             title = "the member stopped"
         logger.critical(title, error=text_of(error))
         return 1
@@ -158,12 +179,12 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
             stacktrace="".join(traceback.format_exception(error)),
         )
         return 2
-    return _die_of(process.signal)
+    return -(process.signal or 0)
 
 
-def _die_of(number: int | None) -> int:
+def _die_of(number: int) -> int:
     """End as the sender of the signal expects: killed by it."""
-    if number is None or os.getpid() == 1:
+    if os.getpid() == 1:
         return 0
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -1,23 +1,24 @@
-"""From a configuration to a serving process, and from a signal to its end.
+"""From a configuration to a serving member, and to its end.
 
 The order of a start: limits, the addresses, TLS files, tokens, the data directory, the place in the
 cluster, recovery, the peer port, the loop; clients are let in when the member has told the cluster
-where it is. A failure before that ends the process with the reason; nothing stays half open.
+where it is. A failure before that is raised with its reason; nothing stays half open.
+
+What is done to the process around the member is left to `Surroundings`: the process may be the
+member's own (`kvorum.process.own`), or that of a program that embeds it.
 """
 
 import asyncio
-import gc
 import os
 import platform
 import random
-import resource
-import signal
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import kvorum
 from kvorum.api.durations import seconds_text
@@ -56,8 +57,7 @@ from kvorum.process.endpoints import Endpoints
 from kvorum.process.entering import enter
 from kvorum.process.hands import ProcessHands
 from kvorum.process.locking import FileLock
-from kvorum.process.loop import ServerLoop, collect_young
-from kvorum.process.notify import notify_ready
+from kvorum.process.loop import ServerLoop
 from kvorum.process.refusals import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
 from kvorum.rpc.interface import Clients
@@ -82,7 +82,6 @@ from kvorum.wal import exists as log_exists
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-DESCRIPTORS_RESERVED = 150
 DIAL_SECONDS = 1.0
 """Time to connect to another member, in addition to one election timeout."""
 PROGRESS_SECONDS = 5.0
@@ -101,18 +100,6 @@ class UnsyncedFiles(RealFiles):
 
     def sync_directory(self, path: str) -> None:
         """Leave it to the system when names become durable."""
-
-
-def raise_limits() -> int:
-    """Use every descriptor the system grants; refuse to start with next to none."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard <= DESCRIPTORS_RESERVED:
-        raise ConfigError(
-            f"file descriptor limit [{hard}] of the process is too low, and should be set higher "
-            f"than {DESCRIPTORS_RESERVED} to ensure it runs properly"
-        )
-    return hard
 
 
 def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> None:
@@ -139,6 +126,15 @@ def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> N
     )
 
 
+class EphemeralFiles(UnsyncedFiles):
+    """Files that are in memory, which takes no more of it than was written."""
+
+    def allocate(self, descriptor: int, length: int) -> None:
+        """Extend a file to a length, and leave it empty."""
+        if self.size(descriptor) < length:
+            self.truncate(descriptor, length)
+
+
 class Progress:
     """Logs the progress of a long start, now and then."""
 
@@ -154,27 +150,101 @@ class Progress:
             self._logger.info("recovering", done=what, count=count)
 
 
-class Process:
-    """Everything that a running process holds, acquired in order and released in reverse."""
+def _files(config: Config) -> RealFiles:
+    if config.ephemeral:
+        return EphemeralFiles()
+    return UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
 
-    def __init__(self, config: Config, logger: Logger) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a member keeps what it has."""
+
+    files: RealFiles
+    environments: LmdbEnvironments
+    syncs: bool
+
+
+class Surroundings(Protocol):
+    """The process that a member runs in, which may be another program's."""
+
+    def descriptors_max(self) -> int:
+        """Return how many descriptors the process may have."""
+
+    def enter(self, loop: asyncio.AbstractEventLoop, running: "Running") -> None:
+        """Hear of a member that takes its first turn next; `running.end` ends it."""
+
+    def tick(self, is_idle: bool) -> None:
+        """Use a moment of the loop, once a tick."""
+
+    def ready(self, server: Server) -> None:
+        """Hear that clients are let in."""
+
+
+class Running:
+    """Everything that a running member holds, acquired in order and released in reverse."""
+
+    def __init__(self, config: Config, logger: Logger, surroundings: Surroundings) -> None:
         self._config = config
         self._logger = logger
-        self.signal: int | None = None
+        self._surroundings = surroundings
+        self._drain: Callable[[], None] | None = None
+        self._files: RealFiles | None = None
         self.is_serving = False
         """Whether clients were let in."""
 
+    def end(self, reason: str, **fields: object) -> None:
+        """End cleanly, on the loop's thread; `run` returns when that is done."""
+        assert self._drain is not None, "the member has not begun"
+        self._logger.info(f"{reason}; shutting down", **fields)
+        self._logger.info(
+            "closing etcd server",
+            name=self._config.name,
+            data_dir=self._config.data_directory,
+        )
+        self._drain()
+
+    def abandon(self) -> None:
+        """Close files in a forked child, lest it keep their locks when the parent's member ends."""
+        if self._files is not None:
+            self._files.close_all()
+
     async def run(self, arguments: Sequence[str]) -> None:
-        """Serve until a signal or an error; raises what stopped the member."""
+        """Serve until told to end; raises what stopped the member."""
         config, logger = self._config, self._logger
-        descriptors = raise_limits()
+        descriptors = self._surroundings.descriptors_max()
         self._check_addresses()
         self._check_tls_files()
         # Refused before anything is touched if its library is missing.
-        spans = open_provider(config, logger) if config.tracing else None
-        lines = open_access_log(config)
-        tokens = open_tokens(config, logger)
-        files = UnsyncedFiles() if config.unsafe_no_fsync else RealFiles()
+        with ExitStack() as held:
+            spans = open_provider(config, logger) if config.tracing else None
+            if spans is not None:
+                held.callback(close_provider, spans, logger)
+            lines = open_access_log(config)
+            if lines is not None:
+                held.callback(lines.stop)
+            tokens = open_tokens(config, logger)
+            files = self._files = _files(config)
+            held.callback(files.close_all)
+            lock_file = FileLock if config.memory_lock else None
+            syncs = not config.unsafe_no_fsync
+            environments = LmdbEnvironments(native_rows(), lock_file, syncs=syncs)
+            held.callback(environments.close_all)
+            storage = Storage(files, environments, syncs=syncs)
+            await self._run(arguments, descriptors, storage, tokens, lines, spans)
+        logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
+
+    async def _run(
+        self,
+        arguments: Sequence[str],
+        descriptors: int,
+        storage: Storage,
+        tokens: Tokens,
+        lines: LineWriter | None,
+        spans: "TracerProvider | None",
+    ) -> None:
+        config, logger = self._config, self._logger
+        files, environments = storage.files, storage.environments
         directory = prepare_directory(config, files, logger)
         credentials = self._credentials()
         edge = self._open_edge()
@@ -182,9 +252,6 @@ class Process:
             self._check_tls(edge, credentials)
             settings, known = await enter(config, directory, files, credentials, logger)
             self._log_start(settings, descriptors)
-            lock_file = FileLock if config.memory_lock else None
-            syncs = not config.unsafe_no_fsync
-            environments = LmdbEnvironments(native_rows(), lock_file, syncs=syncs)
             if config.defragment_mebibytes:
                 threshold_bytes = config.defragment_mebibytes * MEBIBYTE
                 defragment(settings, threshold_bytes, files, environments, logger)
@@ -202,7 +269,7 @@ class Process:
             environments,
             logger,
             runner.wake,
-            sync=syncs,
+            sync=storage.syncs,
         )
         runner.jobs = JobOrder(hands)
         dialer = runner.dialer = HttpDialer(
@@ -218,12 +285,10 @@ class Process:
             if spans is not None:
                 trace_calls(runner.server, spans, config)
             self._listen_to_members(runner, edge)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._end, runner, number)
             loop.set_exception_handler(runner.on_loop_error)
             IncidentLog(edge, logger, runner.server.peer_listeners).start(loop)
-            gc.collect()
-            gc.freeze()
+            self._drain = runner.drain
+            self._surroundings.enter(loop, self)
             runner.start()
             await self._serve(runner, edge, member)
         finally:
@@ -232,11 +297,6 @@ class Process:
             dialer.stop()
             edge.stop()
             hands.stop()
-            if lines is not None:
-                lines.stop()
-            if spans is not None:
-                close_provider(spans, logger)
-        logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
     def _recover(
         self,
@@ -313,7 +373,7 @@ class Process:
             peer_metrics.observe()
             if lines is not None:
                 lines.tell(logger, time.monotonic())
-            collect_young(is_idle)
+            self._surroundings.tick(is_idle)
 
         server = runner.server = Server(
             member,
@@ -407,7 +467,7 @@ class Process:
             logger.info("serving metrics", address=address)
         self._listen_to_clients(edge)
         self.is_serving = True
-        notify_ready(logger)
+        self._surroundings.ready(runner.server)
         return await runner.ended
 
     def _listen_to_clients(self, edge: Edge) -> None:
@@ -554,18 +614,6 @@ class Process:
             return tls_settings(security, urls, fixtures).items()
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-    def _end(self, runner: ServerLoop, number: int) -> None:
-        if self.signal is None:
-            self.signal = number
-            name = signal.strsignal(number) or str(number)
-            self._logger.info("received signal; shutting down", signal=name.lower())
-            self._logger.info(
-                "closing etcd server",
-                name=self._config.name,
-                data_dir=self._config.data_directory,
-            )
-        runner.drain()
 
     def _log_start(self, settings: MemberConfig, descriptors: int) -> None:
         has_log = log_exists(RealFiles(), settings.wal_directory or f"{settings.directory}/wal")

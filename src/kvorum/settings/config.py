@@ -581,6 +581,14 @@ class Config(SecurityConfig):
     unsafe_no_fsync: bool = flag(
         "unsafe-no-fsync", BOOL, "false", UNSAFE, "Never sync; a power cut loses data."
     )
+    ephemeral: bool = flag(
+        "ephemeral",
+        BOOL,
+        "false",
+        UNSAFE,
+        "For tests: free ports, printed as a line of JSON, and nothing is kept when standard input "
+        "or the process ends. Not in etcd.",
+    )
 
     # What follows from several flags, or is needed in another form.
 

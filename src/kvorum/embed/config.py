@@ -1,0 +1,106 @@
+"""The configuration of an embedded member: the flags of the command, as arguments of Python.
+
+Names are those of the flags, with underscores. A value may be what Python has for it: a list for
+what is separated by commas, a number of seconds or a `timedelta` for a duration, a path for a file,
+a mapping for `initial_cluster` and `feature_gates`; or the text of the command line. Whatever is
+refused there is refused here, with the same words.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Self, TypeAlias
+
+from kvorum.settings.config import ConfigError
+from kvorum.settings.flags import ALL, FlagError, find, parse_value
+from kvorum.settings.rows import SECONDS
+
+__all__ = ["Config", "ConfigError", "Value"]
+
+Value: TypeAlias = (
+    str
+    | bool
+    | float
+    | timedelta
+    | os.PathLike[str]
+    | Iterable[str]
+    | Mapping[str, str | bool | Iterable[str]]
+)
+"""What an option may be given as; numbers are floats to a type checker, whole ones too."""
+
+_FLAGS = {flag.name: flag for flag in ALL if flag.name not in ("version", "config-file")}
+
+
+class Config:
+    """Options that were given; what was not given has the default of the command.
+
+    Except for addresses and the directory: without them, a member listens at free ports of
+    127.0.0.1, and has a temporary directory, which is removed at its end. With
+    `listen_client_urls=()` it listens nowhere, and is reached by `Server.client` alone. With
+    `ephemeral=True` it is kept in memory, and never waits for a disk.
+    """
+
+    __slots__ = ("given",)
+
+    def __init__(self, **options: Value) -> None:
+        """Take options; raises ConfigError for one that does not exist or cannot be read."""
+        self.given: Mapping[str, object] = dict(_parsed(*each) for each in options.items())
+        """The values by the names of their flags."""
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **options: Value) -> Self:
+        """Read a configuration file of the server; options count more than what it says."""
+        # Imported late: its parser takes a while.
+        from kvorum.settings.file import read_file
+
+        content = read_file(os.fspath(path))
+        if content.problems:
+            first = content.problems[0]
+            raise ConfigError(". ".join(filter(None, (first.text, first.advice))))
+        config = cls(**options)
+        config.given = content.given | dict(config.given)
+        return config
+
+    def replaced(self, **options: Value) -> Self:
+        """Return a copy in which these options are others."""
+        config = type(self)(**options)
+        config.given = {**self.given, **config.given}
+        return config
+
+    def __repr__(self) -> str:
+        shown = (f"{name.replace('-', '_')}={value!r}" for name, value in self.given.items())
+        return f"Config({', '.join(shown)})"
+
+
+def _parsed(option: str, value: Value) -> tuple[str, object]:
+    name = option.replace("_", "-")
+    try:
+        flag = _FLAGS.get(name) or find(name)
+        if flag.name not in _FLAGS:
+            raise ConfigError(f"{option} is a flag of the command alone; leave it out")
+        return name, parse_value(flag, _text(value, is_duration=flag.kind is SECONDS))
+    except FlagError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _text(value: Value, *, is_duration: bool) -> str:
+    """Return what stands for a value on a command line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.9f}s"
+    if isinstance(value, int | float):
+        return f"{value:.9f}s" if is_duration else str(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={each}" for name, one in value.items() for each in _all(one))
+    return ",".join(map(str, value))
+
+
+def _all(value: str | bool | Iterable[str]) -> Iterable[str]:
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    return (value,) if isinstance(value, str) else value

@@ -1,0 +1,36 @@
+"""A member's log as records of `logging`: loggers `kvorum` and, for its parts, `kvorum.<part>`."""
+
+import logging
+
+from kvorum.telemetry.logs import Line, escaped
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "dpanic": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+
+# A program that says nothing about logs gets none; otherwise warnings would go to its terminal.
+logging.getLogger("kvorum").addHandler(logging.NullHandler())
+
+
+class LoggingOutput:
+    """Takes lines, and makes records of those that somebody wants."""
+
+    def __init__(self, member: str) -> None:
+        """Make one for the member of that name."""
+        self._member = member
+
+    def write(self, line: Line) -> None:
+        """Log a line; the record has `fields`, `caller` and the member's name as `member`."""
+        name = f"kvorum.{line.logger}" if line.logger else "kvorum"
+        logger, level = logging.getLogger(name), _LEVELS[line.level]
+        if not logger.isEnabledFor(level):
+            return
+        text = line.message + "".join(f" {key}={value}" for key, value in line.fields.items())
+        extra = {"fields": line.fields, "caller": line.caller, "member": self._member}
+        logger.log(level, "%s", escaped(text), extra=extra)

@@ -1,0 +1,59 @@
+"""`kvorum --ephemeral`: a member for the tests of a program in any language.
+
+Its first line on standard output is JSON, written when clients are let in. It ends with its
+standard input, if that is a pipe or a socket: then it never outlives the program that started it.
+"""
+
+import asyncio
+import json
+import os
+import stat
+import sys
+
+from kvorum.process.own import OwnProcess
+from kvorum.process.startup import Running
+from kvorum.server.server import Server
+from kvorum.settings.config import Config
+from kvorum.telemetry.logs import Logger
+
+STANDARD_INPUT = 0
+READ_BYTES = 4096
+
+
+class EphemeralProcess(OwnProcess):
+    """The surroundings of such a member."""
+
+    def __init__(self, config: Config, logger: Logger) -> None:
+        super().__init__(logger)
+        self._config = config
+
+    def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
+        """Let the end of standard input end the member, as signals do."""
+        super().enter(loop, running)
+        try:
+            mode = os.fstat(STANDARD_INPUT).st_mode
+        except OSError:
+            return  # it is closed
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+            loop.add_reader(STANDARD_INPUT, self._read, loop, running)
+
+    def _read(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
+        try:
+            if os.read(STANDARD_INPUT, READ_BYTES):
+                return
+        except OSError:
+            pass  # whoever had the other end is gone
+        loop.remove_reader(STANDARD_INPUT)
+        running.end("standard input ended")
+
+    def ready(self, server: Server) -> None:
+        """Tell where the member is."""
+        super().ready(server)
+        config = self._config
+        told = {
+            "client_url": str(config.advertise_client_urls[0]),
+            "peer_url": str(config.advertise_peer_urls[0]),
+            "pid": os.getpid(),
+        }
+        sys.stdout.write(f"{json.dumps(told)}\n")
+        sys.stdout.flush()

@@ -1,0 +1,56 @@
+"""A process that is a member's own: its limits, its memory and its signals are the member's."""
+
+import asyncio
+import gc
+import resource
+import signal
+
+from kvorum.process.loop import collect_young
+from kvorum.process.notify import notify_ready
+from kvorum.process.startup import Running
+from kvorum.server.server import Server
+from kvorum.settings.config import ConfigError
+from kvorum.telemetry.logs import Logger
+
+DESCRIPTORS_RESERVED = 150
+
+
+class OwnProcess:
+    """The surroundings of the one member of a process."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+        self.signal: int | None = None
+        """The one that asked for the end."""
+
+    def descriptors_max(self) -> int:
+        """Use every descriptor the system grants; refuse to start with next to none."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if hard <= DESCRIPTORS_RESERVED:
+            raise ConfigError(
+                f"file descriptor limit [{hard}] of the process is too low, and should be set "
+                f"higher than {DESCRIPTORS_RESERVED} to ensure it runs properly"
+            )
+        return hard
+
+    def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
+        """Let signals end the member, and leave what is there already to itself."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._take, number, running)
+        gc.collect()
+        gc.freeze()
+
+    def _take(self, number: int, running: Running) -> None:
+        if self.signal is None:
+            self.signal = number
+            name = signal.strsignal(number) or str(number)
+            running.end("received signal", signal=name.lower())
+
+    def tick(self, is_idle: bool) -> None:
+        """Collect what the last requests left."""
+        collect_young(is_idle)
+
+    def ready(self, server: Server) -> None:  # noqa: ARG002
+        """Tell the service manager."""
+        notify_ready(self._logger)
