@@ -15,6 +15,7 @@ from kvorum.backend import Backend, BackendError, View, open_backend, open_view,
 from kvorum.backend import directory as directories
 from kvorum.backend.batch import write_entries
 from kvorum.backend.buckets import CLUSTER
+from kvorum.backend.defragment import CatchUp, Changes, CopyDatabase, RemoveDatabase
 from kvorum.backend.environment import WriteTransaction
 from kvorum.backend.quota import effective_quota, reserved_bytes
 from kvorum.backend.real import LmdbEnvironments
@@ -76,6 +77,22 @@ def test_a_database_that_is_gone_is_not_made_anew() -> None:
     disk.files.unlink("backend/backend.1")
     with pytest.raises(BackendError, match=r"backend\.1 is missing.*What to do"):
         open_on(disk)
+
+
+def test_the_database_that_counts_is_neither_removed_nor_copied_to() -> None:
+    disk = MemoryDisk.new()
+    open_on(disk).close()
+    before = disk.files.list("backend")
+    path = "backend/backend.1"
+    for job in (
+        CopyDatabase("backend/backend.2", path),
+        CatchUp("backend/backend.2", path, 1 << 20, Changes()),
+        RemoveDatabase(path, None),
+    ):
+        with pytest.raises(BackendError, match="is the database that counts"):
+            job.run(disk.files, disk.environments)
+    assert disk.files.list("backend") == before
+    open_on(disk).close()
 
 
 def test_leftovers_are_removed_and_nothing_else() -> None:

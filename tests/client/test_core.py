@@ -58,6 +58,20 @@ def connected(core: Core, transport: Recorder) -> None:
     transport.connecting.clear()
 
 
+def test_the_members_are_asked_for_again_only_after_an_answer() -> None:
+    core, transport = Core([parse_endpoint("a:1")], Settings(sync_seconds=1.0)), Recorder()
+    core.transport = transport
+    core.pass_time(0.0)
+    connected(core, transport)
+    for second in range(1, 5):
+        core.pass_time(float(second))
+    assert len(transport.started) == 1
+    call, _ = transport.started[0]
+    core.take_end(call, End(Code.PERMISSION_DENIED, "no"))
+    core.pass_time(core.wake_at())
+    assert len(transport.started) == 2
+
+
 def test_an_endpoint_that_is_given_up_finishes_its_calls() -> None:
     core, transport = core_of("a:1")
     told = Told()

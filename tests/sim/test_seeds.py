@@ -46,6 +46,10 @@ FOUND = {
     (12000806, 3): "a defragmentation was given up with its call, and all later ones waited",
     (12001261, 1): "none in the members: all were damaged, so that their members were not known",
     (13000959, 5): "a hash that waited for a compaction waited for all later ones, too",
+    (14000242, 3): "none in the members: their questions to each other were taken for clients'",
+    (15000333, 1): "a leader did not hand over to a voter that was added since the last tick",
+    (15000640, 3): "a defragmentation begun before a snapshot was installed removed its database",
+    (15000925, 1): "a client asked for the members again and again while nobody answered",
 }
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kvorum.backend.batch import Batch, write_applied, write_entries
 from kvorum.backend.buckets import KEY
-from kvorum.backend.directory import database_path, remove_database
+from kvorum.backend.directory import database_path, remove_database, require_spare
 from kvorum.backend.encoding import parse_row_key, row_keys, sealed_rows
 from kvorum.backend.environment import Environment, Environments, WriteTransaction, writing
 from kvorum.backend.view import View
@@ -94,8 +94,9 @@ class CatchUp:
     map_bytes: int
     changes: Changes
 
-    def run(self, files: Files, environments: Environments) -> None:  # noqa: ARG002
+    def run(self, files: Files, environments: Environments) -> None:
         """Commit them to the copy."""
+        require_spare(files, self.target)
         source = environments.open_reader(self.source)
         try:
             target = environments.open(self.target, self.map_bytes)

@@ -77,8 +77,17 @@ def take_lock(files: Files, directory: str) -> int:
     return descriptor
 
 
+def require_spare(files: Files, path: str) -> None:
+    """Raise BackendError if a database is the one that counts: nobody replaces or removes that."""
+    directory, _, name = path.rpartition("/")
+    current = read_current(files, directory)
+    if current is not None and database_path(directory, current.number) == path:
+        raise BackendError(f"{path} is the database that counts: {name} is what CURRENT names")
+
+
 def remove_database(files: Files, path: str) -> None:
-    """Remove a database and what LMDB keeps beside it."""
+    """Remove a database and what LMDB keeps beside it; raises BackendError if it counts."""
+    require_spare(files, path)
     for name in (path, path + LOCK_ENDING):
         if files.exists(name):
             files.unlink(name)

@@ -402,9 +402,12 @@ class Core:
 
     def _synchronize(self) -> None:
         """Ask for the members, and use those that serve from then on."""
-        self._sync_at = self.now + self._settings.sync_seconds
+        # One at a time: a member that does not answer would be asked ever more.
+        self._sync_at = float("inf")
 
         def answered(answer: bytes | KvorumError) -> None:
+            if self.closed is None:
+                self._sync_at = self.now + self._settings.sync_seconds
             # One that fails is made again when the next is due; the endpoints stay as they are.
             if isinstance(answer, bytes) and (found := member_addresses(answer)):
                 self.set_endpoints(found)

@@ -510,11 +510,16 @@ class Member:
         # A watch may have woken a procedure.
         return has_work or self.hub.has_work or bool(self.procedures.runnable)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other member votes."""
+        return self.conf_state.voters == (self.id,)
+
     def campaign_if_alone(self) -> None:
         """Do not wait for an election that nobody else could win; hold one at a time."""
         raft, log = self.node.raft, self.node.raft.log
         may_stand = raft.role == Role.FOLLOWER and log.applied == log.committed
-        if may_stand and self.leader == NONE and self.conf_state.voters == (self.id,):
+        if may_stand and self.leader == NONE and self.is_alone:
             self.node.campaign()
 
     def _has_work(self) -> bool:

@@ -236,8 +236,11 @@ def _defragmented(
     member: Member, backend: Backend, first: CopyDatabase, before: tuple[float, int, int]
 ) -> Part[Result]:
     job: CopyDatabase | CatchUp | None = first
-    # If a snapshot is installed meanwhile, this ends: its database has no free pages.
+    # If a snapshot is installed meanwhile, this ends: its database has no free pages. Even the
+    # first job may come too late: its files would be those of the other database.
     while job is not None:
+        if member.is_installing or member.backend is not backend:
+            return b""
         try:
             yield from done(Place.HELPER, job)
         except StatusError as error:

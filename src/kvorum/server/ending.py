@@ -102,7 +102,7 @@ class Ending:
         member = self._server.member
         if member.is_handing_over:
             return False
-        leads = member.is_leader and not self._server.is_alone
+        leads = member.is_leader and not member.is_alone
         if not leads or member.term == self._handed_over_term:
             return True
         self._handed_over_term = member.term

@@ -107,8 +107,6 @@ class Server:
         """Whether there is more to do at once, even if nothing arrives."""
         self.is_published = False
         """Whether the cluster knows this member, so that clients may be let in."""
-        self.is_alone = False
-        """Whether no other member votes."""
         self.inline_bytes_max = 0
         """How large an append to the log may be to be written on the loop."""
         self.jobs_under_way = 0
@@ -243,7 +241,7 @@ class Server:
             # for a write that its answer does not depend on.
             peers.deliver(now)
             self._answer(now)
-            self.inline_bytes_max = INLINE_BYTES_MAX_ALONE if self.is_alone else INLINE_BYTES_MAX
+            self.inline_bytes_max = INLINE_BYTES_MAX_ALONE if member.is_alone else INLINE_BYTES_MAX
             if len(requests) > INLINE_CALLS_MAX:
                 self.inline_bytes_max = 0
         else:
@@ -372,7 +370,6 @@ class Server:
         self._next_tick += self._tick_seconds
         member = self.member
         member.tick(now)
-        self.is_alone = list(member.conf_state.voters) == [member.id]
         member.campaign_if_alone()
         if member.leader != self._leader:
             self._log_leader()
@@ -409,7 +406,7 @@ class Server:
         Without them no election can be won; a leader, if there is one, is heard within two ticks.
         """
         member = self.member
-        if member.leader or self.is_alone or now > self._advance_until:
+        if member.leader or member.is_alone or now > self._advance_until:
             self._advance_until = 0.0
         elif len(member.connections) > 1:
             self._advance_until = 0.0
