@@ -1,7 +1,9 @@
 """Snapshot files made by hand, from rows."""
 
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.backend.bbolt import write_image
@@ -36,3 +38,9 @@ def snapshot(path: Path, buckets: Buckets) -> bytes:
     content += sha256(content).digest()
     path.write_bytes(content)
     return content
+
+
+@cache
+def usual_snapshot() -> bytes:
+    with TemporaryDirectory() as directory:
+        return snapshot(Path(directory) / "snapshot", usual())

@@ -28,7 +28,7 @@ from tests.kvorum import running_kvorum
 from tests.utl.commands import done
 from tests.utl.duel import Duel
 from tests.utl.history import ask, connected, perform, random_calls
-from tests.utl.images import Buckets, snapshot, usual
+from tests.utl.images import Buckets, snapshot, usual_snapshot
 from tests.utl.test_damage import damage
 
 pytestmark = pytest.mark.skipif(
@@ -138,7 +138,7 @@ def test_generated_histories_have_the_same_status_and_hashes(
 
 
 def damaged_files() -> Iterator[tuple[str, bytes]]:
-    whole = snapshot_content()
+    whole = usual_snapshot()
     bare = whole[:-32]
     yield "whole", whole
     yield "without-digest", bare
@@ -157,18 +157,6 @@ def damaged_files() -> Iterator[tuple[str, bytes]]:
                 changed[base + offset] ^= 1
             yield f"{which}-{name}", bytes(changed)
             yield f"{which}-{name}-signed", bytes(changed) + sha256(changed).digest()
-
-
-_CACHE: list[bytes] = []
-
-
-def snapshot_content() -> bytes:
-    if not _CACHE:
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory() as directory:
-            _CACHE.append(snapshot(Path(directory) / "snapshot", usual()))
-    return _CACHE[0]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +195,7 @@ def test_what_is_no_file_is_told_alike(duel: Duel) -> None:
 @settings(EXAMPLES, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_random_damage_is_told_alike(duel: Duel, seed: int) -> None:
-    content = damage(snapshot_content(), random.Random(seed))
+    content = damage(usual_snapshot(), random.Random(seed))
     duel.put("damaged", content)
     theirs, ours = duel.both("snapshot", "status", "damaged")
     if theirs.code == 2:
