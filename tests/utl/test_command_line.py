@@ -1,11 +1,13 @@
 """Command lines that need no files: how words become commands and flags, beside etcdutl's."""
 
 import re
+import subprocess
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvorum.cli.completion import script
 from kvorum.utl.commands import GLOBAL_FLAGS, ROOT
 from tests.ctl.duel import Outcome
 from tests.etcd import is_target
@@ -152,3 +154,24 @@ def test_every_command_of_etcdutl_is_there_with_its_flags(duel: Duel) -> None:
         assert all(each.is_exact for each in command.children if each.name not in known)
         count += 1
     assert count > 8
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        (["de"], ["defrag"]),
+        (["snapshot", "s"], ["save", "status"]),
+        (["--timeout", "1s", "mig"], ["migrate"]),
+        (["migrate", "--target"], ["--target-version"]),
+        (["hashkv", "-w", "j"], ["json"]),
+    ],
+    ids=" ".join,
+)
+def test_bash_completes(words: list[str], offers: list[str]) -> None:
+    text = script(ROOT, "bash") + (
+        'COMP_WORDS=(kvorumutl "$@"); COMP_CWORD=$#; _kvorumutl; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", text, "bash", *words], capture_output=True, text=True, check=True
+    )
+    assert (sorted(done.stdout.split()), done.stderr) == (offers, "")

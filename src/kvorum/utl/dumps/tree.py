@@ -95,5 +95,6 @@ DUMP = Command(
             is_single_dashed=True,
         ),
     ),
+    is_exact=True,
 )
 """What `kvorumutl` has of it."""
