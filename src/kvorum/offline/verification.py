@@ -4,6 +4,8 @@ The first part is what etcd checks under ETCD_VERIFY, in its words. The database
 every page of an etcd's, every checksum of ours.
 """
 
+from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 from kvorum.backend import Environments, View, dump
@@ -79,11 +81,13 @@ def verify(
 def _walk(files: Files, environments: Environments, directory: DataDirectory) -> tuple[int, int]:
     """Read the database to its end; return the newest revision and how many rows there are."""
     key, rows = b"", 0
-    with (
-        opened_database(files, environments, directory) as database,
-        Progress("verifying") as progress,
-    ):
-        content = dump(database) if isinstance(database, View) else checked_content(database)
+    with ExitStack() as stack:
+        database = stack.enter_context(opened_database(files, environments, directory))
+        if isinstance(database, View):
+            content, size = dump(database), Path(database.path).stat().st_size
+        else:
+            content, size = checked_content(database), database.size
+        progress = stack.enter_context(Progress("verifying", size))
         for bucket, entries in progress.counted(content):
             for name, _ in entries:
                 if bucket == KEY:

@@ -6,9 +6,11 @@ from the same snapshot with the same list of members, each under its own name.
 """
 
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.backend import Environments, install
@@ -35,6 +37,7 @@ from kvorum.membership.bootstrap import (
 )
 from kvorum.membership.documents import Member, encode_member
 from kvorum.membership.identity import cluster_id
+from kvorum.membership.urls import UrlError, checked_urls
 from kvorum.offline.directories import DataDirectory, check_vacant, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, write_history
@@ -134,16 +137,31 @@ def _check_file(path: str) -> None:
 
 def _members(options: RestoreOptions) -> list[Member]:
     try:
+        advertised = checked_urls(options.peer_urls.split(","))
         cluster = parse_initial_cluster(options.initial_cluster)
         if cluster and options.name not in cluster:
             raise CommandError(
                 f'couldn\'t find local name "{options.name}" in the initial cluster configuration'
             )
-        advertised = sorted(filter(None, options.peer_urls.split(",")))
-        check_initial_cluster(cluster, options.name, advertised)
+        check_initial_cluster(cluster, options.name, advertised, _resolved)
         return initial_members(cluster, options.initial_cluster_token)
-    except BootstrapError as error:
+    except UrlError as error:
         raise CommandError(str(error)) from error
+    except BootstrapError as error:
+        # What is wrong with a URL is told without what surrounds it at a server's start.
+        raise CommandError(str(error.__cause__ or error)) from error
+
+
+def _resolved(url: str) -> str:
+    """Return a URL with the address of its host, or as it is if nobody knows the host."""
+    parts = urlsplit(url)
+    if parts.scheme.startswith("unix") or parts.hostname == "localhost":
+        return url
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return url
+    return f"{parts.scheme}://{found[0][4][0]}:{parts.port}"
 
 
 def _renewed(facts: Facts, members: list[Member]) -> Facts:

@@ -28,7 +28,9 @@ def run(invocation: Invocation) -> None:
     directory = DataDirectory(Path(invocation.text("data-dir")), Path(wal) if wal else None)
     files = RealFiles()
     is_stored = is_logged = False
-    if directory.log.exists() and log_exists(files, str(directory.log)):
+    if not directory.log.exists():
+        raise CommandError(f"open {directory.log}: no such file or directory")
+    if log_exists(files, str(directory.log)):
         snapshot, log = read_history(files, directory.snap, directory.log)
         is_stored = snapshot is not None and has_custom_content(snapshot.data)
         is_logged = has_custom_requests(log.entries)
