@@ -1,5 +1,6 @@
 """Snapshot files made by hand, from rows."""
 
+import random
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -44,3 +45,19 @@ def snapshot(path: Path, buckets: Buckets) -> bytes:
 def usual_snapshot() -> bytes:
     with TemporaryDirectory() as directory:
         return snapshot(Path(directory) / "snapshot", usual())
+
+
+def damage(content: bytes, chance: random.Random) -> bytes:
+    """Cut a file off, flip bits of it, or write over a piece of it."""
+    kind = chance.random()
+    if kind < 0.3:
+        return content[: chance.randrange(len(content))]
+    changed = bytearray(content)
+    if kind < 0.7:
+        for _ in range(chance.randrange(1, 4)):
+            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    else:
+        start = chance.randrange(len(changed))
+        end = min(len(changed), start + chance.choice([8, 512, 4096]))
+        changed[start:end] = chance.choice([bytes(end - start), chance.randbytes(end - start)])
+    return bytes(changed)

@@ -16,7 +16,7 @@ from kvorum.backend.encoding import revision_of, row_key
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
 from kvorum.utl.main import run
-from tests.utl.images import ROWS, Buckets, snapshot, usual
+from tests.utl.images import ROWS, Buckets, damage, snapshot, usual
 
 # Every example cleans up behind itself; what the disk takes is not this test's business.
 EXAMPLES = settings(
@@ -37,22 +37,6 @@ def restore(path: Path, data: Path, *flags: str) -> int:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return snapshot(tmp_path_factory.mktemp("whole") / "snapshot", usual())
-
-
-def damage(content: bytes, chance: random.Random) -> bytes:
-    """Cut a file off, flip bits of it, or write over a piece of it."""
-    kind = chance.random()
-    if kind < 0.3:
-        return content[: chance.randrange(len(content))]
-    changed = bytearray(content)
-    if kind < 0.7:
-        for _ in range(chance.randrange(1, 4)):
-            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
-    else:
-        start = chance.randrange(len(changed))
-        end = min(len(changed), start + chance.choice([8, 512, 4096]))
-        changed[start:end] = chance.choice([bytes(end - start), chance.randbytes(end - start)])
-    return bytes(changed)
 
 
 @EXAMPLES

@@ -28,8 +28,7 @@ from tests.kvorum import running_kvorum
 from tests.utl.commands import done
 from tests.utl.duel import Duel
 from tests.utl.history import ask, connected, perform, random_calls
-from tests.utl.images import Buckets, snapshot, usual_snapshot
-from tests.utl.test_damage import damage
+from tests.utl.images import Buckets, damage, snapshot, usual_snapshot
 
 pytestmark = pytest.mark.skipif(
     not is_target(), reason="etcdutl 3.5.1 writes other words; 'make oracle' builds 3.7.3"

@@ -4,12 +4,11 @@ from pathlib import Path
 
 from kvorum.backend.bbolt import open_image
 from kvorum.files.real import RealFiles
-from kvorum.raft.wire import decode_conf_change
-from kvorum.wal import SnapshotRecord, read_log, valid_snapshots
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.utl.commands import answer, done, refusal
 from tests.utl.history import Sight, connected, perform, random_calls
+from tests.utl.logs import logged
 
 ETCD_RESTORE = (
     "--initial-cluster=default=http://127.0.0.1:2",
@@ -20,15 +19,6 @@ ETCD_RESTORE = (
 def save(address: str, path: Path) -> Path:
     done("etcdctl", f"--endpoints={address}", "snapshot", "save", path)
     return path
-
-
-def logged(wal: Path) -> tuple[object, ...]:
-    """Return all that a log says."""
-    snapshots = valid_snapshots(RealFiles(), str(wal))
-    content = read_log(RealFiles(), str(wal), SnapshotRecord())
-    # The changes themselves, for 3.5 writes fields that newer versions leave out.
-    changes = [(entry.index, entry.term, decode_conf_change(entry)) for entry in content.entries]
-    return snapshots, content.metadata, content.state, changes
 
 
 def check_status(path: Path, live_keys: int) -> None:

@@ -27,7 +27,7 @@ from tests.utl.commands import answer
 from tests.utl.duel import Duel
 from tests.utl.history import Sight, connected, perform, random_calls
 from tests.utl.images import snapshot, usual, usual_snapshot
-from tests.utl.test_exchange import logged
+from tests.utl.logs import logged
 
 needs_target = pytest.mark.skipif(
     not is_target(), reason="etcdutl 3.5.1 has other commands; 'make oracle' builds 3.7.3"
