@@ -136,6 +136,10 @@ def test_generated_histories_have_the_same_status_and_hashes(
     duel.compare("hashkv", "made", f"--rev={revision}")
 
 
+# etcdutl crashes on these, or says what it crashed of: that depends on what runs first.
+SHORTENED = ("two-pages", "half", "without-last-page", "pages-of-zeros")
+
+
 def damaged_files() -> Iterator[tuple[str, bytes]]:
     whole = usual_snapshot()
     bare = whole[:-32]
@@ -171,7 +175,7 @@ def test_damaged_files_are_told_alike(duel: Duel, name: str, content: bytes) -> 
         ("hashkv", name),
     ):
         duel.put(name, content)
-        duel.compare(*words)
+        duel.compare(*words, has_same_error=name not in SHORTENED)
         for each in (duel.theirs, duel.ours):
             shutil.rmtree(each / "restored", ignore_errors=True)
         assert (duel.ours / name).read_bytes() == content
