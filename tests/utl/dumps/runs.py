@@ -13,6 +13,8 @@ import pytest
 from kvorum.utl.main import run
 from tools import etcds
 
+Words = list[str | Path]
+
 _SECRETS = re.compile(r'\b(password|hashedPassword|simple_token):"[^"]*"')
 
 

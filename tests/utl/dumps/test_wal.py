@@ -24,7 +24,7 @@ from kvorum.utl.dumps.tree import ENTRY_TYPES
 from kvorum.wal.framing import ENTRY
 from tests.utl.dumps.conftest import PASSWORDS, Stopped
 from tests.utl.dumps.logs import BATCHES, Batch, WrittenLog, write_log
-from tests.utl.dumps.runs import dump, dumped, objects, tool, without_secrets
+from tests.utl.dumps.runs import Words, dump, dumped, objects, tool, without_secrets
 
 LOGS = "etcd-dump-logs"
 
@@ -291,14 +291,14 @@ def test_no_secret_is_shown(member: Stopped) -> None:
             output = dumped(*words, member.directory, *form)
             assert not [each for each in secrets if each in output]
     for words in (["wal", "--start-index=0"], ["wal", "--raw"]):
-        for entry in shown(objects(*words, member.directory)):
-            data = b64decode(entry["data"])
+        for each_entry in shown(objects(*words, member.directory)):
+            data = b64decode(each_entry["data"])
             assert not [each for each in secrets if each.encode() in data]
 
 
 def test_a_reader_that_goes_away_ends_a_dump_quietly(member: Stopped) -> None:
     program = Path(sys.executable).parent / "kvorumutl"
-    command = [program, "dump", "wal", member.directory, "--start-index=0", "--raw"]
+    command = [str(program), "dump", "wal", str(member.directory), "--start-index=0", "--raw"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     # Closed before anything is read: the first write fails.
@@ -318,7 +318,7 @@ def test_nothing_is_changed(member: Stopped) -> None:
         }
 
     before = state()
-    for words in (
+    dumps: list[Words] = [
         ["wal", member.directory],
         ["wal", member.directory, "--raw"],
         ["snap", member.directory],
@@ -326,7 +326,8 @@ def test_nothing_is_changed(member: Stopped) -> None:
         ["db", "iterate-bucket", member.directory, "key"],
         ["db", "scan-keys", member.directory, "0"],
         ["db", "hash", member.directory],
-    ):
+    ]
+    for words in dumps:
         dumped(*words)
     assert state() == before
 
