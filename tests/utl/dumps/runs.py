@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kvorum.cli.text import printable
 from kvorum.utl.main import run
 from tools import etcds
 
@@ -63,7 +64,9 @@ def tool(name: str, *words: str | Path) -> Outcome:
     done = subprocess.run(
         [str(path), *map(str, words)], capture_output=True, timeout=60, check=False
     )
-    return Outcome(done.returncode, _text(done.stdout), _text(done.stderr))
+    # Go may know characters as printable that this Python has yet to hear of.
+    output = printable(_text(done.stdout), kept="\n\t")
+    return Outcome(done.returncode, output, _text(done.stderr))
 
 
 def without_secrets(output: str) -> str:
