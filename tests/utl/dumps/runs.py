@@ -59,7 +59,7 @@ def parsed(output: str) -> list[dict[str, Any]]:
 def tool(name: str, *words: str | Path) -> Outcome:
     """Run one of etcd's dump tools; skips the test where there is none."""
     path = etcds.BUILT / name
-    if not path.exists():
+    if not has_tool(name):
         pytest.skip(f"no {name} to compare with: 'make oracle' builds it where there is Go")
     done = subprocess.run(
         [str(path), *map(str, words)], capture_output=True, timeout=60, check=False
@@ -67,6 +67,11 @@ def tool(name: str, *words: str | Path) -> Outcome:
     # Go may know characters as printable that this Python has yet to hear of.
     output = printable(_text(done.stdout), kept="\n\t")
     return Outcome(done.returncode, output, _text(done.stderr))
+
+
+def has_tool(name: str) -> bool:
+    """Return whether there is this one of etcd's dump tools."""
+    return (etcds.BUILT / name).exists()
 
 
 def without_secrets(output: str) -> str:

@@ -19,7 +19,7 @@ from kvorum.backend.encoding import revision_of, row_key
 from kvorum.files import Opening
 from kvorum.files.real import RealFiles
 from kvorum.utl.dumps.sources import Place
-from tests.etcd import running_etcd
+from tests.etcd import is_target, running_etcd
 from tests.utl.dumps.conftest import Stopped
 from tests.utl.dumps.runs import Words, dump, dumped, objects, tool
 
@@ -91,6 +91,8 @@ def test_refusals_are_those_of_etcd_dump_db(etcd: Stopped, tmp_path: Path) -> No
 
 def test_both_servers_show_the_same(etcd: Stopped, kvorum: Stopped) -> None:
     for name in ("key", "lease", "auth", "authRoles", "alarm", "members_removed", "cluster"):
+        if name == "cluster" and not is_target():
+            continue  # versions differ
         words = ("db", "iterate-bucket", "--decode")
         ours = dumped(*words, kvorum.directory, name)
         assert ours == dumped(*words, etcd.directory, name)
@@ -230,7 +232,7 @@ def test_a_running_etcd_is_waited_for_and_told(tmp_path: Path) -> None:
             found = dump("db", command, tmp_path / "etcd", *rest, "--timeout=50ms")
             assert found.code == 1
             assert found.errors.endswith("Error: failed to open bolt DB timeout\n")
-            assert "stop it" in found.errors
+            assert "stop the member that uses it" in found.errors
 
 
 def test_formats_that_dumps_do_not_have(etcd: Stopped) -> None:
