@@ -18,6 +18,8 @@ def quoted(text: str | bytes) -> str:
     """Quote a text as Go's %q does: printable characters as they are, bytes of no text as hex."""
     # Bytes that are no UTF-8 become surrogates, which stand for them below.
     decoded = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
+    if decoded.isprintable() and '"' not in decoded and "\\" not in decoded:
+        return f'"{decoded}"'
     return '"' + "".join(map(_escaped, decoded)) + '"'
 
 

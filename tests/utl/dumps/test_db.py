@@ -18,9 +18,10 @@ from kvorum.backend.buckets import AUTH_USERS, BUCKETS, KEY, LEASE
 from kvorum.backend.encoding import revision_of, row_key
 from kvorum.files import Opening
 from kvorum.files.real import RealFiles
-from tests.etcd import running_etcd
+from kvorum.utl.dumps.sources import Place
+from tests.etcd import is_target, running_etcd
 from tests.utl.dumps.conftest import Stopped
-from tests.utl.dumps.runs import dump, dumped, objects, tool
+from tests.utl.dumps.runs import Words, dump, dumped, objects, tool
 
 PAGE_BYTES = 4096
 NAMES = [bucket.decode() for bucket in BUCKETS]
@@ -40,10 +41,9 @@ def own_file(directory: Path) -> Path:
 def made(path: Path, rows: dict[int, bytes], users: dict[bytes, bytes] | None = None) -> Path:
     """Make a database of etcd's."""
     path.unlink(missing_ok=True)
-    content = {bucket: {} for bucket in BUCKETS} | {
-        KEY: {row_key(revision): value for revision, value in rows.items()},
-        AUTH_USERS: users or {},
-    }
+    content: dict[bytes, dict[bytes, bytes]] = {bucket: {} for bucket in BUCKETS}
+    content[KEY] = {row_key(revision): value for revision, value in rows.items()}
+    content[AUTH_USERS] = users or {}
     files = RealFiles()
     descriptor = files.open(str(path), Opening.CREATE)
     write_image(files, descriptor, ((name, sorted(content[name].items())) for name in BUCKETS))
@@ -61,16 +61,15 @@ def row(revision: int, key: bytes, value: bytes) -> bytes:
 
 def test_lines_are_those_of_etcd_dump_db(etcd: Stopped, tmp_path: Path) -> None:
     place = copied(etcd, tmp_path / "etcd")
-    db = ("dump", "db")
-    for words in (
-        ["list-bucket", place],
-        ["hash", place],
-        *(["iterate-bucket", place, name, "--decode"] for name in NAMES),
-        *(["iterate-bucket", place, name] for name in NAMES if name != "authUsers"),
+    dumps: list[Words] = [["list-bucket", place], ["hash", place]]
+    dumps += [["iterate-bucket", place, name, "--decode"] for name in NAMES]
+    dumps += [["iterate-bucket", place, name] for name in NAMES if name != "authUsers"]
+    dumps += [
         ["iterate-bucket", place, "key", "--limit", "7"],
         ["list-bucket", place / "member" / "snap" / "db"],
-    ):
-        assert dumped(*db[1:], *words) == tool("etcd-dump-db", *words).output, words
+    ]
+    for words in dumps:
+        assert dumped("db", *words) == tool("etcd-dump-db", *words).output, words
 
 
 def test_refusals_are_those_of_etcd_dump_db(etcd: Stopped, tmp_path: Path) -> None:
@@ -92,6 +91,8 @@ def test_refusals_are_those_of_etcd_dump_db(etcd: Stopped, tmp_path: Path) -> No
 
 def test_both_servers_show_the_same(etcd: Stopped, kvorum: Stopped) -> None:
     for name in ("key", "lease", "auth", "authRoles", "alarm", "members_removed", "cluster"):
+        if name == "cluster" and not is_target():
+            continue  # versions differ
         words = ("db", "iterate-bucket", "--decode")
         ours = dumped(*words, kvorum.directory, name)
         assert ours == dumped(*words, etcd.directory, name)
@@ -160,7 +161,7 @@ def test_a_scan_finds_every_row(member: Stopped) -> None:
     rows = objects("db", "iterate-bucket", member.directory, "key", "--decode")
     scanned = {revision(each) for each in objects("db", "scan-keys", member.directory, "0")}
     assert {revision(each) for each in rows} <= scanned
-    late = [each for each in objects("db", "scan-keys", member.directory, "200")]
+    late = objects("db", "scan-keys", member.directory, "200")
     assert {each for each in scanned if int(str(each[0])) >= 200} == set(map(revision, late))
 
 
@@ -212,12 +213,9 @@ def test_a_large_database_takes_little_memory(tmp_path: Path) -> None:
     path = made(tmp_path / "large.db", rows)
     del rows
     assert path.stat().st_size > 30_000_000
-    for words in (["iterate-bucket", path, "lease"], ["list-bucket", path], ["hash", path]):
-        dumped("db", *words)
+    dumped("db", "hash", path)
     tracemalloc.start()
     try:
-        from kvorum.utl.dumps.sources import Place
-
         with Place(RealFiles(), str(path)).opened(1) as database:
             assert sum(1 for _ in database.entries_back(KEY)) == 300
         with Place(RealFiles(), str(path)).opened(1) as database:
@@ -234,7 +232,7 @@ def test_a_running_etcd_is_waited_for_and_told(tmp_path: Path) -> None:
             found = dump("db", command, tmp_path / "etcd", *rest, "--timeout=50ms")
             assert found.code == 1
             assert found.errors.endswith("Error: failed to open bolt DB timeout\n")
-            assert "stop it" in found.errors
+            assert "stop the member that uses it" in found.errors
 
 
 def test_formats_that_dumps_do_not_have(etcd: Stopped) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from kvorum.utl.dumps.tree import ENTRY_TYPES
 from kvorum.wal.framing import ENTRY
 from tests.utl.dumps.conftest import PASSWORDS, Stopped
 from tests.utl.dumps.logs import BATCHES, Batch, WrittenLog, write_log
-from tests.utl.dumps.runs import dump, dumped, objects, tool, without_secrets
+from tests.utl.dumps.runs import Words, dump, dumped, has_tool, objects, tool, without_secrets
 
 LOGS = "etcd-dump-logs"
 
@@ -137,6 +138,8 @@ def types_of(each: dict[str, Any]) -> set[str]:
     """Return the words of --entry-type that an entry should go by, from its data alone."""
     if each["type"] == "conf":
         return {"ConfigChange"}
+    if "v2_request" in each:
+        return {"Normal", "Request"}
     request = InternalRaftRequest.FromString(b64decode(each["data"]))
     found = {"Normal", "InternalRaftRequest"}
     for field, _ in request.ListFields():
@@ -197,15 +200,13 @@ def test_damage_ends_a_log_and_is_told(
         content[place] ^= 1 << chance.randrange(8)
     segment.write_bytes(content)
     found = dump("wal", log.directory)
-    if damage != "bit":
+    if damage != "bit" and has_tool(LOGS):
         theirs = tool(LOGS, log.directory)
         # Of a log that is corrupt theirs shows nothing.
         assert found.code == theirs.code
         assert found.code or found.output == theirs.output
-        assert not found.code or "Error: Failed reading WAL: " in found.errors
-    else:
-        # Types and lengths are not covered by the checksum.
-        assert found.code in (0, 1)
+    # A changed bit may go unnoticed: types and lengths are not covered by the checksum.
+    assert found.code == 0 or "Error: Failed reading WAL: " in found.errors
     records = dump("wal", log.directory, "--raw")
     assert records.code == 0
     if damage == "cut":
@@ -222,8 +223,9 @@ def test_a_wrong_checksum_is_told_once_and_passed(tmp_path: Path) -> None:
     first.write_bytes(content[:at] + b"\xfe\xff" + content[at + 2 :])
     found = dump("wal", tmp_path, "--raw")
     assert found.code == 0 and found.errors.count("CRC error") == 1
-    assert found.output == tool(LOGS, "-raw", tmp_path).output
     assert found.output.count("Entry: ") == 10
+    if has_tool(LOGS):
+        assert found.output == tool(LOGS, "-raw", tmp_path).output
     found = dump("wal", tmp_path)
     assert found.code == 1 and "Failed reading WAL: " in found.errors
     assert len(rows(found.output)) < 5
@@ -277,10 +279,10 @@ def test_no_secret_is_shown(member: Stopped) -> None:
         RealFiles(), str(wal), sorted(each.name for each in wal.glob("*.wal"))
     ):
         if record.type == ENTRY:
-            entry = Entry.FromString(record.data)
-            if entry.Type:
-                continue
-            request = InternalRaftRequest.FromString(entry.Data)
+            try:
+                request = InternalRaftRequest.FromString(Entry.FromString(record.data).Data)
+            except DecodeError:
+                continue  # a change of the membership, or a request of version 2
             for part in (request.auth_user_add, request.auth_user_change_password):
                 secrets |= {part.password, part.hashedPassword}
             secrets |= {request.authenticate.password, request.authenticate.simple_token}
@@ -291,14 +293,14 @@ def test_no_secret_is_shown(member: Stopped) -> None:
             output = dumped(*words, member.directory, *form)
             assert not [each for each in secrets if each in output]
     for words in (["wal", "--start-index=0"], ["wal", "--raw"]):
-        for entry in shown(objects(*words, member.directory)):
-            data = b64decode(entry["data"])
+        for each_entry in shown(objects(*words, member.directory)):
+            data = b64decode(each_entry["data"])
             assert not [each for each in secrets if each.encode() in data]
 
 
 def test_a_reader_that_goes_away_ends_a_dump_quietly(member: Stopped) -> None:
     program = Path(sys.executable).parent / "kvorumutl"
-    command = [program, "dump", "wal", member.directory, "--start-index=0", "--raw"]
+    command = [str(program), "dump", "wal", str(member.directory), "--start-index=0", "--raw"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     # Closed before anything is read: the first write fails.
@@ -318,7 +320,7 @@ def test_nothing_is_changed(member: Stopped) -> None:
         }
 
     before = state()
-    for words in (
+    dumps: list[Words] = [
         ["wal", member.directory],
         ["wal", member.directory, "--raw"],
         ["snap", member.directory],
@@ -326,7 +328,8 @@ def test_nothing_is_changed(member: Stopped) -> None:
         ["db", "iterate-bucket", member.directory, "key"],
         ["db", "scan-keys", member.directory, "0"],
         ["db", "hash", member.directory],
-    ):
+    ]
+    for words in dumps:
         dumped(*words)
     assert state() == before
 

@@ -1,5 +1,6 @@
 """`dump db`: buckets, entries, rows and the hash of a database."""
 
+from contextlib import ExitStack
 from itertools import islice
 
 from google.protobuf.message import DecodeError
@@ -16,7 +17,7 @@ from kvorum.utl.dumps.entries import (
     stored_text,
 )
 from kvorum.utl.dumps.lines import Lines, tell
-from kvorum.utl.dumps.scanning import Found, etcd_rows, own_rows
+from kvorum.utl.dumps.scanning import Found, etcd_rows, opened_pages, own_rows
 from kvorum.utl.dumps.sources import Place, shared_lock
 
 
@@ -58,12 +59,11 @@ def dump_entries(
 def dump_rows(files: Files, lines: Lines, argument: str, start: int, lock_seconds: float) -> None:
     """Show the rows from a main revision on, page by page, whatever is damaged."""
     place = Place(files, argument)
-    if place.is_own:
-        for found in own_rows(files, place.path, tell):
-            _show_row(lines, found, start)
-        return
-    with shared_lock(place.path, lock_seconds):
-        for found in etcd_rows(files, place.path, tell):
+    with ExitStack() as stack:
+        if not place.is_own:
+            stack.enter_context(shared_lock(place.path, lock_seconds))
+        pages = stack.enter_context(opened_pages(files, place.path))
+        for found in own_rows(pages, tell) if place.is_own else etcd_rows(pages, tell):
             _show_row(lines, found, start)
 
 

@@ -16,6 +16,10 @@ _BYTES = [
 
 def octal_quoted(data: bytes) -> str:
     """Quote bytes; those that are no printable ASCII become octal escapes."""
+    if data.isascii() and b'"' not in data and b"\\" not in data:
+        text = data.decode()
+        if text.isprintable():
+            return f'"{text}"'
     return '"' + "".join([_BYTES[byte] for byte in data]) + '"'
 
 

@@ -82,55 +82,57 @@ class RecordReader:
     def _segment(self, name: str, *, is_last: bool) -> Iterator[tuple[int, int, bytes, int, bool]]:
         """Yield type, checksum, data, offset, and whether a sector holds nothing but zeros."""
         window = _Window(self._files, f"{self._directory}/{name}")
-        try:
-            offset = 0
-            while (word := window.read(offset, 8)) and any(word):
-                if len(word) < 8:
-                    self.problem = Problem(name, offset, "the file ends within a length", True)
-                    return
-                (number,) = _word.unpack(word)
-                length = number & _LENGTH_MASK
-                stop = offset + 8 + length + (number >> 56 & 7 if number >> 63 else 0)
-                if stop > window.size:
-                    text = f"{length} bytes long, but the file has {window.size - offset - 8} more"
-                    self.problem = Problem(name, offset, text, True)
-                    return
-                frame = window.read(offset + 8, stop - offset - 8)
-                is_sparse = _has_empty_sector(frame, offset + 8)
-                try:
-                    record = walpb.Record.FromString(frame[:length])
-                except DecodeError:
-                    is_torn = is_last and is_sparse
-                    self.problem = Problem(name, offset, "this is no record", is_torn)
-                    return
-                yield record.type, record.crc, record.data, offset, is_sparse
-                offset = stop
-        finally:
-            window.close()
+        offset = 0
+        while (word := window.read(offset, 8)) and any(word):
+            if len(word) < 8:
+                self.problem = Problem(name, offset, "the file ends within a length", True)
+                return
+            (number,) = _word.unpack(word)
+            length = number & _LENGTH_MASK
+            stop = offset + 8 + length + (number >> 56 & 7 if number >> 63 else 0)
+            if stop > window.size:
+                text = f"{length} bytes long, but the file has {window.size - offset - 8} more"
+                self.problem = Problem(name, offset, text, True)
+                return
+            frame = window.read(offset + 8, stop - offset - 8)
+            is_sparse = _has_empty_sector(frame, offset + 8)
+            try:
+                record = walpb.Record.FromString(frame[:length])
+            except DecodeError:
+                is_torn = is_last and is_sparse
+                self.problem = Problem(name, offset, "this is no record", is_torn)
+                return
+            yield record.type, record.crc, record.data, offset, is_sparse
+            offset = stop
 
 
 class _Window:
-    """A file that is read in order, in large pieces."""
+    """A file that is read in order, in large pieces; it is open only while a piece is read."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
-        self._descriptor = files.open(path, Opening.READ)
-        self.size = files.size(self._descriptor)
+        self._path = path
+        self.size = 0
         self._start = 0
         self._data = b""
+        self._fill(0, _WINDOW_BYTES)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return that many bytes; fewer only where the file ends."""
         begin = offset - self._start
-        if begin + length > len(self._data):
-            wanted = max(length, _WINDOW_BYTES)
-            self._start, begin = offset, 0
-            self._data = self._files.pread(self._descriptor, offset, wanted)
+        if begin + length > len(self._data) and offset + length <= self.size:
+            self._fill(offset, max(length, _WINDOW_BYTES))
+            begin = 0
         return self._data[begin : begin + length]
 
-    def close(self) -> None:
-        """Close the file."""
-        self._files.close(self._descriptor)
+    def _fill(self, offset: int, length: int) -> None:
+        descriptor = self._files.open(self._path, Opening.READ)
+        try:
+            self.size = self._files.size(descriptor)
+            self._start = offset
+            self._data = self._files.pread(descriptor, offset, length)
+        finally:
+            self._files.close(descriptor)
 
 
 def _has_empty_sector(frame: bytes, offset: int) -> bool:

@@ -47,7 +47,7 @@ class Found(NamedTuple):
     value: bytes
 
 
-class _Pages:
+class Pages:
     """An open file in pages of one size."""
 
     def __init__(self, files: Files, descriptor: int) -> None:
@@ -58,9 +58,11 @@ class _Pages:
 
     @property
     def count(self) -> int:
+        """How many whole pages it has."""
         return self.length // self.page_bytes
 
     def head(self, offset: int, length: int) -> bytes:
+        """Return bytes, whatever the size of pages is; fewer where the file ends."""
         return self._files.pread(self._descriptor, offset, length)
 
     def read(self, number: int, count: int = 1) -> bytes:
@@ -72,21 +74,17 @@ class _Pages:
 
 
 @contextmanager
-def _opened(files: Files, path: str) -> Iterator[_Pages]:
+def opened_pages(files: Files, path: str) -> Iterator[Pages]:
+    """Open a database file of either kind, whole or not."""
     descriptor = files.open(path, Opening.READ)
     try:
-        yield _Pages(files, descriptor)
+        yield Pages(files, descriptor)
     finally:
         files.close(descriptor)
 
 
-def etcd_rows(files: Files, path: str, tell: Tell) -> Iterator[Found]:
+def etcd_rows(pages: Pages, tell: Tell) -> Iterator[Found]:
     """Scan a database of etcd's."""
-    with _opened(files, path) as pages:
-        yield from _etcd_rows(pages, tell)
-
-
-def _etcd_rows(pages: _Pages, tell: Tell) -> Iterator[Found]:
     end = _etcd_page_count(pages, tell)
     number = 2
     while number < end:
@@ -108,7 +106,7 @@ def _etcd_rows(pages: _Pages, tell: Tell) -> Iterator[Found]:
         number += overflow + 1
 
 
-def _etcd_page_count(pages: _Pages, tell: Tell) -> int:
+def _etcd_page_count(pages: Pages, tell: Tell) -> int:
     """Set the size of pages, and return how many were ever used."""
     sizes = [1 << bits for bits in range(PAGE_BYTES_MIN.bit_length() - 1, 17)]
     assert sizes[-1] == PAGE_BYTES_MAX
@@ -156,21 +154,20 @@ def _element(page: bytes, index: int) -> tuple[int, bytes, bytes]:
     return flags, page[begin:middle], page[middle : middle + value_bytes]
 
 
-def own_rows(files: Files, path: str, tell: Tell) -> Iterator[Found]:
+def own_rows(pages: Pages, tell: Tell) -> Iterator[Found]:
     """Scan a database of ours: a row counts if its checksum is right."""
-    with _opened(files, path) as pages:
-        size = int.from_bytes(pages.head(_LMDB_PAGE_BYTES_AT, 4), "little")
-        if PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX and not size & size - 1:
-            pages.page_bytes = size
-        for number in range(2, pages.count):
-            page = pages.read(number)
-            own, _, kind, lower, _ = _LMDB_HEADER.unpack_from(page)
-            # Pages with large values have no header but on the first, so any other may be data.
-            if own == number and kind == _LMDB_LEAF:
-                yield from _node_rows(pages, page, number, lower, tell)
+    size = int.from_bytes(pages.head(_LMDB_PAGE_BYTES_AT, 4), "little")
+    if PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX and not size & size - 1:
+        pages.page_bytes = size
+    for number in range(2, pages.count):
+        page = pages.read(number)
+        own, _, kind, lower, _ = _LMDB_HEADER.unpack_from(page)
+        # Pages with large values have no header but on the first, so any other may be data.
+        if own == number and kind == _LMDB_LEAF:
+            yield from _node_rows(pages, page, number, lower, tell)
 
 
-def _node_rows(pages: _Pages, page: bytes, number: int, lower: int, tell: Tell) -> Iterator[Found]:
+def _node_rows(pages: Pages, page: bytes, number: int, lower: int, tell: Tell) -> Iterator[Found]:
     header = _LMDB_HEADER.size
     offsets = page[header : min(max(lower, header), len(page))]
     count = len(offsets) // 2
@@ -189,7 +186,7 @@ def _node_rows(pages: _Pages, page: bytes, number: int, lower: int, tell: Tell) 
             tell(f"The checksum of row {key.hex()} on page {number} does not fit. Continuing...")
 
 
-def _node(pages: _Pages, page: bytes, start: int) -> tuple[bytes, bytes]:
+def _node(pages: Pages, page: bytes, start: int) -> tuple[bytes, bytes]:
     begin = start + _LMDB_NODE.size
     if begin > len(page):
         raise ValueError("it lies outside of the page")

@@ -4,10 +4,8 @@ A file of etcd's is read under a shared lock, which a running etcd does not let 
 Kvorum may go on: a view of its database stays as it was when it was opened.
 """
 
-import fcntl
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +17,8 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files
 from kvorum.mvcc.hashes import hash_content, hash_database
+from kvorum.offline.locks import etcd_lock
 from kvorum.offline.snapshots import HashCheck, opened_snapshot
-
-LOCK_POLL_SECONDS = 0.05
 
 Entries = Iterator[tuple[bytes, bytes]]
 
@@ -104,18 +101,9 @@ class Place:
 @contextmanager
 def shared_lock(path: str, seconds: float) -> Iterator[None]:
     """Keep an etcd from writing to its database; raises CommandError if one does for so long."""
-    until = time.monotonic() + seconds
-    with Path(path).open("rb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if seconds and time.monotonic() >= until:
-                    raise CommandError(
-                        "failed to open bolt DB timeout",
-                        hint=f"{path} is locked by another process, most likely a running etcd; "
-                        "stop it, or look at a snapshot of it",
-                    ) from None
-            time.sleep(LOCK_POLL_SECONDS)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(etcd_lock(Path(path), seconds, is_shared=True))
+        except CommandError as error:
+            raise CommandError("failed to open bolt DB timeout", hint=error.hint) from None
         yield

@@ -54,6 +54,8 @@ _DATABASE = "<data dir or db file>"
 DUMP = Command(
     "dump",
     "Shows what is in databases, logs and snapshots, and which metrics there are",
+    # What is short for a command of etcdutl stays so.
+    is_exact=True,
     children=(
         Command(
             "db",
