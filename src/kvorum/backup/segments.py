@@ -49,10 +49,7 @@ def rows_of(number: int, events: Sequence[Event]) -> list[Row]:
     rows = []
     for sub, event in enumerate(events):
         kv = event.kv
-        if event.is_put:
-            value = KeyValue(**kv._asdict())
-        else:
-            value = KeyValue(key=kv.key)
+        value = KeyValue(**kv._asdict()) if event.is_put else KeyValue(key=kv.key)
         key = row_key(revision_of(number, sub, tombstone=not event.is_put))
         rows.append((key, value.SerializeToString()))
     return rows
