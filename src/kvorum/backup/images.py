@@ -17,6 +17,9 @@ from kvorum.backup.segments import Row, digest_of
 from kvorum.edge import native_rows
 from kvorum.files import Files, Opening
 
+_NATIVE = native_rows()
+"""Found when this is imported: its allocator belongs to the thread that loads it, and snapshots are
+examined in threads that end."""
 DIGEST_BYTES = 32
 _SECTOR_BYTES = 512
 _PIECE_BYTES = 1 << 20
@@ -41,7 +44,7 @@ def examine(files: Files, path: str, name: str) -> Facts:
         try:
             newest, compacted = 0, 0
             rows: list[Row] = []
-            for bucket, pieces in sealed_content(image, native_rows()):
+            for bucket, pieces in sealed_content(image, _NATIVE):
                 for piece in pieces:
                     if bucket == KEY and piece:
                         newest = parse_row_key(piece[-1][0]) >> 32

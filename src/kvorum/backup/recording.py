@@ -32,7 +32,8 @@ class Recorder:
         """The newest revision that is in a segment which was taken out."""
         self._cluster_id = cluster_id
         self._term = 0
-        self._awaited = place.digest
+        self._awaited = ""
+        """The digest that the rows of the last revision are to have when they come again."""
         self._digest = place.digest
         self._writer = SegmentWriter(history, self.last + 1)
         self.leases: set[int] = set()
@@ -49,14 +50,17 @@ class Recorder:
         return self._writer.size
 
     @property
-    def begins_with(self) -> int:
-        """The first revision to watch: one that is known already shows that nothing changed."""
-        return self.last if self._awaited else self.last + 1
-
-    @property
     def is_settled(self) -> bool:
         """Whether it is known that the store continues what was recorded."""
         return not self._awaited
+
+    def resume(self) -> int:
+        """Return the revision to watch from: the last one, so that it is seen to be the same.
+
+        A server also tells no progress to those who wait for a revision that is yet to come.
+        """
+        self._awaited = self._digest
+        return self.last
 
     def add(self, changes: Changes, known: float) -> None:
         """Take changes; raises HistoryEndedError if they do not belong to this history."""

@@ -27,6 +27,7 @@ SEGMENT_BYTES_MAX = 8 << 20
 TURN_SECONDS = 1.0
 """How often is looked whether this program is still the one that makes the backup."""
 RETRY_SECONDS = 5.0
+UNANSWERED_SECONDS_MAX = 60.0
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -173,8 +174,7 @@ class Session:
         self._due = due
         log_seconds = self._options.log_seconds
         if log_seconds:
-            self._watch = self._client.watch(from_key=b"\0", revision=self._recorder.begins_with)
-            self._watch.knows(revisions[1])
+            self._watch = self._begin_watch(revisions[1])
             if self._recorder.is_settled:
                 self._since = rounded(time.time())
             self._flush_at = time.monotonic() + log_seconds
@@ -233,6 +233,11 @@ class Session:
 
     # Changes.
 
+    def _begin_watch(self, revision_now: int) -> Watch:
+        watch = self._client.watch(from_key=b"\0", revision=self._recorder.resume())
+        watch.knows(revision_now)
+        return watch
+
     def _listen(self, moment: float, revision_now: int) -> None:
         """Take the changes that come next; wait for them until a moment."""
         if self._watch is None:
@@ -271,10 +276,25 @@ class Session:
             watched = Watched(self._since, self._watched, recorder.last)
             store.write(str(WatchedName(recorder.history, self._run_name)), watched.encoded())
             self._told = self._watched
-        if not self._asked and self._recorder.is_settled:
-            self._asked = rounded(time.time())
-            with self._client.shell.turn():
-                self._client.shell.watching.request_progress()
+        self._ask_progress()
+
+    def _ask_progress(self) -> None:
+        """Ask how far the server is; one that has not answered for long may never do.
+
+        A watch that was resumed after the last change is told nothing before the next one.
+        """
+        assert self._watch is not None
+        if not self._recorder.is_settled:
+            return
+        now = rounded(time.time())
+        if self._asked and now - self._asked < UNANSWERED_SECONDS_MAX:
+            return
+        if self._asked:
+            self._watch.close()
+            self._watch = self._begin_watch(self._recorder.last)
+        self._asked = now
+        with self._client.shell.turn():
+            self._client.shell.watching.request_progress()
 
     def _leases(self) -> dict[int, int]:
         """Return the leases of the segment's keys, and for how long they are granted.
