@@ -42,13 +42,9 @@ class S3Store:
                 f"{url!r} is no place for backups: expected "
                 "s3://bucket/prefix, with ?endpoint=URL and &region=NAME if they are needed"
             )
-        try:
-            from botocore.exceptions import BotoCoreError
-            from botocore.session import Session
-        except ImportError:
-            raise ArchiveError(
-                "s3:// needs botocore: install it with the extra kvorum[s3]"
-            ) from None
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+
         try:
             client = Session().create_client(
                 "s3",

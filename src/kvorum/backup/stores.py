@@ -7,6 +7,7 @@ another program is still at it.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from secrets import token_hex
 from typing import Protocol
 
@@ -206,18 +207,24 @@ class DirectoryStore:
             files.sync_directory(each.rpartition("/")[0] or ("/" if each.startswith("/") else "."))
 
 
+def check_place(place: str) -> None:
+    """Refuse a place that no store can be at, without opening it; raises ArchiveError."""
+    if place.startswith("s3://"):
+        if find_spec("botocore") is None:
+            raise ArchiveError("s3:// needs botocore: install it with the extra kvorum[s3]")
+    elif not place or "://" in place:
+        raise ArchiveError(
+            f"{place!r} is no place for backups: expected a directory, or s3://bucket/prefix"
+        )
+
+
 def open_store(place: str) -> Store:
     """Return the store of a directory or of an `s3://` URL; raises ArchiveError."""
+    check_place(place)
     if place.startswith("s3://"):
         from kvorum.backup.s3 import S3Store
 
         return S3Store.of_url(place)
-    if "://" in place:
-        raise ArchiveError(
-            f"{place!r} is no place for backups: expected a directory, or s3://bucket/prefix"
-        )
-    if not place:
-        raise ArchiveError("no place for backups was given: expected a directory, or s3://bucket")
     from kvorum.files.real import RealFiles
 
     return DirectoryStore(RealFiles(), place)
