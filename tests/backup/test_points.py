@@ -121,5 +121,3 @@ def test_every_revision_restores_to_what_the_server_was(kind: str, tmp_path: Pat
                     assert found == expected
 
         check()
-
-

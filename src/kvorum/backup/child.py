@@ -5,9 +5,12 @@ lines of JSON about what it did. It makes a backup only while its member leads.
 """
 
 import json
+import os
+import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from kvorum.backup.names import SegmentName
@@ -69,7 +72,9 @@ def main() -> None:
     options = Options(
         every_seconds=given["every"], keep=given["keep"], log_seconds=given["log_interval"]
     )
-    with Client(given["endpoint"], token=given["token"], timeout=ANSWER_SECONDS_MAX) as client:
+    with Client(
+        f"unix://{given['socket']}", token=given["token"], timeout=ANSWER_SECONDS_MAX
+    ) as client:
         made = Backup(
             client,
             open_store(given["to"]),
@@ -84,6 +89,9 @@ def main() -> None:
 
         threading.Thread(target=wait_for_end, daemon=True).start()
         made.run()
+    if os.getppid() != given["parent"]:
+        # The member was killed, and cannot remove the socket's directory.
+        shutil.rmtree(Path(given["socket"]).parent, ignore_errors=True)
 
 
 if __name__ == "__main__":

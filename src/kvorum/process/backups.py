@@ -66,6 +66,7 @@ class Backups:
         self._logger = logger
         self._figures = figures
         self._directory = TemporaryDirectory(prefix="kvorum-backup-")
+        self._socket = f"{self._directory.name}/member"
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
         self._timer: asyncio.TimerHandle | None = None
@@ -74,7 +75,7 @@ class Backups:
     @property
     def address(self) -> str:
         """Where the child expects the member to listen."""
-        return f"unix:{self._directory.name}/member"
+        return f"unix:{self._socket}"
 
     def start(self) -> None:
         """Start the child."""
@@ -94,7 +95,8 @@ class Backups:
             niceness = os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
             os.setpriority(os.PRIO_PROCESS, process.pid, min(niceness, 19))
         asked = {
-            "endpoint": f"unix://{self._directory.name}/member",
+            "socket": self._socket,
+            "parent": os.getpid(),
             "token": self._token,
             "to": config.backup_to,
             "every": config.backup_every_seconds,
