@@ -33,6 +33,8 @@ class Told:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.histories: list[str] = []
+        self.reasons: list[str] = []
+        self.bytes = 0
         self.taken: list[Taken] = []
         self.segments: list[SegmentName] = []
         self.failures: list[str] = []
@@ -43,6 +45,7 @@ class Told:
             self._changed.notify_all()
 
     def began(self, history: str, reason: str) -> None:
+        self.reasons.append(reason)
         self._add(self.histories, history)  # type: ignore[arg-type]
 
     def progress(self, received: int, remaining: int) -> None:
@@ -52,6 +55,7 @@ class Told:
         self._add(self.taken, taken)  # type: ignore[arg-type]
 
     def recorded(self, name: SegmentName, size: int) -> None:
+        self.bytes += size
         self._add(self.segments, name)  # type: ignore[arg-type]
 
     def failed(self, what: str, error: Exception) -> None:
@@ -90,14 +94,17 @@ def running_backup(client: Client, store: Store, options: Options = OPTIONS) -> 
 class State(NamedTuple):
     """What a store is at a revision."""
 
-    kvs: list[tuple[bytes, bytes, int, int, int, int]]
+    kvs: list[tuple[object, ...]]
+    """Fields of the keys, in the order of keys."""
     hash: int
     compact_revision: int
 
 
 def state_of(client: Client, revision: int) -> State:
     """Ask a server what it is at a revision."""
-    kvs = [tuple(each) for each in client.range(from_key=b"\0", revision=revision)]
+    kvs: list[tuple[object, ...]] = [
+        tuple(each) for each in client.range(from_key=b"\0", revision=revision)
+    ]
     found = client.maintenance.hash_kv(revision=revision)
     return State(kvs, found.hash, found.compact_revision)
 
@@ -124,17 +131,17 @@ def state_in(directory: Path, revision: int, compact_revision: int) -> State:
                 found.pop(kv.key, None)
             else:
                 found[kv.key] = kv
-        value = hash_rows(
+        found_hash = hash_rows(
             lambda main: scanned_rows(view, bound(main)),
             revision,
             compact_revision,
             is_compaction=False,
         )
-    kvs = [
+    kvs: list[tuple[object, ...]] = [
         (each.key, each.value, each.create_revision, each.mod_revision, each.version, each.lease)
         for _, each in sorted(found.items())
     ]
-    return State(kvs, value, compact_revision)
+    return State(kvs, found_hash, compact_revision)
 
 
 def point_of(store: Store, revision: int | None = None, moment: float | None = None) -> Point:

@@ -13,11 +13,11 @@ from threading import Event, Thread
 from typing import Protocol
 
 from kvorum.backup.archive import Watched
-from kvorum.backup.errors import ArchiveError, StoreError
+from kvorum.backup.errors import ArchiveError
 from kvorum.backup.moments import rounded, stamp_of
 from kvorum.backup.names import SegmentName, WatchedName
 from kvorum.backup.recording import Recorder
-from kvorum.backup.stores import Store, read_whole
+from kvorum.backup.stores import Store, write_verified
 from kvorum.backup.taking import StoppedError, Taken, take_snapshot
 from kvorum.client.errors import KvorumError
 from kvorum.client.operations import time_to_live_operation
@@ -267,10 +267,7 @@ class Session:
         if recorder.last > recorder.written:
             first, last, data = recorder.take(self._since, self._until, self._leases())
             name = SegmentName(recorder.history, first, last, stamp_of(self._until))
-            store.write(str(name), data)
-            if read_whole(store, str(name)) != data:
-                store.delete(str(name))
-                raise StoreError(f"{name} was read back, and is not what was written")
+            write_verified(store, str(name), data)
             self._report.recorded(name, len(data))
         if self._since is not None and self._watched > max(self._since, self._told):
             watched = Watched(self._since, self._watched, recorder.last)

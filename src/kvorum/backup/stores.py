@@ -72,6 +72,14 @@ def read_whole(store: Store, name: str) -> bytes:
     return b"".join(pieces)
 
 
+def write_verified(store: Store, name: str, data: bytes) -> None:
+    """Write an object and read it back; raises StoreError, and leaves none, if it differs."""
+    store.write(name, data)
+    if read_whole(store, name) != data:
+        store.delete(name)
+        raise StoreError(f"{name} was read back, and is not what was written")
+
+
 @contextmanager
 def _told() -> Iterator[None]:
     """Let failures of files be those of a store."""

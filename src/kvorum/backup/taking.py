@@ -14,7 +14,7 @@ from kvorum.backup.errors import ArchiveError, StoreError
 from kvorum.backup.images import examine
 from kvorum.backup.moments import stamp_of
 from kvorum.backup.names import MANIFEST_ENDING, SnapshotName
-from kvorum.backup.stores import Spool, Store
+from kvorum.backup.stores import Spool, Store, write_verified
 from kvorum.client import administration, rpcs
 from kvorum.client.operations import Operation
 from kvorum.client.options import FOREVER
@@ -58,22 +58,44 @@ def take_snapshot(
     """
     with store.spool() as spool:
         taken, version = _receive(client, spool, progress)
+        cluster_id = header_of(client).cluster_id
+        name, manifest = keep_snapshot(
+            store, spool, history, (cluster_id, taken, version), revision_min
+        )
+    return Taken(name, manifest, rotate(store, keep, history))
+
+
+def keep_snapshot(
+    store: Store,
+    spool: Spool,
+    history: str,
+    origin: tuple[int, float, str],
+    revision_min: int,
+) -> tuple[SnapshotName, Manifest]:
+    """Check a file, and make it a snapshot that counts.
+
+    Its origin is the cluster's id, when it was taken, and the version of its storage.
+    """
+    cluster_id, taken, version = origin
+    try:
         facts = examine(spool.files, spool.path, "the snapshot that was received")
-        if facts.revision < revision_min:
-            raise ArchiveError(
-                f"the member that gave a snapshot lags behind: it is at revision "
-                f"{facts.revision}, not at {revision_min} or later"
-            )
-        name = SnapshotName(history, facts.revision, stamp_of(taken))
-        store.keep(spool, str(name))
+    except OSError as error:
+        raise StoreError(str(error)) from error
+    if facts.revision < revision_min:
+        raise ArchiveError(
+            f"the member that gave a snapshot lags behind: it is at revision "
+            f"{facts.revision}, not at {revision_min} or later"
+        )
+    name = SnapshotName(history, facts.revision, stamp_of(taken))
+    store.keep(spool, str(name))
     digest = sha256()
     store.read(str(name), digest.update)
     if digest.hexdigest() != facts.sha256:
         store.delete(str(name))
         raise StoreError(f"{name} was read back, and is not what was written")
-    manifest = Manifest(header_of(client).cluster_id, taken, version, facts)
-    store.write(f"{name}{MANIFEST_ENDING}", manifest.encoded())
-    return Taken(name, manifest, rotate(store, keep, history))
+    manifest = Manifest(cluster_id, taken, version, facts)
+    write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encoded())
+    return name, manifest
 
 
 def _receive(
