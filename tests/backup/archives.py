@@ -99,7 +99,8 @@ class Scribe:
         """Let the source change so often, and bring that into the archive."""
         self.now += 1.0
         self._recorder.add(self._source.change(count), self.now)
-        self.times |= dict.fromkeys(range(self._recorder.written + 1, self._source.revision + 1), self.now)
+        heard = range(self._recorder.written + 1, self._source.revision + 1)
+        self.times |= dict.fromkeys(heard, self.now)
         first, last, data = self._recorder.take(self._since, self.now, {LEASE: 60})
         name = SegmentName(self.history, first, last, stamp_of(self.now))
         write_verified(self._store, str(name), data)

@@ -126,6 +126,8 @@ def state_in(directory: Path, revision: int, compact_revision: int) -> State:
     with open_view(RealFiles(), LmdbEnvironments(), backend) as view:
         found: dict[bytes, KeyValue] = {}
         for row, value in scanned_rows(view, bound(revision)):
+            if not value:
+                continue  # marks a raised revision
             kv = KeyValue.FromString(value)
             if row & 1:
                 found.pop(kv.key, None)
