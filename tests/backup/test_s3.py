@@ -91,7 +91,7 @@ def test_prefixes_keep_archives_apart(place: str) -> None:
     assert "b" not in store.sizes()
     store.delete("a")
     store.delete("a")
-    with pytest.raises(StoreError, match="backups/.*a: .*NoSuchKey|not exist"):
+    with pytest.raises(StoreError, match=r"backups/.*a: .*not exist"):
         read_whole(store, "a")
 
 

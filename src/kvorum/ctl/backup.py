@@ -154,7 +154,8 @@ def verify(invocation: Invocation) -> None:
     if problems:
         for each in problems:
             tell(each)
-        raise CommandError(f"{archive.store} has {len(problems)} problems")
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise CommandError(f"{archive.store} has {count}")
     if not archive.snapshots:
         raise CommandError(f"{archive.store} has no snapshot that counts")
     _print(invocation, archive, spans_of(archive))
