@@ -19,7 +19,7 @@ from kvorum.client import Client
 from kvorum.ctl.commands import ROOT as CTL
 from kvorum.files.real import RealFiles
 from kvorum.utl.commands import ROOT as UTL
-from tests.backup.harness import point_of, restored, state_in, state_of
+from tests.backup.harness import WAIT_SECONDS_MAX, point_of, restored, state_in, state_of
 from tests.etcd import binary
 from tests.kvorum import running_kvorum
 
@@ -39,6 +39,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def started(address: str, archive: Path, *flags: str) -> "subprocess.Popen[str]":
     command = [f"{PROGRAMS}/kvorumctl", f"--endpoints={address}", "backup", f"--to={archive}"]
+    command.append("--dial-timeout=60s")
     return subprocess.Popen(
         [*command, "--log-interval=50ms", *flags],
         stdout=subprocess.PIPE,
@@ -49,7 +50,10 @@ def started(address: str, archive: Path, *flags: str) -> "subprocess.Popen[str]"
 
 def test_from_a_backup_to_a_member_that_serves(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         process = started(server.address, archive)
         assert process.stdout is not None
         assert "snapshot of revision" in process.stdout.readline()
@@ -71,7 +75,10 @@ def test_from_a_backup_to_a_member_that_serves(tmp_path: Path) -> None:
     done = run("kvorumutl", *arguments, f"--data-dir={tmp_path}/restored")
     assert done.returncode == 0, done.stderr
     assert f"restored revision {good} to {tmp_path}/restored" in done.stderr
-    with running_kvorum(tmp_path / "restored") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "restored") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         found = client.read("a")
         assert [each.value for each in found.kvs] == [b"good"]
         assert found.revision == good + 1_000_000_000
@@ -93,7 +100,10 @@ def test_a_backup_that_is_killed_again_and_again_misses_nothing(tmp_path: Path) 
     archive = tmp_path / "archive"
     store = DirectoryStore(RealFiles(), str(archive))
     states = {}
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         for _ in range(4):
             process = started(server.address, archive, "--every=200ms", "--keep=3")
             assert process.stdout is not None
@@ -121,7 +131,10 @@ def test_a_backup_that_is_killed_again_and_again_misses_nothing(tmp_path: Path) 
 def test_any_etcdutl_restores_the_snapshots_of_an_archive(tmp_path: Path) -> None:
     tool = binary("etcdutl")
     archive = tmp_path / "archive"
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         client.put("a", "1")
         flags = (f"--endpoints={server.address}", "backup", f"--to={archive}", "--once")
         assert run("kvorumctl", *flags).returncode == 0

@@ -14,7 +14,14 @@ from kvorum.backup.stores import DirectoryStore
 from kvorum.backup.verifying import problems_of
 from kvorum.client import Client
 from kvorum.files.real import RealFiles
-from tests.backup.harness import point_of, restored, running_backup, state_in, state_of
+from tests.backup.harness import (
+    WAIT_SECONDS_MAX,
+    point_of,
+    restored,
+    running_backup,
+    state_in,
+    state_of,
+)
 from tests.cluster.members import until
 from tests.kvorum import running_kvorum
 
@@ -25,7 +32,10 @@ def nothing(_: int) -> None:
 
 def test_what_happened_between_two_runs_is_recorded(tmp_path: Path) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         first = client.put("a", "1").revision
         with running_backup(client, store) as told:
             told.wait_recorded(first)
@@ -45,7 +55,10 @@ def test_what_happened_between_two_runs_is_recorded(tmp_path: Path) -> None:
 
 def test_changes_that_were_compacted_begin_another_history(tmp_path: Path) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         with running_backup(client, store) as told:
             told.wait(lambda: bool(told.taken))
             told.wait_recorded(client.put("a", "1").revision)
@@ -65,7 +78,10 @@ def test_changes_that_were_compacted_begin_another_history(tmp_path: Path) -> No
 @pytest.mark.parametrize("is_bumped", [False, True])
 def test_a_restored_store_begins_another_history(tmp_path: Path, is_bumped: bool) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         early = client.put("a", "early").revision
         with running_backup(client, store) as told:
             told.wait(lambda: bool(told.taken))
@@ -77,7 +93,10 @@ def test_a_restored_store_begins_another_history(tmp_path: Path, is_bumped: bool
         "mark_compacted": is_bumped,
     }
     restored(tmp_path / "again", store, point_of(store, early), **flags)
-    with running_kvorum(tmp_path / "again") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "again") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         assert client.get("a").value == b"early"  # type: ignore[union-attr]
         # As many changes as the lost ones: only their content tells that they are others.
         newest = client.put("a", "other").revision
@@ -101,7 +120,10 @@ def test_that_nothing_happened_is_known_too(
         names = Archive(store).histories[0].watched
         return max((read_watched(store, each).until for each in names), default=0.0)
 
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         first = client.put("a", "1").revision
         with running_backup(client, store) as told:
             told.wait(lambda: bool(told.taken))
@@ -120,7 +142,10 @@ def test_that_nothing_happened_is_known_too(
 def test_snapshots_alone_restore_themselves(tmp_path: Path) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
     options = Options(every_seconds=0.01, keep=3, log_seconds=0.0)
-    with running_kvorum(tmp_path / "data") as server, Client(server.address) as client:
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
         client.put("a", "1")
         with running_backup(client, store, options) as told:
             told.wait(lambda: len(told.taken) >= 4)

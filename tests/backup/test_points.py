@@ -18,6 +18,7 @@ from kvorum.client.operations import revoke_operation
 from kvorum.client.transactions import delete, put
 from kvorum.files.real import RealFiles
 from tests.backup.harness import (
+    WAIT_SECONDS_MAX,
     State,
     point_of,
     restored,
@@ -89,7 +90,10 @@ def running(kind: str, directory: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["kvorum", "etcd"])
 def test_every_revision_restores_to_what_the_server_was(kind: str, tmp_path: Path) -> None:
-    with running(kind, tmp_path / "data") as address, Client(address) as client:
+    with (
+        running(kind, tmp_path / "data") as address,
+        Client(address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
 
         @settings(max_examples=4)
         @given(seed=st.integers(0, 2**32), runs=st.integers(1, 3))

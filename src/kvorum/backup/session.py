@@ -18,7 +18,7 @@ from kvorum.backup.moments import rounded, stamp_of
 from kvorum.backup.names import SegmentName, WatchedName
 from kvorum.backup.recording import Recorder
 from kvorum.backup.stores import Store, write_verified
-from kvorum.backup.taking import StoppedError, Taken, take_snapshot
+from kvorum.backup.taking import ANSWER_SECONDS_MAX, StoppedError, Taken, take_snapshot
 from kvorum.client.errors import KvorumError
 from kvorum.client.operations import time_to_live_operation
 from kvorum.client.sync.client import Client, Watch
@@ -300,6 +300,7 @@ class Session:
         """
         found = {}
         for lease in self._recorder.leases:
-            granted = self._client.run(time_to_live_operation(lease, keys=False)).ttl
+            operation = time_to_live_operation(lease, keys=False)
+            granted = self._client.run(operation, ANSWER_SECONDS_MAX).ttl
             found[lease] = granted or ceil(self._options.log_seconds)
         return found

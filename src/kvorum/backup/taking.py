@@ -21,6 +21,10 @@ from kvorum.client.options import FOREVER
 from kvorum.client.sync.client import Client
 
 
+ANSWER_SECONDS_MAX = 30.0
+"""A backup has time: a cluster that is slow now needs it all the more."""
+
+
 class StoppedError(Exception):
     """Somebody wants the backup to end."""
 
@@ -41,7 +45,8 @@ def header_of(client: Client) -> "pb.ResponseHeader":
     def decode(answer: bytes) -> "pb.ResponseHeader":
         return pb.RangeResponse.FromString(answer).header
 
-    return client.run(Operation(rpcs.RANGE, request.SerializeToString(), decode))
+    operation = Operation(rpcs.RANGE, request.SerializeToString(), decode)
+    return client.run(operation, ANSWER_SECONDS_MAX)
 
 
 def take_snapshot(
