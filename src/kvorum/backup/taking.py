@@ -20,7 +20,6 @@ from kvorum.client.operations import Operation
 from kvorum.client.options import FOREVER
 from kvorum.client.sync.client import Client
 
-
 ANSWER_SECONDS_MAX = 30.0
 """A backup has time: a cluster that is slow now needs it all the more."""
 
