@@ -18,6 +18,7 @@ ROWS = [
     {"cli"},
     {"embed"},
     {"process"},
+    {"backup"},
     {"server"},
     {"discovery"},
     {"telemetry"},

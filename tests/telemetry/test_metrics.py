@@ -41,6 +41,7 @@ NOT_HERE = (
     "etcd_debugging_server_alarms",
     "grpc_server_handling_seconds",
     "kvorum_network_peer_dropped_messages_total",
+    "kvorum_backup_",
 )
 
 

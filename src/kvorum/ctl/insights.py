@@ -25,6 +25,7 @@ LOAD_FLAGS = (
 CONSISTENCY = Flag(
     "consistency", "string", "Linearizable (l) or serializable (s)", "l", words=("l", "s")
 )
+ARCHIVE = Flag("from", "string", "The archive: a directory, or s3://bucket/prefix")
 LIMIT = Flag("limit", "int", "At most so many keys in an answer; 0: all")
 
 
@@ -177,6 +178,43 @@ INSIGHT_COMMANDS = (
                 "",
                 (Flag("watchers", "int", "So many watchers of all keys", 10),),
             ),
+        ),
+    ),
+    Command(
+        "backup",
+        "Keeps snapshots, and every change between them, in an archive",
+        _run("backup", "backup"),
+        "--to {archive} [options]",
+        (
+            Flag("every", "duration", "How often to take a snapshot", 3600 * SECOND),
+            Flag("keep", "int", "Keep so many snapshots, and the changes since", 24),
+            Flag("log", "bool", "Record every change between snapshots", True),
+            Flag("log-interval", "duration", "How late changes may be recorded", 10 * SECOND),
+            Flag("once", "bool", "Take one snapshot, record what is before it, and end"),
+            Flag("to", "string", "The archive: a directory, or s3://bucket/prefix"),
+        ),
+        children=(
+            Command(
+                "list",
+                "Shows what an archive can restore",
+                _run("backup", "show"),
+                "--from {archive}",
+                (ARCHIVE,),
+            ),
+            Command(
+                "verify",
+                "Reads all of an archive, and tells what is wrong with it",
+                _run("backup", "verify"),
+                "--from {archive}",
+                (ARCHIVE,),
+            ),
+        ),
+        group=INSIGHT,
+        is_exact=True,
+        description=(
+            "Keeps snapshots, and every change between them, in an archive, from which\n"
+            "kvorumutl restore makes the store as it was at any revision or time. It goes on\n"
+            "until it is interrupted; whoever starts it again continues the same archive."
         ),
     ),
     Command(

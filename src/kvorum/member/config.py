@@ -32,6 +32,8 @@ class Seams:
     """The time of day, in Unix seconds: when tokens end that say so themselves."""
     tokens: Tokens
     """The tokens that clients may show; none is valid at the start, unless it is signed."""
+    member_token: str = ""
+    """What the member's own child shows in place of a user's token; empty: there is none."""
     stopwatch: Callable[[], float] = lambda: 0.0
     """Monotonic seconds by which durations are taken for metrics; they decide nothing."""
 

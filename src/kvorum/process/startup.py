@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 
 import kvorum
@@ -50,6 +51,7 @@ from kvorum.net.urls import Url, split_host_port
 from kvorum.peer.cluster.peering import Peering
 from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
 from kvorum.process.addresses import check_address
+from kvorum.process.backups import Backups, check_backups
 from kvorum.process.defragment import defragment
 from kvorum.process.directory import prepare_directory
 from kvorum.process.doorman import Doorman
@@ -69,7 +71,7 @@ from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.effective import effective
 from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import CallSeconds
-from kvorum.telemetry.figures import JobFigures
+from kvorum.telemetry.figures import BackupFigures, JobFigures
 from kvorum.telemetry.incidents import IncidentLog
 from kvorum.telemetry.line_writer import LineWriter, open_access_log
 from kvorum.telemetry.logs import Logger
@@ -192,6 +194,9 @@ class Running:
         self._files: RealFiles | None = None
         self.is_serving = False
         """Whether clients were let in."""
+        self._member_token = token_hex(32)
+        self._backups: Backups | None = None
+        self._backup_figures = BackupFigures() if config.backup_to else None
 
     def end(self, reason: str, **fields: object) -> None:
         """End cleanly, on the loop's thread; `run` returns when that is done."""
@@ -202,6 +207,8 @@ class Running:
             name=self._config.name,
             data_dir=self._config.data_directory,
         )
+        if self._backups is not None:
+            self._backups.end()
         self._drain()
 
     def abandon(self) -> None:
@@ -213,6 +220,7 @@ class Running:
         """Serve until told to end; raises what stopped the member."""
         config, logger = self._config, self._logger
         descriptors = self._surroundings.descriptors_max()
+        check_backups(config)
         self._check_addresses()
         self._check_tls_files()
         # Refused before anything is touched if its library is missing.
@@ -297,6 +305,8 @@ class Running:
             dialer.stop()
             edge.stop()
             hands.stop()
+            if self._backups is not None:
+                self._backups.stop()
 
     def _recover(
         self,
@@ -316,6 +326,7 @@ class Running:
             unix_seconds=time.time(),
             wall_clock=time.time,
             tokens=tokens,
+            member_token=self._member_token,
             stopwatch=time.monotonic,
         )
         member = open_member(settings, seams, Progress(self._logger))
@@ -413,6 +424,7 @@ class Running:
             server.figures,
             peer_metrics,
             Scrapes(),
+            self._backup_figures,
         )
         Endpoints(
             server.front,
@@ -466,9 +478,20 @@ class Running:
             runner.server.front.add_metrics_listener(number)
             logger.info("serving metrics", address=address)
         self._listen_to_clients(edge)
+        self._begin_backups(edge)
         self.is_serving = True
         self._surroundings.ready(runner.server)
         return await runner.ended
+
+    def _begin_backups(self, edge: Edge) -> None:
+        """Make backups, if that is asked for."""
+        if self._backup_figures is not None:
+            loop, logger = asyncio.get_running_loop(), self._logger.named("backup")
+            self._backups = Backups(
+                loop, self._config, self._member_token, logger, self._backup_figures
+            )
+            self._listen(edge, self._backups.address, None, serves=Serves.GRPC)
+            self._backups.start()
 
     def _listen_to_clients(self, edge: Edge) -> None:
         """Let clients in: where there are URLs for HTTP alone, others serve gRPC alone."""

@@ -14,6 +14,7 @@ from kvorum.net.urls import Url
 from kvorum.settings.gates import GATES
 from kvorum.settings.rows import (
     AUTH,
+    BACKUP,
     BOOL,
     CLUSTERING,
     DEFAULT,
@@ -524,6 +525,27 @@ class Config(SecurityConfig):
         "0",
         TRACING,
         "Traces of a million requests whose clients do not say whether to; 0: none.",
+    )
+    backup_to: str = flag(
+        "backup-to",
+        STRING,
+        "",
+        BACKUP,
+        "Archive that the leader keeps backups in: a directory that all members reach, or "
+        "s3://bucket/prefix; empty: none. Not in etcd.",
+    )
+    backup_every_seconds: float = flag(
+        "backup-every", SECONDS, "1h", BACKUP, "Time between two snapshots of the backup."
+    )
+    backup_keep: int = flag(
+        "backup-keep", UINT, "24", BACKUP, "Keep so many snapshots, and every change since."
+    )
+    backup_log_seconds: float = flag(
+        "backup-log-interval",
+        SECONDS,
+        "10s",
+        BACKUP,
+        "Changes are in the archive after so long at the latest.",
     )
     corrupt_check_seconds: float = flag(
         "corrupt-check-time",

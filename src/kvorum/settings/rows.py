@@ -94,6 +94,18 @@ MONITORING = "Profiling and Monitoring"
 LOGGING = "Logging"
 TUNING = "Behaviour"
 TRACING = "Distributed tracing"
+BACKUP = "Backups"
 UNSAFE = "Unsafe"
-SECTIONS = (MEMBER, CLUSTERING, SECURITY, AUTH, MONITORING, LOGGING, TUNING, TRACING, UNSAFE)
+SECTIONS = (
+    MEMBER,
+    CLUSTERING,
+    SECURITY,
+    AUTH,
+    MONITORING,
+    LOGGING,
+    TUNING,
+    TRACING,
+    BACKUP,
+    UNSAFE,
+)
 """In the order in which flags are shown."""

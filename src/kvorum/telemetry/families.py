@@ -358,6 +358,14 @@ _OWN: Final = (
         "Messages dropped because a member takes them too slowly.",
         "To",
     ),
+    _counter("kvorum_backup_snapshots_total", "Snapshots that this member took into the archive."),
+    _counter("kvorum_backup_failures_total", "Backups that failed here, and were tried again."),
+    _counter("kvorum_backup_written_bytes_total", "Bytes that were written to the archive."),
+    _gauge("kvorum_backup_revision", "The newest revision that this member put into the archive."),
+    _gauge(
+        "kvorum_backup_snapshot_timestamp_seconds",
+        "When this member took its newest snapshot; 0: it took none.",
+    ),
 )
 
 GROUPS: Final = {

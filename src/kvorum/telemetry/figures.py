@@ -35,6 +35,21 @@ class ServerFigures:
         """How long turns took."""
 
 
+class BackupFigures:
+    """What a member's own backups have done."""
+
+    __slots__ = ("failures", "revision", "snapshot_seconds", "snapshots", "written_bytes")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.revision = 0
+        """The newest revision that is in the archive."""
+        self.snapshot_seconds = 0.0
+        """When the newest snapshot was taken, by the wall clock."""
+        self.snapshots = 0
+        self.written_bytes = 0
+
+
 class JobFigures:
     """How long jobs took, by the kind of their work, and how much was written."""
 

@@ -25,7 +25,7 @@ from kvorum.telemetry import exposition, system
 from kvorum.telemetry.counting import UNKNOWN_VERSION, CallCounts
 from kvorum.telemetry.exposition import Family, Sample, histogram_samples
 from kvorum.telemetry.families import LONG, METRICS, UNUSED
-from kvorum.telemetry.figures import JobFigures, ServerFigures
+from kvorum.telemetry.figures import BackupFigures, JobFigures, ServerFigures
 from kvorum.telemetry.peer_metrics import PeerMetrics, Shown
 
 STREAMS = {
@@ -62,6 +62,8 @@ class Sources(NamedTuple):
     server: ServerFigures
     peers: PeerMetrics
     scrapes: Scrapes
+    backups: BackupFigures | None = None
+    """None if no backups are made."""
 
 
 def metrics_text(sources: Sources) -> bytes:
@@ -77,6 +79,8 @@ def families(sources: Sources) -> Iterator[Family]:
     for name, samples in (*sources.peers.shown(), *_load(sources), *system.shown()):
         yield _family(name, samples)
     for name, samples in _scrapes(sources.scrapes):
+        yield _family(name, samples)
+    for name, samples in _backups(sources.backups):
         yield _family(name, samples)
     for metric in UNUSED:
         yield _family(metric.name, [Sample(0)])
@@ -319,6 +323,15 @@ def _network(sources: Sources) -> Iterator[Shown]:
         "kvorum_unforeseen_errors_total",
         [Sample(member.boundary.counts[kind], {"kind": kind}) for kind in KINDS],
     )
+
+
+def _backups(figures: BackupFigures | None) -> Iterator[Shown]:
+    if figures is not None:
+        yield _one("kvorum_backup_snapshots_total", figures.snapshots)
+        yield _one("kvorum_backup_failures_total", figures.failures)
+        yield _one("kvorum_backup_written_bytes_total", figures.written_bytes)
+        yield _one("kvorum_backup_revision", figures.revision)
+        yield _one("kvorum_backup_snapshot_timestamp_seconds", figures.snapshot_seconds)
 
 
 def _load(sources: Sources) -> Iterator[Shown]:

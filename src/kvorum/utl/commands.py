@@ -41,6 +41,24 @@ RESTORE_FLAGS = (
     Flag("skip-hash-check", "bool", "Do without the snapshot's own checksum"),
     Flag("wal-dir", "string", "Where the log goes if elsewhere, a directory"),
 )
+POINT_FLAGS = (
+    Flag(
+        "bump-revision",
+        "uint",
+        "Raise the newest revision by so much; 0: leave revisions as they are",
+        1_000_000_000,
+    ),
+    *(each for each in RESTORE_FLAGS if each.name not in ("bump-revision", "mark-compacted")),
+    Flag("from", "string", "The archive: a directory, or s3://bucket/prefix"),
+    Flag(
+        "mark-compacted",
+        "bool",
+        "Compact up to the raised revision; goes with --bump-revision",
+        True,
+    ),
+    Flag("to-revision", "int", "As the store was at this revision; by default the newest"),
+    Flag("to-time", "string", "As the store was at this time, such as 2026-11-17T20:15:00Z"),
+)
 SAVE_FLAGS = (
     Flag("cacert", "string", "Authorities to trust in servers' certificates, a file"),
     Flag("cert", "string", "Certificate to show to servers, a file"),
@@ -100,6 +118,13 @@ ROOT = Command(
                     is_exact=True,
                 ),
             ),
+        ),
+        Command(
+            "restore",
+            "Makes a data directory from an archive of backups, as of some revision or time",
+            _run("points"),
+            "--from {archive} --data-dir {output dir} [options]",
+            POINT_FLAGS,
         ),
         Command(
             "hashkv",

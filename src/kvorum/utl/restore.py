@@ -8,6 +8,7 @@ from the same snapshot with the same list of members, each under its own name.
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -72,7 +73,19 @@ def run(invocation: Invocation) -> None:
     if len(invocation.arguments) != 1:
         raise CommandError("snapshot restore requires exactly one argument", BAD_ARGUMENTS)
     (path,) = invocation.arguments
-    options = RestoreOptions(
+    is_compacted = invocation.switch("mark-compacted")
+    options = options_of(invocation, path, is_compacted=is_compacted)
+    files, environments = RealFiles(), LmdbEnvironments()
+    data = restore(files, environments, options)
+    if os.environ.get(VARIABLE, "").lower() in VALUES:
+        wal = Path(options.wal_directory) if options.wal_directory else None
+        verify(files, environments, DataDirectory(data, wal), is_exact=True)
+    sys.stderr.write(f"restored snapshot {path} to {data}\n")
+
+
+def options_of(invocation: Invocation, path: str, *, is_compacted: bool) -> RestoreOptions:
+    """Return what the flags say of a snapshot that is restored."""
+    return RestoreOptions(
         path=path,
         name=invocation.text("name"),
         data_directory=invocation.text("data-dir"),
@@ -82,18 +95,17 @@ def run(invocation: Invocation) -> None:
         peer_urls=invocation.text("initial-advertise-peer-urls"),
         skip_hash_check=invocation.switch("skip-hash-check"),
         bump_revision=invocation.number("bump-revision"),
-        mark_compacted=invocation.switch("mark-compacted"),
+        mark_compacted=is_compacted,
     )
-    files, environments = RealFiles(), LmdbEnvironments()
-    data = restore(files, environments, options)
-    if os.environ.get(VARIABLE, "").lower() in VALUES:
-        wal = Path(options.wal_directory) if options.wal_directory else None
-        verify(files, environments, DataDirectory(data, wal), is_exact=True)
-    sys.stderr.write(f"restored snapshot {path} to {data}\n")
 
 
-def restore(files: Files, environments: Environments, options: RestoreOptions) -> Path:
-    """Make the data directory and return it."""
+def restore(
+    files: Files,
+    environments: Environments,
+    options: RestoreOptions,
+    changed: Callable[[Content], Content] = iter,
+) -> Path:
+    """Make the data directory and return it; its content is the snapshot's, changed."""
     if bool(options.bump_revision) != options.mark_compacted:
         raise CommandError("--mark-compacted required if --revision-bump > 0", BAD_ARGUMENTS)
     members = _members(options)
@@ -115,7 +127,7 @@ def restore(files: Files, environments: Environments, options: RestoreOptions) -
         snap, backend = stage.member / "snap", stage.member / "backend"
         for directory in (snap, backend):
             directory.mkdir(0o700)
-        content = progress.counted(checked_content(image))
+        content = changed(progress.counted(checked_content(image)))
         if options.bump_revision:
             content = _bumped(content, facts, options.bump_revision)
         install(files, environments, str(backend), facts.content(content))

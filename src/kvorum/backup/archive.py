@@ -1,0 +1,187 @@
+"""What is in an archive, by the names of its objects; what may go when there is more than is kept.
+
+A snapshot counts once its manifest is there, which is written after everything was read back. It
+goes the other way round: the manifest first, so that no half of a snapshot ever counts.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvorum.backup.errors import ArchiveError
+from kvorum.backup.images import Facts
+from kvorum.backup.moments import parse_text, text_of
+from kvorum.backup.names import (
+    MANIFEST_ENDING,
+    SegmentName,
+    SnapshotName,
+    WatchedName,
+    parse_name,
+)
+from kvorum.backup.stores import Store, read_whole
+
+FORMAT = 1
+
+
+class Manifest(NamedTuple):
+    """What is known of a snapshot."""
+
+    cluster_id: int
+    taken: float
+    version: str
+    """Of the storage; empty before etcd 3.6."""
+    facts: Facts
+
+    def encoded(self) -> bytes:
+        """Return it as its object has it."""
+        document = {
+            "kvorum_backup_snapshot": FORMAT,
+            "cluster_id": f"{self.cluster_id:x}",
+            "time": text_of(self.taken),
+            "version": self.version,
+            **self.facts._asdict(),
+        }
+        return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def read_manifest(store: Store, snapshot: SnapshotName) -> Manifest:
+    """Read the manifest of a snapshot; raises ArchiveError if it is damaged."""
+    name = f"{snapshot}{MANIFEST_ENDING}"
+    try:
+        document = json.loads(read_whole(store, name))
+        if document["kvorum_backup_snapshot"] != FORMAT:
+            raise ArchiveError(f"{name} has a format that this version does not know")
+        facts = Facts(
+            document["size"], document["sha256"], document["revision"], document["rows_digest"]
+        )
+        return Manifest(
+            int(document["cluster_id"], 16),
+            parse_text(document["time"]),
+            document["version"],
+            facts,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{name} is damaged: {error!r}") from error
+
+
+class Watched(NamedTuple):
+    """For how long a run has heard of every change of a history at once."""
+
+    since: float
+    until: float
+    revision: int
+
+    def encoded(self) -> bytes:
+        """Return it as its object has it."""
+        document = {
+            "since": text_of(self.since),
+            "until": text_of(self.until),
+            "revision": self.revision,
+        }
+        return json.dumps(document).encode() + b"\n"
+
+
+def read_watched(store: Store, name: WatchedName) -> Watched:
+    """Read for how long a run has recorded; raises ArchiveError if that is damaged."""
+    try:
+        document = json.loads(read_whole(store, str(name)))
+        since, until = parse_text(document["since"]), parse_text(document["until"])
+        return Watched(since, until, document["revision"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{name} is damaged: {error!r}") from error
+
+
+@dataclass(slots=True)
+class History:
+    """The objects of one history, each kind in order."""
+
+    name: str
+    snapshots: list[SnapshotName] = field(default_factory=list)
+    """Those that count."""
+    unverified: list[SnapshotName] = field(default_factory=list)
+    """Those without a manifest: an attempt that is under way, or was killed."""
+    segments: list[SegmentName] = field(default_factory=list)
+    watched: list[WatchedName] = field(default_factory=list)
+
+    def chain(self, revision: int, without: Sequence[SegmentName] = ()) -> list[SegmentName]:
+        """Return the fewest segments that go on from a revision, as far as they do without a gap.
+
+        Two programs may have recorded the same revisions, so that segments overlap.
+        """
+        found: list[SegmentName] = []
+        at = 0
+        while True:
+            best: SegmentName | None = None
+            while at < len(self.segments) and self.segments[at].first <= revision + 1:
+                each = self.segments[at]
+                if each.last > (best.last if best else revision) and each not in without:
+                    best = each
+                at += 1
+            if best is None:
+                return found
+            found.append(best)
+            revision = best.last
+
+    def reach(self, snapshot: SnapshotName) -> int:
+        """Return the newest revision that can be restored with a snapshot."""
+        chain = self.chain(snapshot.revision)
+        return chain[-1].last if chain else snapshot.revision
+
+
+class Archive:
+    """The histories of an archive, the newest last."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.sizes = store.sizes()
+        found: dict[str, History] = {}
+        for name in self.sizes:
+            parsed = parse_name(name)
+            if parsed is None:
+                continue
+            history = found.setdefault(parsed.history, History(parsed.history))
+            if isinstance(parsed, SegmentName):
+                history.segments.append(parsed)
+            elif isinstance(parsed, WatchedName):
+                history.watched.append(parsed)
+            elif f"{name}{MANIFEST_ENDING}" in self.sizes:
+                history.snapshots.append(parsed)
+            else:
+                history.unverified.append(parsed)
+        self.histories = [found[name] for name in sorted(found)]
+
+    @property
+    def snapshots(self) -> list[SnapshotName]:
+        """All snapshots that count, the newest last."""
+        return [each for history in self.histories for each in history.snapshots]
+
+    def superfluous(self, keep: int, current: str = "") -> Iterator[str]:
+        """Yield the objects that nobody needs who wants the newest snapshots, in a safe order.
+
+        What belongs to the current history stays, as it will have a snapshot.
+        """
+        kept = self.snapshots[-keep:]
+        if not kept:
+            return
+        oldest = {each.history: each for each in reversed(kept)}
+        for history in self.histories:
+            for snapshot in history.snapshots:
+                if snapshot not in kept:
+                    yield f"{snapshot}{MANIFEST_ENDING}"
+                    yield str(snapshot)
+            # Younger ones may be under way.
+            yield from (str(each) for each in history.unverified if each.stamp < kept[0].stamp)
+            base = oldest.get(history.name)
+            if base is not None:
+                yield from (str(each) for each in history.segments if each.last <= base.revision)
+            elif history.name != current and history.name < kept[0].history:
+                yield from map(str, (*history.segments, *history.watched))
+
+
+def rotate(store: Store, keep: int, current: str = "") -> list[str]:
+    """Remove what is superfluous; return the names."""
+    removed = list(Archive(store).superfluous(keep, current))
+    for name in removed:
+        store.delete(name)
+    return removed

@@ -1,0 +1,161 @@
+"""Segments of an archive's log: the changes of some revisions in a row, as lines of JSON.
+
+The first line says which history it is, the last one how it ended, with the SHA-256 of everything
+before; between them there is a line for each revision, with what it changed in the order of sub
+revisions. Keys and values are in base64. So the rows of a database can be made again, byte by byte.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.backend.encoding import revision_of, row_key
+from kvorum.backup.errors import ArchiveError
+from kvorum.backup.moments import parse_text, text_of
+from kvorum.client.values import Event
+
+FORMAT = 1
+
+Row = tuple[bytes, bytes]
+
+
+class Revision(NamedTuple):
+    """What one revision changed."""
+
+    number: int
+    known: float
+    """When it was heard of."""
+    rows: Sequence[Row]
+    """As databases have them."""
+
+
+class Segment(NamedTuple):
+    """A segment that was read, and is whole."""
+
+    history: str
+    since: float | None
+    """From when on its run has heard of every change at once; None if it was still behind."""
+    until: float
+    revisions: Sequence[Revision]
+    leases: dict[int, int]
+    """Leases of keys that are put here, and for how many seconds they are granted."""
+
+
+def rows_of(number: int, events: Sequence[Event]) -> list[Row]:
+    """Return the rows of a revision."""
+    rows = []
+    for sub, event in enumerate(events):
+        kv = event.kv
+        value = KeyValue(**kv._asdict()) if event.is_put else KeyValue(key=kv.key)
+        key = row_key(revision_of(number, sub, tombstone=not event.is_put))
+        rows.append((key, value.SerializeToString()))
+    return rows
+
+
+def digest_of(rows: Sequence[Row]) -> str:
+    """Return a hash of the rows of a revision, by which another history is told from this one."""
+    digest = sha256()
+    for key, value in rows:
+        digest.update(key + value)
+    return digest.hexdigest()
+
+
+class SegmentWriter:
+    """A segment that is being written, in memory."""
+
+    def __init__(self, history: str, first: int) -> None:
+        self._lines = bytearray()
+        self._add({"kvorum_backup_log": FORMAT, "history": history, "first": first})
+
+    @property
+    def size(self) -> int:
+        """How long it is so far."""
+        return len(self._lines)
+
+    def _add(self, document: dict[str, Any]) -> None:
+        self._lines += json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+    def add(self, number: int, known: float, events: Sequence[Event]) -> None:
+        """Add what a revision changed."""
+        changed = [_document(event) for event in events]
+        self._add({"revision": number, "time": text_of(known), "changes": changed})
+
+    def finished(
+        self, last: int, since: float | None, until: float, leases: dict[int, int]
+    ) -> bytes:
+        """Return the whole segment."""
+        digest = sha256(self._lines).hexdigest()
+        self._add(
+            {
+                "last": last,
+                "since": None if since is None else text_of(since),
+                "until": text_of(until),
+                "leases": {str(lease): ttl for lease, ttl in leases.items()},
+                "sha256": digest,
+            }
+        )
+        return bytes(self._lines)
+
+
+def _document(event: Event) -> dict[str, Any]:
+    kv = event.kv
+    key = b64encode(kv.key).decode()
+    if not event.is_put:
+        return {"key": key, "deleted": True}
+    document = {
+        "key": key,
+        "value": b64encode(kv.value).decode(),
+        "create_revision": kv.create_revision,
+        "version": kv.version,
+    }
+    return document | {"lease": kv.lease} if kv.lease else document
+
+
+def read_segment(name: str, data: bytes) -> Segment:
+    """Read a segment; raises ArchiveError unless all of it is as it was written."""
+    start = data.rfind(b"\n", 0, len(data) - 1) + 1
+    try:
+        end = json.loads(data[start:])
+        if sha256(data[:start]).hexdigest() != end["sha256"] or not data.endswith(b"\n"):
+            raise ArchiveError(f"{name} is damaged: its SHA-256 is not the one that it ends with")
+        lines = data[:start].splitlines()
+        head = json.loads(lines[0])
+        if head["kvorum_backup_log"] != FORMAT:
+            raise ArchiveError(f"{name} has a format that this version does not know")
+        revisions = [_revision(json.loads(line)) for line in lines[1:]]
+        since = end["since"]
+        segment = Segment(
+            head["history"],
+            None if since is None else parse_text(since),
+            parse_text(end["until"]),
+            revisions,
+            {int(lease): ttl for lease, ttl in end["leases"].items()},
+        )
+        expected = list(range(head["first"], end["last"] + 1))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ArchiveError(f"{name} is damaged: {error!r}") from error
+    if [each.number for each in revisions] != expected:
+        raise ArchiveError(f"{name} is damaged: it lacks revisions that it says it has")
+    return segment
+
+
+def _revision(document: dict[str, Any]) -> Revision:
+    number = document["revision"]
+    return Revision(number, parse_text(document["time"]), list(_rows(number, document["changes"])))
+
+
+def _rows(number: int, changes: Sequence[dict[str, Any]]) -> Iterator[Row]:
+    for sub, change in enumerate(changes):
+        is_deleted = change.get("deleted", False)
+        value = KeyValue(key=b64decode(change["key"]))
+        if not is_deleted:
+            value.value = b64decode(change["value"])
+            value.create_revision = change["create_revision"]
+            value.mod_revision = number
+            value.version = change["version"]
+            value.lease = change.get("lease", 0)
+        key = row_key(revision_of(number, sub, tombstone=is_deleted))
+        yield key, value.SerializeToString()

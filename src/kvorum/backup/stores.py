@@ -1,0 +1,238 @@
+"""Where archives are: objects by name, each of them whole or absent.
+
+A store has no directories and changes nothing in place. An object is durable when `write` or `keep`
+has returned. What a killed program has left under temporary names is removed by `clean`, unless
+another program is still at it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from secrets import token_hex
+from typing import Protocol
+
+from kvorum.backup.errors import ArchiveError, StoreError
+from kvorum.files import Files, Opening
+
+PIECE_BYTES = 1 << 20
+_TEMPORARY = "tmp."
+
+
+class Spool:
+    """A new local file without a name that counts."""
+
+    def __init__(self, files: Files, path: str, descriptor: int) -> None:
+        self.files = files
+        self.path = path
+        self._descriptor = descriptor
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        """Append to it."""
+        self.files.pwrite(self._descriptor, self.size, data)
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Return when it is durable."""
+        self.files.fdatasync(self._descriptor)
+
+
+class Store(Protocol):
+    """The objects of one archive. Failures are StoreErrors."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the names of all objects in ascending order, with their sizes."""
+
+    def read(self, name: str, take: Callable[[bytes], object]) -> None:
+        """Hand over the content of an object, piece by piece."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make an object of this content, in place of one that has the name."""
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if there is one."""
+
+    def spool(self) -> AbstractContextManager[Spool]:
+        """Make a local file that may become an object; it is gone after the block otherwise."""
+
+    def keep(self, spool: Spool, name: str) -> None:
+        """Make an object of a file."""
+
+    def local(self, name: str) -> AbstractContextManager[tuple[Files, str]]:
+        """Return a local file with the content of an object, for the block."""
+
+    def clean(self) -> None:
+        """Remove what killed programs have left."""
+
+
+def read_whole(store: Store, name: str) -> bytes:
+    """Return the content of a small object."""
+    pieces: list[bytes] = []
+    store.read(name, pieces.append)
+    return b"".join(pieces)
+
+
+def write_verified(store: Store, name: str, data: bytes) -> None:
+    """Write an object and read it back; raises StoreError, and leaves none, if it differs."""
+    store.write(name, data)
+    if read_whole(store, name) != data:
+        store.delete(name)
+        raise StoreError(f"{name} was read back, and is not what was written")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Let failures of files be those of a store."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(str(error)) from error
+
+
+class DirectoryStore:
+    """An archive in a directory of its own, which is made if it is missing."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path.rstrip("/") or "/"
+
+    def __str__(self) -> str:
+        return self._path
+
+    def _in(self, name: str) -> str:
+        return "/".join((self._path, name))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the names of all objects, with their sizes."""
+        with _told():
+            files = self._files
+            if not files.exists(self._path):
+                return {}
+            names = [name for name in files.list(self._path) if not name.startswith(_TEMPORARY)]
+            return {name: size for name in names if (size := self._size(name)) is not None}
+
+    def _size(self, name: str) -> int | None:
+        try:
+            descriptor = self._files.open(self._in(name), Opening.READ)
+        except FileNotFoundError:
+            return None  # somebody rotates at the same time
+        try:
+            return self._files.size(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    def read(self, name: str, take: Callable[[bytes], object]) -> None:
+        """Hand over the content of an object, piece by piece."""
+        with _told():
+            files = self._files
+            descriptor = files.open(self._in(name), Opening.READ)
+            try:
+                offset = 0
+                while piece := files.pread(descriptor, offset, PIECE_BYTES):
+                    offset += len(piece)
+                    take(piece)
+            finally:
+                files.close(descriptor)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make an object of this content."""
+        with self.spool() as spool:
+            with _told():
+                spool.add(data)
+                spool.sync()
+            self.keep(spool, name)
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if there is one."""
+        with _told():
+            try:
+                self._files.unlink(self._in(name))
+            except FileNotFoundError:
+                return
+            self._files.sync_directory(self._path)
+
+    @contextmanager
+    def spool(self) -> Iterator[Spool]:
+        """Make a file in the directory, locked for as long as it is ours."""
+        files = self._files
+        path = self._in(f"{_TEMPORARY}{token_hex(8)}")
+        with _told():
+            self._make_directory()
+            descriptor = files.open(path, Opening.CREATE)
+        try:
+            with _told():
+                files.lock(descriptor)
+            yield Spool(files, path, descriptor)
+        finally:
+            with _told():
+                # Before the lock is given back: nobody else removes it then.
+                if files.exists(path):
+                    files.unlink(path)
+                files.close(descriptor)
+
+    def keep(self, spool: Spool, name: str) -> None:
+        """Give a file its name."""
+        with _told():
+            self._files.rename(spool.path, self._in(name))
+            self._files.sync_directory(self._path)
+
+    @contextmanager
+    def local(self, name: str) -> Iterator[tuple[Files, str]]:
+        """Return the object's own file."""
+        yield self._files, self._in(name)
+
+    def clean(self) -> None:
+        """Remove temporary files that nobody has locked."""
+        with _told():
+            files = self._files
+            if not files.exists(self._path):
+                return
+            for name in files.list(self._path):
+                if name.startswith(_TEMPORARY):
+                    self._remove_unlocked(self._in(name))
+
+    def _remove_unlocked(self, path: str) -> None:
+        files = self._files
+        try:
+            descriptor = files.open(path, Opening.WRITE)
+        except FileNotFoundError:
+            return
+        try:
+            if files.lock(descriptor) and files.exists(path):
+                files.unlink(path)
+        finally:
+            files.close(descriptor)
+
+    def _make_directory(self) -> None:
+        files = self._files
+        missing = []
+        path = self._path
+        while not files.exists(path):
+            missing.append(path)
+            path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        for each in reversed(missing):
+            files.make_directory(each)
+            files.sync_directory(each.rpartition("/")[0] or ("/" if each.startswith("/") else "."))
+
+
+def check_place(place: str) -> None:
+    """Refuse a place that no store can be at, without opening it; raises ArchiveError."""
+    if place.startswith("s3://"):
+        if find_spec("botocore") is None:
+            raise ArchiveError("s3:// needs botocore: install it with the extra kvorum[s3]")
+    elif not place or "://" in place:
+        raise ArchiveError(
+            f"{place!r} is no place for backups: expected a directory, or s3://bucket/prefix"
+        )
+
+
+def open_store(place: str) -> Store:
+    """Return the store of a directory or of an `s3://` URL; raises ArchiveError."""
+    check_place(place)
+    if place.startswith("s3://"):
+        from kvorum.backup.s3 import S3Store
+
+        return S3Store.of_url(place)
+    from kvorum.files.real import RealFiles
+
+    return DirectoryStore(RealFiles(), place)

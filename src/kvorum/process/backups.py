@@ -1,0 +1,186 @@
+"""Backups that a member makes by itself: a child process makes them, over a private socket.
+
+Everything that a backup needs is heavy or slow: hashing, reading back, a far store and its library.
+A process of its own keeps that away from the loop, and whatever happens to it, the member goes on.
+It makes backups as `kvorumctl backup` does, so that there is one way to make them. The socket is in
+a directory that only this user may enter; the token that the child shows lives as long as the
+process, and stands for the member itself.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kvorum.backup.errors import ArchiveError
+from kvorum.backup.stores import check_place
+from kvorum.settings.config import Config, ConfigError
+from kvorum.telemetry.figures import BackupFigures
+from kvorum.telemetry.logs import Logger
+
+RESTART_SECONDS = 5.0
+END_SECONDS_MAX = 5.0
+"""How long a child may bring what it knows into the archive before it is killed."""
+NICENESS = 5
+PACKAGES = Path(__file__).parents[2]
+START = "import sys; sys.path.append(sys.argv[1]); from kvorum.backup.child import main; main()"
+LINE_BYTES_MAX = 1 << 16
+
+
+def check_backups(config: Config) -> None:
+    """Refuse flags by which no backup can be made."""
+    if not config.backup_to:
+        return
+    try:
+        check_place(config.backup_to)
+    except ArchiveError as error:
+        raise ConfigError(f"--backup-to: {error}") from None
+    for name, value in (
+        ("every", config.backup_every_seconds),
+        ("keep", config.backup_keep),
+        ("log-interval", config.backup_log_seconds),
+    ):
+        if value <= 0:
+            raise ConfigError(f"--backup-{name} is {value:g}; it has to be above 0")
+
+
+class Backups:
+    """The child of one member, started anew if it ends."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: Config,
+        token: str,
+        logger: Logger,
+        figures: BackupFigures,
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._token = token
+        self._logger = logger
+        self._figures = figures
+        self._directory = TemporaryDirectory(prefix="kvorum-backup-")
+        self._socket = f"{self._directory.name}/member"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_ending = False
+
+    @property
+    def address(self) -> str:
+        """Where the child expects the member to listen."""
+        return f"unix:{self._socket}"
+
+    def start(self) -> None:
+        """Start the child."""
+        config = self._config
+        isolation = "-I" if sys.flags.isolated else "-P"
+        command = [sys.executable, isolation, "-c", START, str(PACKAGES)]
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
+        except OSError as error:
+            self._failed("start", str(error))
+            self._timer = self._loop.call_later(RESTART_SECONDS, self.start)
+            return
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(OSError):
+            niceness = os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
+            os.setpriority(os.PRIO_PROCESS, process.pid, min(niceness, 19))
+        asked = {
+            "socket": self._socket,
+            "parent": os.getpid(),
+            "token": self._token,
+            "to": config.backup_to,
+            "every": config.backup_every_seconds,
+            "keep": config.backup_keep,
+            "log_interval": config.backup_log_seconds,
+        }
+        with suppress(OSError):
+            # Shorter than a pipe; if the child is gone already, the end of its output tells.
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
+        os.set_blocking(process.stdout.fileno(), False)
+        self._process = process
+        self._buffer.clear()
+        self._loop.add_reader(process.stdout.fileno(), self._read)
+        self._logger.info("making backups", to=config.backup_to, pid=process.pid)
+
+    def end(self) -> None:
+        """Let the child bring what it knows into the archive while the member still answers."""
+        self._is_ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        """Wait for the end of the child, but not for long."""
+        self.end()
+        process = self._process
+        if process is not None:
+            self._forget(process)
+            try:
+                process.wait(END_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._directory.cleanup()
+
+    def _forget(self, process: "subprocess.Popen[bytes]") -> None:
+        """Let go of a child, which ends by that."""
+        assert process.stdin is not None and process.stdout is not None
+        self._process = None
+        self._loop.remove_reader(process.stdout.fileno())
+        process.stdin.close()
+        process.stdout.close()
+
+    def _read(self) -> None:
+        process = self._process
+        assert process is not None and process.stdout is not None
+        try:
+            data = os.read(process.stdout.fileno(), LINE_BYTES_MAX)
+        except BlockingIOError:
+            return
+        self._buffer += data
+        *lines, rest = bytes(self._buffer).split(b"\n")
+        self._buffer[:] = rest
+        problem = "" if data else "it ended"
+        try:
+            for line in lines:
+                self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"it said {line[:100]!r}: {error!r}"
+        if problem or len(rest) > LINE_BYTES_MAX:
+            self._forget(process)
+            process.kill()
+            code = process.wait()
+            if not self._is_ending:
+                self._failed("backup", f"the process that makes backups: {problem} ({code})")
+                self._timer = self._loop.call_later(RESTART_SECONDS, self.start)
+
+    def _take(self, told: dict[str, Any]) -> None:
+        """Log and count what the child has done."""
+        figures, kind = self._figures, told.pop("kind")
+        if kind == "failed":
+            self._failed(told["what"], told["error"])
+        elif kind == "began":
+            self._logger.info("a history of backups begins", **told)
+        elif kind == "took":
+            figures.snapshots += 1
+            figures.snapshot_seconds = told["time"]
+            self._logger.info("a backup's snapshot was verified", **told)
+        else:
+            self._logger.debug("changes were recorded in the backup", **told)
+        figures.revision = max(figures.revision, told.get("revision", 0))
+        figures.written_bytes += told.get("size", 0)
+
+    def _failed(self, what: str, error: str) -> None:
+        self._figures.failures += 1
+        self._logger.warning("a backup failed, and will be tried again", what=what, error=error)

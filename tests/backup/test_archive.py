@@ -1,0 +1,317 @@
+"""Archives, whatever happens to them: what they restore is what was, or nothing."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvorum.backup.archive import Archive
+from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
+from kvorum.backup.moments import parse_stamp, parse_text, stamp_of, text_of
+from kvorum.backup.names import SegmentName, SnapshotName, WatchedName, parse_name
+from kvorum.backup.points import find_point, spans_of
+from kvorum.backup.recording import Place, Recorder
+from kvorum.backup.segments import read_segment
+from kvorum.backup.stores import DirectoryStore
+from kvorum.backup.verifying import problems_of
+from kvorum.files.memory import Call, MemoryFiles
+from tests.backup.archives import CLUSTER, Scribe, Source, rows_at
+
+SEEDS = st.integers(0, 2**32)
+PLACE = "/archive"
+
+
+class Killed(BaseException):
+    """The program is gone."""
+
+
+def written(files: MemoryFiles, seed: int, steps: int, keep: int) -> tuple[Source, Scribe]:
+    """Write an archive of random snapshots and segments."""
+    source = Source(seed)
+    scribe = Scribe(DirectoryStore(files, PLACE), source)
+    write(scribe, source, steps, keep)
+    return source, scribe
+
+
+def write(scribe: Scribe, source: Source, steps: int, keep: int) -> None:
+    scribe.snapshot(keep)
+    for _ in range(steps):
+        if source.chance.random() < 0.3:
+            scribe.snapshot(keep)
+        else:
+            scribe.record(source.chance.randint(1, 4))
+
+
+def store_of(files: MemoryFiles) -> DirectoryStore:
+    return DirectoryStore(files, PLACE)
+
+
+def covered(store: DirectoryStore) -> list[int]:
+    return [
+        revision
+        for span in spans_of(Archive(store))
+        for revision in range(span.first, span.last + 1)
+    ]
+
+
+def nothing(_: int) -> None:
+    pass
+
+
+def fail(text: str) -> None:
+    raise AssertionError(text)
+
+
+@settings(max_examples=20)
+@given(seed=SEEDS, steps=st.integers(1, 20), keep=st.integers(1, 3))
+def test_what_is_kept_restores_and_nothing_else_is_kept(seed: int, steps: int, keep: int) -> None:
+    files = MemoryFiles()
+    source, _ = written(files, seed, steps, keep)
+    store = store_of(files)
+    archive = Archive(store)
+    assert len(archive.snapshots) <= keep
+    assert problems_of(archive, nothing) == []
+    revisions = covered(store)
+    # All of the newest snapshots' revisions, and all that came after.
+    assert revisions == list(range(archive.snapshots[0].revision, source.revision + 1))
+    for revision in revisions:
+        assert rows_at(store, find_point(archive, revision, None, fail)) == source.rows_to(revision)
+    with pytest.raises(ArchiveError, match=f"revision {source.revision + 1}.* it has revisions"):
+        find_point(archive, source.revision + 1, None, fail)
+
+
+@settings(max_examples=20)
+@given(seed=SEEDS)
+def test_a_moment_restores_what_had_been_heard_of(seed: int) -> None:
+    files = MemoryFiles()
+    _, scribe = written(files, seed, 10, 100)
+    archive = Archive(store_of(files))
+    first = parse_stamp(archive.snapshots[0].stamp)
+    last = max(scribe.times.values())
+    for moment in [first, last, *(random.Random(seed).uniform(first, last) for _ in range(10))]:
+        expected = max(
+            [archive.snapshots[0].revision]
+            + [revision for revision, known in scribe.times.items() if known <= moment]
+        )
+        found = find_point(archive, None, moment, fail)
+        assert found.revision == expected, (moment - first, last - first)
+    for outside in (first - 1, scribe.now + 1):
+        with pytest.raises(ArchiveError, match="no backup listened then: it has revisions"):
+            find_point(archive, None, outside, fail)
+
+
+@settings(max_examples=40)
+@given(seed=SEEDS, calls=st.integers(0, 150), is_power_cut=st.booleans())
+def test_a_killed_backup_harms_nothing(seed: int, calls: int, is_power_cut: bool) -> None:
+    left = [calls]
+
+    def before(_: Call) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+
+    files = MemoryFiles()
+    source = Source(seed)
+    scribe = Scribe(store_of(files), source)
+    files.before = before
+    acknowledged = 0
+    try:
+        scribe.snapshot(2)
+        for _ in range(12):
+            if source.chance.random() < 0.3:
+                scribe.snapshot(2)
+            else:
+                scribe.record(source.chance.randint(1, 4))
+            acknowledged = source.revision
+    except Killed:
+        pass
+    files.before = None
+    files.kill()
+    chance = random.Random(seed)
+    if is_power_cut:
+        files = files.after_power_cut(lambda: chance.random() < 0.5)
+    store = store_of(files)
+    revisions = covered(store)
+    assert not acknowledged or acknowledged in revisions
+    for revision in revisions:
+        point = find_point(Archive(store), revision, None, fail)
+        assert rows_at(store, point) == source.rows_to(revision)
+    # The next run removes what nobody needs, and goes on in a history of its own.
+    store.clean()
+    if files.exists(PLACE):
+        assert not any(name.startswith("tmp.") for name in files.list(PLACE))
+    again = Scribe(store, source, "20261118T000000.000Z-00000000")
+    again.now = scribe.now
+    again.snapshot(1)
+    archive = Archive(store)
+    assert [each.name for each in archive.histories] == [again.history]
+    assert rows_at(store, find_point(archive, None, None, fail)) == source.rows
+
+
+@settings(max_examples=40)
+@given(seed=SEEDS, data=st.data())
+def test_what_is_damaged_is_found_and_never_restored(seed: int, data: st.DataObject) -> None:
+    files = MemoryFiles()
+    source, _ = written(files, seed, 12, 3)
+    store = store_of(files)
+    names = [name for name in store.sizes() if not name.endswith(".json")]
+    name = data.draw(st.sampled_from(names))
+    is_gone = data.draw(st.booleans())
+    if is_gone:
+        files.unlink(f"{PLACE}/{name}")
+    else:
+        offset = data.draw(st.integers(0, store.sizes()[name] - 1))
+        files.flip(f"{PLACE}/{name}", offset, 1 << data.draw(st.integers(0, 7)))
+    archive = Archive(store)
+    if not is_gone or name.endswith(".db"):
+        assert any(name in each for each in problems_of(archive, nothing))
+    for revision in covered(store):
+        told: list[str] = []
+        try:
+            point = find_point(archive, revision, None, told.append)
+        except ArchiveError:
+            assert told
+        else:
+            assert name not in (str(point.snapshot), *map(str, point.segments))
+            assert rows_at(store, point) == source.rows_to(revision)
+    told = []
+    if archive.snapshots:
+        try:
+            newest = find_point(archive, None, None, told.append)
+        except ArchiveError:
+            assert told
+        else:
+            assert rows_at(store, newest) == source.rows_to(newest.revision)
+
+
+def test_a_part_of_the_log_that_is_gone_is_missed() -> None:
+    files = MemoryFiles()
+    source = Source(1)
+    scribe = Scribe(store_of(files), source)
+    scribe.snapshot(9)
+    names = [scribe.record(3) for _ in range(3)]
+    store_of(files).delete(str(names[1]))
+    assert any(str(names[2]) in each for each in problems_of(Archive(store_of(files)), nothing))
+
+
+def test_failures_of_the_disk_are_told_and_leave_no_object() -> None:
+    for failing in ("pwrite", "fdatasync", "rename", "sync_directory"):
+        files = MemoryFiles()
+        store = store_of(files)
+        scribe = Scribe(store, Source(1))
+        scribe.snapshot(2)
+
+        def before(call: Call, failing: str = failing) -> None:
+            if call.name == failing:
+                raise OSError(28, "No space left on device", call.path)
+
+        files.before = before
+        sizes = store.sizes()
+        with pytest.raises(StoreError, match="No space left"):
+            scribe.record(2)
+        with pytest.raises((StoreError, OSError), match="No space left"):
+            scribe.snapshot(2)
+        files.before = None
+        if failing != "sync_directory":
+            assert store.sizes() == sizes
+
+
+def test_two_programs_do_not_remove_each_others_files() -> None:
+    files = MemoryFiles()
+    store = store_of(files)
+    with store.spool() as spool:
+        spool.add(b"data")
+        store_of(files).clean()
+        assert files.exists(spool.path)
+    assert files.list(PLACE) == []
+
+
+# Recording.
+
+
+def refused(change: Callable[[Source], object]) -> str:
+    source = Source(3)
+    recorder = Recorder("history", CLUSTER, Place(source.revision, ""))
+    recorder.add(source.change(3), 0.0)
+    with pytest.raises(HistoryEndedError) as failure:
+        recorder.add(change(source), 0.0)  # type: ignore[arg-type]
+    return str(failure.value)
+
+
+def test_a_history_ends_where_something_is_missing() -> None:
+    def skipped(source: Source) -> object:
+        source.change(1)
+        return source.change(1)
+
+    def other_cluster(source: Source) -> object:
+        changes = source.change(1)
+        changes.header.cluster_id = 8
+        return changes
+
+    def older_term(source: Source) -> object:
+        changes = source.change(1)
+        changes.header.raft_term = 1
+        return changes
+
+    def progress_beyond(source: Source) -> object:
+        return source.change(2)._replace(events=[])
+
+    assert "revisions 5 to 5 were not told of" in refused(skipped)
+    assert "the cluster is 8 and no longer 7" in refused(other_cluster)
+    assert "its term went back" in refused(older_term)
+    assert "revisions 5 to 6 were not told of" in refused(progress_beyond)
+
+
+def test_another_history_with_the_same_numbers_is_told_apart() -> None:
+    first, second = Source(1), Source(2)
+    recorder = Recorder("history", CLUSTER, Place(1, ""))
+    recorder.add(first.change(3), 0.0)
+    same, other = (Recorder("history", CLUSTER, recorder.place) for _ in range(2))
+    again = Source(1).change(3)
+    last = [each for each in again.events if each.revision == same.resume()]
+    same.add(again._replace(events=last), 0.0)
+    assert same.is_settled and same.last == 4
+    other.resume()
+    elsewhere = second.change(3)
+    last = [each for each in elsewhere.events if each.revision == 4]
+    with pytest.raises(HistoryEndedError, match="does not continue"):
+        other.add(elsewhere._replace(events=last), 0.0)
+
+
+# Formats.
+
+
+@given(seed=SEEDS, count=st.integers(1, 20))
+def test_segments_keep_rows_byte_by_byte(seed: int, count: int) -> None:
+    source = Source(seed)
+    recorder = Recorder("history", CLUSTER, Place(1, ""))
+    recorder.add(source.change(count), 5.25)
+    first, last, data = recorder.take(5.0, 5.25, {7: 60})
+    segment = read_segment("name", data)
+    assert (first, last) == (2, count + 1)
+    assert [row for each in segment.revisions for row in each.rows] == source.rows
+    assert {each.known for each in segment.revisions} == {5.25}
+    assert (segment.since, segment.until, segment.leases) == (5.0, 5.25, {7: 60})
+
+
+@given(st.integers(0, 2**32 * 1000))
+def test_moments_are_kept_to_the_millisecond(milliseconds: int) -> None:
+    moment = round(milliseconds / 1000, 3)
+    assert parse_stamp(stamp_of(moment)) == parse_text(text_of(moment)) == moment
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62))
+def test_names_are_read_as_they_are_written(first: int, last: int) -> None:
+    history, stamp = "20261117T000000.000Z-0123abcd", stamp_of(first % 2**32)
+    for name in (
+        SnapshotName(history, first, stamp),
+        SegmentName(history, first, last, stamp),
+        WatchedName(history, "0123abcd"),
+    ):
+        assert parse_name(str(name)) == name
+        assert parse_name(f"{name}.part") is None
+    assert (str(SnapshotName(history, first, stamp)) < str(SnapshotName(history, last, stamp))) == (
+        first < last
+    )
