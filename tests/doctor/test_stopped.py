@@ -3,29 +3,22 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from kvorum.api.pb.etcdserverpb import AlarmMember, AlarmType
-from kvorum.backend import dump, install, open_view
-from kvorum.backend.bbolt import open_image, write_image
 from kvorum.backend.buckets import ALARM, CONSISTENT_INDEX, META
 from kvorum.backend.encoding import revision_of, row_key
-from kvorum.backend.images import checked_content
-from kvorum.backend.real import LmdbEnvironments
 from kvorum.client.sync.client import Client
-from kvorum.files import Opening
-from kvorum.files.real import RealFiles
 from kvorum.wal import SEGMENT_BYTES
+from tests.doctor.damaging import Content, is_ours, rewrite_database
 from tests.doctor.examining import of_directories
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 
 KINDS = ("kvorum", "etcd")
-Content = dict[bytes, list[tuple[bytes, bytes]]]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -58,10 +51,6 @@ def make_small(data: Path) -> None:
         os.truncate(segment, end_of_data(segment) + 4096)
 
 
-def is_ours(data: Path) -> bool:
-    return (data / "member" / "backend").exists()
-
-
 def database_of(data: Path) -> Path:
     return next((data / "member" / "backend").glob("backend.?"), data / "member" / "snap" / "db")
 
@@ -77,27 +66,6 @@ def last_segment(data: Path) -> Path:
 
 def end_of_data(segment: Path) -> int:
     return len(segment.read_bytes().rstrip(b"\0"))
-
-
-def rewrite_database(data: Path, change: Callable[[Content], None]) -> None:
-    """Change the content of a database, in which everything is whole afterwards."""
-    files, environments = RealFiles(), LmdbEnvironments()
-    if is_ours(data):
-        directory = str(data / "member" / "backend")
-        with open_view(files, environments, directory) as view:
-            content = {bucket: list(entries) for bucket, entries in dump(view)}
-        change(content)
-        install(files, environments, directory, content.items())
-        return
-    path = data / "member" / "snap" / "db"
-    image = open_image(files, str(path))
-    content = {bucket: list(entries) for bucket, entries in checked_content(image)}
-    image.close()
-    change(content)
-    path.unlink()
-    descriptor = files.open(str(path), Opening.CREATE)
-    write_image(files, descriptor, sorted(content.items()))
-    files.close(descriptor)
 
 
 def test_a_healthy_directory_gives_no_findings_and_stays_as_it_is(data: Path) -> None:

@@ -30,6 +30,7 @@ from kvorum.doctor.sights import (
 )
 
 ROUND_TRIPS = "etcd_network_peer_round_trip_time_seconds"
+SECOND_CHANCE_SECONDS_MAX = 0.5
 PASSED_ON = ("cacert", "cert", "key", "insecure-skip-tls-verify", "insecure-transport", "user")
 """Global flags that the command lines of findings need as well."""
 _ALARM = re.compile(r"memberID:(\d+) alarm:(NOSPACE|CORRUPT)")
@@ -55,7 +56,7 @@ def see_cluster(invocation: Invocation, client: Client, interval: float) -> Sigh
     with ThreadPoolExecutor(min(len(endpoints), ENDPOINTS_AT_ONCE_MAX)) as pool:
         before = list(pool.map(seer.look, endpoints))
         time.sleep(interval)
-        now = list(pool.map(seer.look, endpoints))
+        now = list(pool.map(seer.look, endpoints, before))
         certificates = list(pool.map(seer.certificate, endpoints, now))
         hashes: list[StoreHash | None] = [None] * len(endpoints)
         if invocation.switch("hash"):
@@ -89,11 +90,20 @@ class _Seer:
         self._seconds_max = seconds_max
         self._fetcher = Fetcher(invocation, seconds_max)
 
-    def look(self, endpoint: str) -> _Look:
-        state, problem, page, samples = None, "", None, {}
+    def look(self, endpoint: str, before: _Look | None = None) -> _Look:
+        problem, page, samples = "", None, {}
+        seconds_max = self._seconds_max
+        if before is not None and before.state is None:
+            # It had its time.
+            seconds_max = min(seconds_max, SECOND_CHANCE_SECONDS_MAX)
         try:
             answer = self._invocation.ask(
-                self._client, rpcs.STATUS, pb.StatusRequest(), pb.StatusResponse, at=endpoint
+                self._client,
+                rpcs.STATUS,
+                pb.StatusRequest(),
+                pb.StatusResponse,
+                timeout=seconds_max,
+                at=endpoint,
             )
         except (KvorumError, ValueError) as error:
             return _Look(None, f"{error_text(error)}: {error}", {}, None, time.monotonic())
@@ -193,8 +203,8 @@ def _timing(before: Samples, now: Samples, name: str) -> Timing | None:
     count = (total(now, f"{name}_count") or 0.0) - (total(before, f"{name}_count") or 0.0)
     if not before or count < TIMED_MIN:
         before, count = {}, total(now, f"{name}_count") or 0.0
-    found = quantile(before, now, name, 0.99)
-    return None if found is None else Timing(found, int(count))
+    median, p99 = (quantile(before, now, name, share) for share in (0.5, 0.99))
+    return None if median is None or p99 is None else Timing(median, p99, int(count))
 
 
 def _least(before: Samples, now: Samples, name: str) -> int | None:

@@ -9,7 +9,9 @@ from kvorum.doctor.sights import Observation, Sight, State, is_at
 LEADER_CHANGES_MAX = 3
 LEADER_CHANGES_SECONDS = 900.0
 """More changes in so long are too many."""
-NETWORK_P99_SECONDS_MAX = 0.15
+ROUND_TRIP_SECONDS_MAX = 0.15
+ROUND_TRIPS_MIN = 10
+"""A few may have waited for an interruption to end."""
 
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
@@ -186,7 +188,9 @@ def _changes(sight: Sight) -> Iterator[Finding]:
 def _round_trips(sight: Sight) -> Iterator[Finding]:
     for each, _ in sight.answers:
         timing = each.figures.round_trips
-        if timing is not None and timing.p99_seconds > NETWORK_P99_SECONDS_MAX:
+        if timing is None or timing.timed < ROUND_TRIPS_MIN:
+            continue
+        if timing.median_seconds > ROUND_TRIP_SECONDS_MAX:
             yield Finding(
                 "network-slow",
                 _LIKELY,
@@ -194,7 +198,8 @@ def _round_trips(sight: Sight) -> Iterator[Finding]:
                 "messages to other members take long; --heartbeat-interval should be about a round "
                 "trip, and --election-timeout ten times that",
                 {
-                    "round_trip_p99_seconds": round(timing.p99_seconds, 6),
+                    "round_trip_median_seconds": round(timing.median_seconds, 4),
+                    "round_trip_p99_seconds": round(timing.p99_seconds, 4),
                     "round_trips": timing.timed,
                 },
                 (command_line(*_all(sight), "top"),),

@@ -45,6 +45,7 @@ class State(NamedTuple):
 class Timing(NamedTuple):
     """How long something took, since the member started or of late."""
 
+    median_seconds: float
     p99_seconds: float
     timed: int
     """How often."""
