@@ -67,6 +67,12 @@ def test_a_server_by_itself_is_healthy(tmp_path: Path, kind: str) -> None:
         assert b"single-member" in run_here([f"--endpoints={server.address}", "doctor"]).out
 
 
+def fill(client: Client) -> None:
+    """Put as much as the quota has room for, at least."""
+    for _ in range(QUOTA_BYTES // 100_000):
+        client.put("key", "v" * 100_000)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quota_that_is_near_and_then_reached(tmp_path: Path, kind: str) -> None:
     flags = (f"--quota-backend-bytes={QUOTA_BYTES}", "--unsafe-no-fsync")
@@ -82,8 +88,7 @@ def test_a_quota_that_is_near_and_then_reached(tmp_path: Path, kind: str) -> Non
         assert near.keys() == USUAL | {"quota-near"}
         assert near["quota-near"][0]["evidence"]["quota_bytes"] == QUOTA_BYTES
         with pytest.raises(KvorumError, match="database space exceeded"):
-            for _ in range(QUOTA_BYTES // 100_000):
-                client.put("key", "v" * 100_000)
+            fill(client)
         found = of_endpoints(server.address)
         assert found.keys() == USUAL | {"alarm-nospace"}
         # What the finding says to run heals it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kvorum.doctor.findings import Certainty, Finding, command_line
+from kvorum.doctor.findings import Certainty, Finding, Unknown, command_line
 from kvorum.doctor.sights import Observation, Sight, State
 
 ENTRIES_STUCK_MIN = 10
@@ -84,13 +84,13 @@ def _hashes(sight: Sight) -> Iterator[Finding]:
                 },
                 (
                     _everywhere(sight, "endpoint", "hashkv", f"--rev={revision}", "-w", "table"),
-                    _at(sight, observation.endpoint, "snapshot", "save", "<backup file>"),
+                    _at(sight, observation.endpoint, "snapshot", "save", Unknown("<backup file>")),
                     _at(
                         sight,
                         (most if is_known else ranked[0][1])[0][0].endpoint,
                         "member",
                         "remove",
-                        f"{state.member:x}" if is_known else "<member id>",
+                        f"{state.member:x}" if is_known else Unknown("<member id>"),
                     ),
                 ),
             )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kvorum.client.values import Member
-from kvorum.doctor.findings import Certainty, Finding, command_line
+from kvorum.doctor.findings import Certainty, Finding, Unknown, command_line
 from kvorum.doctor.sights import Observation, Sight, State, is_at
 
 LEADER_CHANGES_MAX = 3
@@ -215,11 +215,7 @@ def _voters(sight: Sight) -> Iterator[Finding]:
             "",
             "one member votes: when it fails, nothing can be read or written until it is back",
             {"voters": 1},
-            (
-                command_line(
-                    *_all(sight), "member", "add", "<name>", "--learner", "--peer-urls=<peer url>"
-                ),
-            ),
+            (_add(sight),),
         )
     elif voters and voters % 2 == 0:
         yield Finding(
@@ -228,12 +224,13 @@ def _voters(sight: Sight) -> Iterator[Finding]:
             "",
             f"{voters} members vote, which bears no more failures than {voters - 1}",
             {"voters": voters, "failures_borne": (voters - 1) // 2},
-            (
-                command_line(
-                    *_all(sight), "member", "add", "<name>", "--learner", "--peer-urls=<peer url>"
-                ),
-            ),
+            (_add(sight),),
         )
+
+
+def _add(sight: Sight) -> str:
+    words = (Unknown("<name>"), "--learner", Unknown("--peer-urls=<peer url>"))
+    return command_line(*_all(sight), "member", "add", *words)
 
 
 def _all(sight: Sight) -> tuple[str, ...]:
@@ -245,4 +242,4 @@ def _all(sight: Sight) -> tuple[str, ...]:
 
 def _offline(sight: Sight) -> str:
     """Return what to run on the machine of a member that does not run."""
-    return command_line(sight.command[0], "doctor", "--data-dir=<its data directory>")
+    return command_line(sight.command[0], "doctor", Unknown("--data-dir=<its data directory>"))

@@ -14,7 +14,8 @@ from kvorum.settings.config import Config, ConfigError
 from kvorum.settings.file import Content, read_file
 from kvorum.settings.suggestions import suggestions
 
-HEARTBEATS_PER_ELECTION_MIN = 10
+HEARTBEATS_PER_ELECTION = range(5, 10)
+"""With fewer, no server starts; with more, a late heartbeat does no harm."""
 
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
@@ -64,7 +65,7 @@ class ConfigurationFile:
 
     def _timing(self, config: Config) -> Iterator[Finding]:
         heartbeat, election = config.heartbeat_milliseconds, config.election_milliseconds
-        if election < heartbeat * HEARTBEATS_PER_ELECTION_MIN:
+        if heartbeat and election // heartbeat in HEARTBEATS_PER_ELECTION:
             yield self._finding(
                 "election-timeout-short",
                 "election-timeout is less than ten times heartbeat-interval, so that a few late "

@@ -3,7 +3,6 @@
 The names are an interface: scripts read them, and docs/doctor.md explains each of them.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from shlex import quote
@@ -31,7 +30,6 @@ class Certainty(Enum):
 
 
 _CRITICAL, _WARNING, _NOTICE = Severity
-_PLACEHOLDER = re.compile(r"(--[a-z-]+=)?<[a-z ]+>")
 Evidence = Mapping[str, int | float | str]
 
 SEVERITIES = MappingProxyType(
@@ -140,7 +138,15 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
-def command_line(*words: object) -> str:
-    """Return a command line that a shell reads as these words; `<what is not known>` stays."""
-    texts = map(str, words)
-    return " ".join(text if _PLACEHOLDER.fullmatch(text) else quote(text) for text in texts)
+class Unknown(str):
+    """A word of a command line that the reader has to fill in, as `<name>`."""
+
+    __slots__ = ()
+
+
+def command_line(*words: str) -> str:
+    """Return a command line that a shell reads as these words.
+
+    Names and URLs come from servers, and are quoted if they are more than plain words.
+    """
+    return " ".join(word if isinstance(word, Unknown) else quote(word) for word in words)

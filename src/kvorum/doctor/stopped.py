@@ -14,7 +14,7 @@ from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.backend.buckets import MEMBERS
 from kvorum.backend.directory import FORMAT_VERSION
 from kvorum.doctor.databases import Database, UnreadableError, read_etcds, read_ours
-from kvorum.doctor.findings import Certainty, Finding, command_line
+from kvorum.doctor.findings import Certainty, Finding, Unknown, command_line
 from kvorum.doctor.places import examine_place, in_use, not_readable, unreadable
 from kvorum.files import Files
 from kvorum.files.interface import read_file
@@ -145,7 +145,7 @@ class _Examiner:
                     command_line(
                         *("kvorumutl", "migrate", f"--data-dir={data}"),
                         *self._wal_flag(),
-                        "--output-dir=<new data directory>",
+                        Unknown("--output-dir=<new data directory>"),
                     ),
                 ),
             )
@@ -223,15 +223,16 @@ class _Examiner:
         members = _members(self._database) if self._database is not None else []
         own = next((each for each in members if ids is not None and each.id == ids.NodeID), None)
         others = ",".join(url for each in members if each is not own for url in each.client_urls)
-        ctl = ("kvorumctl", f"--endpoints={others or '<the others>'}")
-        peers = ",".join(own.peer_urls) if own is not None else "<peer url>"
+        where = f"--endpoints={others}" if others else Unknown("--endpoints=<the others>")
+        name: str = Unknown("<name>")
+        peers: str = Unknown("--peer-urls=<peer url>")
+        if own is not None:
+            name, peers = own.name, f"--peer-urls={','.join(own.peer_urls)}"
+        member = f"{ids.NodeID:x}" if ids is not None else Unknown("<member id>")
         return (
-            command_line(*ctl, "member", "remove", f"{ids.NodeID:x}" if ids else "<member id>"),
+            command_line("kvorumctl", where, "member", "remove", member),
             command_line("mv", str(self._place.data), f"{self._place.data}.damaged"),
-            command_line(
-                *(*ctl, "member", "add", own.name if own is not None else "<name>"),
-                f"--peer-urls={peers}",
-            ),
+            command_line("kvorumctl", where, "member", "add", name, peers),
         )
 
     def _broken_snapshots(self) -> Iterator[Finding]:
