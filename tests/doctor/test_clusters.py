@@ -118,8 +118,8 @@ def test_a_learner_that_is_behind(cluster: Cluster) -> None:
     cluster.catch_up()
     # It does not vote, so there are three voters still.
     assert not examine(cluster)
+    # It takes nobody's place, so it goes on believing in its leader.
     cluster.network.isolate(learner.node)
-    until("it knows no leader", lambda: learner.state().leader == 0)
     for number in range(BEHIND):
         leader.put(b"%d" % number)
     found = examine(cluster)
@@ -224,4 +224,9 @@ def test_the_member_to_recover_from(tmp_path_factory: pytest.TempPathFactory) ->
             content[len(content.rstrip(b"\0")) // 2] ^= 0x10
             segment.write_bytes(content)
             found = of_directories(late.data, best.data)
-            assert "log-corrupt" in found and "recover-from" not in found
+            assert "log-corrupt" in found
+            (recover,) = found["recover-from"]
+            assert recover["subject"] == str(best.data)
+            *_, start = map(shlex.split, recover["run"])
+            assert start[0] == make and start[-1] == "--force-new-cluster"
+            assert {f"--data-dir={best.data}", f"--name={best.name}"} < set(start)

@@ -54,13 +54,14 @@ def _directories(invocation: Invocation) -> tuple[list[Finding], list[str]]:
 
     path = invocation.text("config-file")
     file = ConfigurationFile(path) if path else None
-    examinations = [examine_directory(place) for place in _places(invocation, file)]
+    places = _places(invocation, file)
+    examinations = [examine_directory(place) for place in places]
     records = [each.record for each in examinations if each.record is not None]
     findings = [finding for each in examinations for finding in each.findings]
-    findings += recovery(records)
+    findings += recovery(records, len(examinations))
     if file is not None:
         findings += file.findings(records, time.time())
-    examined = [str(place.data) for place in _places(invocation, file)]
+    examined = [str(place.data) for place in places]
     return worst_first(findings), [*examined, path] if path else examined
 
 

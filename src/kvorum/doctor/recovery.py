@@ -9,8 +9,11 @@ from kvorum.doctor.stopped import Record
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
 
-def recovery(records: Sequence[Record]) -> Iterator[Finding]:
-    """Find the member to recover from, if the directories are of one cluster."""
+def recovery(records: Sequence[Record], given: int) -> Iterator[Finding]:
+    """Find the member to recover from among those that can be started.
+
+    `given` is how many directories were examined, damaged ones included.
+    """
     clusters = {each.cluster_id for each in records}
     if len(clusters) > 1:
         yield Finding(
@@ -39,7 +42,7 @@ def recovery(records: Sequence[Record]) -> Iterator[Finding]:
                     )
                 },
             )
-    if len(records) > 1:
+    if records and given > 1:
         yield _recover_from(records, len(copies))
 
 
@@ -58,7 +61,7 @@ def _recover_from(records: Sequence[Record], members: int) -> Finding:
         "recover-from",
         _CERTAIN,
         str(best.place.data),
-        f"member {name or f'{best.member_id:x}'} has the highest committed index. "
+        f"member {name or f'{best.member_id:x}'} has the highest committed index of those that can be started. "
         + (
             "These members are a quorum: start them as they are, and they agree by themselves"
             if is_enough
