@@ -61,7 +61,8 @@ def _recover_from(records: Sequence[Record], members: int) -> Finding:
         "recover-from",
         _CERTAIN,
         str(best.place.data),
-        f"member {name or f'{best.member_id:x}'} has the highest committed index of those that can be started. "
+        f"of those that can be started, member {name or f'{best.member_id:x}'} has the highest "
+        "committed index. "
         + (
             "These members are a quorum: start them as they are, and they agree by themselves"
             if is_enough
