@@ -14,6 +14,7 @@ SOURCE = REPOSITORY / "src" / "kvorum"
 ROWS = [
     {"sim"},
     {"ctl", "utl"},
+    {"doctor"},
     {"offline"},
     {"cli"},
     {"embed"},

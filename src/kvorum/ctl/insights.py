@@ -142,6 +142,27 @@ INSIGHT_COMMANDS = (
         ),
     ),
     Command(
+        "doctor",
+        "Tells what is wrong with a cluster or a data directory, and what to do",
+        _run("doctor", "doctor"),
+        "[options]",
+        (
+            Flag("cluster", "bool", "Ask every endpoint that the cluster's members advertise"),
+            Flag("config-file", "string", "A member's configuration file, to be examined, too"),
+            Flag("data-dir", "strings", "Examine these data directories of stopped members"),
+            Flag("hash", "bool", "Compare the hashes of all keys, which members compute", True),
+            Flag("interval", "duration", "How long to wait between two looks", 2 * SECOND),
+            Flag("wal-dir", "strings", "Where their logs are, if not in the data directories"),
+        ),
+        group=INSIGHT,
+        is_exact=True,
+        description=(
+            "Tells what is wrong with a cluster, how sure that is, and what to do next, or with\n"
+            "the data directories of members that do not run. Changes nothing. The exit code is 0\n"
+            "if nothing needs to be done, and 1 if something does; see docs/doctor.md."
+        ),
+    ),
+    Command(
         "bench",
         "Measures the cluster under a load; see `kvorumctl bench --help`",
         group=INSIGHT,

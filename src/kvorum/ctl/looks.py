@@ -1,23 +1,19 @@
 """How all members are at one moment: what they say themselves, and what their metrics count."""
 
 import http.client
-import socket
-import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from kvorum.client.credentials import TlsOptions, contexts
-from kvorum.client.endpoints import Address, parse_endpoint
 from kvorum.client.errors import KvorumError
 from kvorum.client.sync.client import Client
 from kvorum.client.values import MemberStatus
 from kvorum.ctl.failures import error_text
+from kvorum.ctl.fetching import Fetcher
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.scraping import Samples, parse_samples, quantile, rate, total
 
-METRICS_BYTES_MAX = 16 << 20
 ENDPOINTS_AT_ONCE_MAX = 16
 RATES = {
     "puts": "etcd_mvcc_put_total",
@@ -68,14 +64,7 @@ class Looker:
         self._client = client
         self._endpoints = endpoints
         self._seconds_max = seconds_max
-        self._is_plain = invocation.switch("insecure-transport")
-        self._options = TlsOptions(
-            invocation.text("cacert"),
-            invocation.text("cert"),
-            invocation.text("key"),
-            invocation.switch("insecure-skip-tls-verify"),
-        )
-        self._context = contexts(self._options)
+        self._fetcher = Fetcher(invocation, seconds_max)
 
     def look(self) -> list[Look]:
         """Look once."""
@@ -100,54 +89,10 @@ class Looker:
         samples: Samples = {}
         if status is not None:
             try:
-                samples = parse_samples(self._metrics(parse_endpoint(endpoint)))
+                samples = parse_samples(self._fetcher.get(endpoint, "/metrics").text)
             except (OSError, http.client.HTTPException) as error:
                 problem = f"no metrics: {error}"
         return Look(endpoint, status, problem, took, time.monotonic(), samples)
-
-    def _metrics(self, address: Address) -> str:
-        if address.is_secure is None:
-            is_secure = self._options.is_given or not self._is_plain
-            address = address._replace(is_secure=is_secure)
-        connection = _Connection(address, self._context, self._seconds_max)
-        try:
-            connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
-            response = connection.getresponse()
-            if response.status != 200:
-                raise http.client.HTTPException(f"/metrics answers {response.status}")
-            return response.read(METRICS_BYTES_MAX).decode("utf-8", "replace")
-        finally:
-            connection.close()
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP/1.1 to an endpoint as clients name it."""
-
-    def __init__(
-        self,
-        address: Address,
-        context: Callable[[Address], ssl.SSLContext | None],
-        seconds_max: float,
-    ) -> None:
-        super().__init__(
-            "localhost" if address.port is None else address.host, address.port, timeout=seconds_max
-        )
-        self._address = address
-        self._context_of = context
-
-    def connect(self) -> None:
-        """Connect to a port or to a socket's file, with TLS if the endpoint has it."""
-        if self._address.port is None:
-            made = socket.socket(socket.AF_UNIX)
-            made.settimeout(self.timeout)
-            made.connect(self._address.host)
-        else:
-            made = socket.create_connection((self.host, self.port), self.timeout)
-        context = self._context_of(self._address)
-        if context is not None:
-            context.set_alpn_protocols(["http/1.1"])
-            made = context.wrap_socket(made, server_hostname=self.host)
-        self.sock = made
 
 
 def as_json(look: Look, before: Look | None, index_max: int) -> dict[str, object]:

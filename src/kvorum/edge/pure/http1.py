@@ -6,6 +6,7 @@ carries raw bytes both ways.
 """
 
 from collections.abc import Callable
+from email.utils import formatdate
 from enum import Enum
 from http import HTTPStatus
 
@@ -211,6 +212,8 @@ class Http1(Dialect):
             call.head_only = True
         elif body is not None and b"content-length" not in names:
             fields.append((b"content-length", b"%d" % len(body)))
+        if b"date" not in names:
+            fields.append((b"date", formatdate(usegmt=True).encode()))
         is_last = self._shared.draining or (body is not None and self._has_long_rest())
         if is_last and b"connection" not in names:
             fields.append((b"connection", b"close"))

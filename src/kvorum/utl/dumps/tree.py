@@ -97,6 +97,5 @@ DUMP = Command(
             is_single_dashed=True,
         ),
     ),
-    is_exact=True,
 )
 """What `kvorumutl` has of it."""

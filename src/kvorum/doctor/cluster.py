@@ -1,0 +1,12 @@
+"""The examination of a cluster that runs."""
+
+from kvorum.doctor.agreement import agreement
+from kvorum.doctor.availability import availability
+from kvorum.doctor.findings import Finding, worst_first
+from kvorum.doctor.resources import resources
+from kvorum.doctor.sights import Sight
+
+
+def examine_cluster(sight: Sight) -> list[Finding]:
+    """Return what is wrong with a cluster, the worst first."""
+    return worst_first((*availability(sight), *agreement(sight), *resources(sight)))

@@ -1,0 +1,101 @@
+"""Whether every page, row and entry of a stopped member's database can be read.
+
+LMDB trusts its files: a damaged one may end the process that reads it. So our own databases are
+read by a process of their own, which is this module run as a program.
+"""
+
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from signal import Signals
+from typing import NamedTuple
+
+from kvorum.api.pb.etcdserverpb import AlarmMember, AlarmType
+from kvorum.backend import BackendError, View, dump, open_view
+from kvorum.backend.bbolt import ImageError, open_image
+from kvorum.backend.buckets import ALARM
+from kvorum.backend.images import checked_content
+from kvorum.backend.real import LmdbEnvironments
+from kvorum.files.real import RealFiles
+from kvorum.offline.facts import Facts
+
+PROBLEM_CHARACTERS_MAX = 2_000
+
+
+class UnreadableError(Exception):
+    """A database that is damaged; says how."""
+
+
+class Database(NamedTuple):
+    """What a database says."""
+
+    path: Path
+    facts: Facts
+    alarms: list[str]
+    """The alarms that are stored, as `NOSPACE of <member>`."""
+
+
+def read_etcds(path: Path) -> Database:
+    """Read all of a database of etcd's; raises UnreadableError."""
+    try:
+        image = open_image(RealFiles(), str(path))
+        try:
+            facts = Facts(image)
+            alarms: list[str] = []
+            for bucket, entries in checked_content(image):
+                if bucket == ALARM:
+                    alarms = [_alarm(name) for name, _ in entries]
+                else:
+                    deque(entries, maxlen=0)
+            return Database(path, facts, alarms)
+        finally:
+            image.close()
+    except (ImageError, ValueError) as error:
+        raise UnreadableError(str(error)) from error
+
+
+def read_ours(directory: Path) -> Database:
+    """Read all of a database of ours; raises UnreadableError."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-P", "-m", "kvorum.doctor.databases", str(directory)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode < 0:
+        raise UnreadableError(f"who reads it dies of {Signals(-done.returncode).name}")
+    if done.returncode:
+        raise UnreadableError(done.stderr.strip()[-PROBLEM_CHARACTERS_MAX:])
+    with _opened(directory) as view:
+        alarms = [_alarm(name) for name, _ in view.items(ALARM)]
+        return Database(Path(view.path), Facts(view), alarms)
+
+
+def _alarm(name: bytes) -> str:
+    alarm = AlarmMember.FromString(name)
+    return f"{AlarmType.Name(alarm.alarm)} of {alarm.memberID:x}"
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[View]:
+    with open_view(RealFiles(), LmdbEnvironments(), str(directory)) as view:
+        yield view
+
+
+def _check(directory: Path) -> int:
+    try:
+        with _opened(directory) as view:
+            for _, entries in dump(view):
+                deque(entries, maxlen=0)
+    except (BackendError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_check(Path(sys.argv[1])))

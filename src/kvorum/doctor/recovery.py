@@ -1,0 +1,100 @@
+"""Several data directories of one cluster: which of them knows most."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kvorum.doctor.findings import Certainty, Finding, command_line
+from kvorum.doctor.stopped import Record
+
+_CERTAIN, _LIKELY, _POSSIBLE = Certainty
+
+
+def recovery(records: Sequence[Record], given: int) -> Iterator[Finding]:
+    """Find the member to recover from among those that can be started.
+
+    `given` is how many directories were examined, damaged ones included.
+    """
+    clusters = {each.cluster_id for each in records}
+    if len(clusters) > 1:
+        yield Finding(
+            "clusters-differ",
+            _CERTAIN,
+            "",
+            "the directories belong to different clusters; examine those of one at a time",
+            {
+                "clusters": ", ".join(
+                    f"{each.cluster_id:x} in {each.place.data}" for each in records
+                )
+            },
+        )
+        return
+    copies = Counter(each.member_id for each in records)
+    for member, count in copies.items():
+        if count > 1:
+            yield Finding(
+                "copies-of-one-member",
+                _CERTAIN,
+                f"{member:x}",
+                "several directories are of the same member; only one of them may ever be started",
+                {
+                    "directories": ", ".join(
+                        str(each.place.data) for each in records if each.member_id == member
+                    )
+                },
+            )
+    if records and given > 1:
+        yield _recover_from(records, len(copies))
+
+
+def _recover_from(records: Sequence[Record], members: int) -> Finding:
+    # What is committed counts; among equals, the log that would win an election.
+    best = max(records, key=lambda each: (each.commit, each.last_term, each.last_index))
+    voters = [each for each in best.members if not each.is_learner]
+    quorum = len(voters) // 2 + 1
+    is_enough = members >= quorum
+    name = best.member.name if best.member is not None else ""
+    known = "; ".join(
+        f"{each.place.data} commit {each.commit} term {each.last_term} last {each.last_index}"
+        for each in records
+    )
+    return Finding(
+        "recover-from",
+        _CERTAIN,
+        str(best.place.data),
+        f"of those that can be started, member {name or f'{best.member_id:x}'} has the highest "
+        "committed index. "
+        + (
+            "These members are a quorum: start them as they are, and they agree by themselves"
+            if is_enough
+            else "If the others are lost for good, copy this directory, start a cluster of one "
+            "from it, and add new members to that"
+        ),
+        {
+            "member": f"{best.member_id:x}",
+            "commit_index": best.commit,
+            "last_term": best.last_term,
+            "last_index": best.last_index,
+            "voters": len(voters),
+            "quorum": quorum,
+            "members_here": members,
+            "compared": known,
+        },
+        () if is_enough else _forced(best),
+    )
+
+
+def _forced(best: Record) -> tuple[str, ...]:
+    """Return how a cluster of one is started; the member knows its own URLs."""
+    words = [best.program, f"--data-dir={best.place.data}"]
+    if best.place.wal is not None:
+        words.append(f"--wal-dir={best.place.wal}")
+    if best.member is not None:
+        peers, clients = ",".join(best.member.peer_urls), ",".join(best.member.client_urls)
+        words += [f"--name={best.member.name}", f"--initial-advertise-peer-urls={peers}"]
+        words += [f"--listen-peer-urls={peers}"]
+        if clients:
+            words += [f"--advertise-client-urls={clients}", f"--listen-client-urls={clients}"]
+    return (
+        command_line("cp", "-a", str(best.place.data), f"{best.place.data}.copy"),
+        command_line(*words, "--force-new-cluster"),
+    )
