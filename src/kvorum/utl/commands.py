@@ -125,6 +125,7 @@ ROOT = Command(
             _run("points"),
             "--from {archive} --data-dir {output dir} [options]",
             POINT_FLAGS,
+            is_exact=True,
         ),
         Command(
             "hashkv",
