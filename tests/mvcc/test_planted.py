@@ -25,7 +25,7 @@ from tests.mvcc.compaction import (
 from tests.mvcc.machine import Recorder, StoreMachine, set_slice
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=1_000,
     stateful_step_count=50,
     deadline=None,
     database=None,
