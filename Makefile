@@ -171,12 +171,13 @@ properties: setup ## Try every property on other examples than `make test` does
 	KVORUM_COMPILED=0 $(PYTEST) --hypothesis-profile=random \
 		$$(grep -rl '^from hypothesis' tests --include='test_*.py')
 
-differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls with a real etcd's answers
+differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls, and every command, with a real etcd's answers
 	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
 		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
 		tests/cluster/test_differential.py tests/auth/test_table.py tests/auth/test_differential.py \
 		tests/auth/test_members.py tests/auth/test_grants.py tests/gateway/test_differential.py \
 		tests/gateway/test_streams_differential.py tests/settings/test_differential.py
+	KVORUM_KINDS=all $(PYTEST) tests/ctl tests/client tests/utl tests/doctor
 
 mutate-raft: setup ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate

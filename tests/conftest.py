@@ -4,7 +4,10 @@
 on the change alone. `make properties` draws others.
 """
 
+import os
 import signal
+from collections import defaultdict
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +25,36 @@ def pytest_configure() -> None:
     """Hear interruptions: in the background all that tests start would ignore them."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+KINDS = ("kvorum", "etcd", "embedded")
+"""The servers that a test may be for, each by itself."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Make a test that is for several kinds of servers at one of them, which its name decides.
+
+    `make differential` sets KVORUM_KINDS=all: then it is made at each.
+    """
+    if os.environ.get("KVORUM_KINDS") == "all":
+        return
+    alike: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        for kind in callspec.params.values() if callspec is not None else ():
+            if kind in KINDS:
+                before, _, after = item.nodeid.rpartition(kind)
+                alike[f"{before}*{after}"].append(item)
+                break
+    left_out = {
+        item
+        for name, group in alike.items()
+        for number, item in enumerate(group)
+        if number != crc32(name.encode()) % len(group)
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
