@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.backend import Environments, dump, install, open_view
+from kvorum.backend import Environments, open_view
 from kvorum.backend.bbolt import write_image
 from kvorum.backend.buckets import CLUSTER, CLUSTER_VERSION, META, STORAGE_VERSION
-from kvorum.backend.images import checked_content
+from kvorum.backend.images import sealed_content
+from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
 from kvorum.membership.versions import Version
@@ -54,8 +55,8 @@ def from_etcd(
             opened_snapshot(files, path, HashCheck.SKIPPED) as image,
             Progress("taking over", image.size) as progress,
         ):
-            content = facts.content(progress.counted(checked_content(image)))
-            install(files, environments, str(backend), content)
+            content = progress.counted_pieces(sealed_content(image, environments.native))
+            install_sealed(files, environments, str(backend), facts.sealed_content(content))
         write_history(files, snap, stage.wal, history)
 
 
@@ -90,7 +91,8 @@ def to_etcd(
         descriptor = files.open(str(snap / "db"), Opening.CREATE)
         try:
             with Progress("writing", Path(view.path).stat().st_size) as progress:
-                write_image(files, descriptor, facts.content(progress.counted(dump(view))))
+                content = facts.image_content(progress.counted_image(dump_image(view)))
+                write_image(files, descriptor, content)
             files.fdatasync(descriptor)
         finally:
             files.close(descriptor)
