@@ -110,6 +110,15 @@ def _numbers(data: bytes) -> str:
     return f"[{' '.join(map(str, data))}]"
 
 
+def used_bytes(files: Files, path: str) -> int:
+    """Return how much of a database is in use, for which all of it is read."""
+    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+        for bucket in image.buckets():
+            for _ in image.leaves(bucket):
+                pass
+        return image.used_bytes()
+
+
 def status_of(files: Files, path: str, native: NativeRows | None = None) -> Status:
     """Read all of a snapshot and return what is in it, in memory that does not grow with it."""
     value, revision, version = 0, 0, ""

@@ -8,11 +8,12 @@ the new one has been.
 
 import fcntl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.backend import Environments, open_view
+from kvorum.backend import Environments, View, open_view
 from kvorum.backend.bbolt import write_image
 from kvorum.backend.buckets import CLUSTER, CLUSTER_VERSION, META, STORAGE_VERSION
 from kvorum.backend.images import sealed_content
@@ -20,11 +21,11 @@ from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
 from kvorum.membership.versions import Version
-from kvorum.offline.directories import DataDirectory, staged
+from kvorum.offline.directories import DataDirectory, require_room, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, read_history, write_history
 from kvorum.offline.progress import Progress
-from kvorum.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.offline.snapshots import HashCheck, opened_snapshot, used_bytes
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Snapshot
 from kvorum.snap import database_path
@@ -35,6 +36,10 @@ from kvorum.wal.version import minimal_etcd_version
 
 OLDEST, NEWEST = Version(3, 5), Version(3, 7)
 _STORAGE_VERSION_MIN = Version(3, 6)
+# What an entry of a log takes beside its data, at most.
+_ENTRY_BYTES = 64
+# Pages of an image are filled to nine tenths, and entries have two bytes more than ours.
+_IMAGE_BYTES_MAX_PERCENT = 120
 
 
 def from_etcd(
@@ -43,14 +48,18 @@ def from_etcd(
     """Make a data directory of ours from an etcd's."""
     database = source.snap / "db"
     _require(files, source, database, "an etcd")
-    with _unlocked(database), staged(target.data, target.wal) as stage:
+    with ExitStack() as stack:
+        stack.enter_context(_unlocked(database))
         snapshot, log = read_history(files, source.snap, source.log)
         path, facts = _newest_database(files, source, snapshot)
+        history = _behind(log, snapshot, facts)
+        history = history._replace(entries=[translated(each) for each in history.entries])
+        size = Path(path).stat().st_size
+        require_room(target, size, _log_bytes(history), partial(used_bytes, files, path))
+        stage = stack.enter_context(staged(target.data, target.wal))
         snap, backend = stage.member / "snap", stage.member / "backend"
         for directory in (snap, backend):
             directory.mkdir(0o700)
-        history = _behind(log, snapshot, facts)
-        history = history._replace(entries=[translated(each) for each in history.entries])
         with (
             opened_snapshot(files, path, HashCheck.SKIPPED) as image,
             Progress("taking over", image.size) as progress,
@@ -70,11 +79,9 @@ def to_etcd(
     """Make a data directory that an etcd of a version, or the cluster's own, can start from."""
     backend = source.member / "backend"
     _require(files, source, backend / "CURRENT", "a kvorum")
-    with (
-        _locked(files, source.member / "LOCK"),
-        staged(target.data, target.wal) as stage,
-        open_view(files, environments, str(backend)) as view,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(_locked(files, source.member / "LOCK"))
+        view = stack.enter_context(open_view(files, environments, str(backend)))
         snapshot, log = read_history(files, source.snap, source.log)
         facts = Facts(view)
         if snapshot is not None and facts.index < snapshot.index:
@@ -86,6 +93,9 @@ def to_etcd(
         _lower(facts, log, version)
         history = _behind(log, snapshot, facts)
         _check_entries(history.entries, facts.cluster(log.metadata).version)
+        room = _in_use_bytes(environments, view) * _IMAGE_BYTES_MAX_PERCENT // 100
+        require_room(target, room, _log_bytes(history), lambda: room)
+        stage = stack.enter_context(staged(target.data, target.wal))
         snap = stage.member / "snap"
         snap.mkdir(0o700)
         descriptor = files.open(str(snap / "db"), Opening.CREATE)
@@ -98,6 +108,18 @@ def to_etcd(
             files.close(descriptor)
         write_history(files, snap, stage.wal, history)
         files.sync_directory(str(snap))
+
+
+def _log_bytes(history: History) -> int:
+    return sum(len(entry.data) + _ENTRY_BYTES for entry in history.entries)
+
+
+def _in_use_bytes(environments: Environments, view: View) -> int:
+    environment = environments.open_reader(view.path)
+    try:
+        return environment.sizes().in_use
+    finally:
+        environment.close()
 
 
 def _require(files: Files, source: DataDirectory, sign: Path, owner: str) -> None:

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,11 +48,11 @@ from kvorum.membership.bootstrap import (
 from kvorum.membership.documents import Member, encode_member
 from kvorum.membership.identity import cluster_id
 from kvorum.membership.urls import UrlError, checked_urls
-from kvorum.offline.directories import DataDirectory, check_vacant, staged
+from kvorum.offline.directories import DataDirectory, check_vacant, require_room, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, write_history
 from kvorum.offline.progress import Progress
-from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
+from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot, used_bytes
 from kvorum.offline.verification import VALUES, VARIABLE, verify
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
@@ -127,6 +128,8 @@ def restore(
     check = HashCheck.SKIPPED if options.skip_hash_check else HashCheck.REQUIRED
     with opened_snapshot(files, options.path, check) as image:
         facts = _renewed(Facts(image), members)
+        size = image.size
+    require_room(DataDirectory(data, wal), size, 0, partial(used_bytes, files, options.path))
     with (
         opened_snapshot(files, options.path, HashCheck.SKIPPED) as image,
         staged(data, wal) as stage,
