@@ -79,7 +79,7 @@ def measure(what: str, size: int, *arguments: str) -> None:
     command = [sys.executable, "-m", "kvorum.utl.main", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     ended = threading.Event()
-    memory = [0]
+    memory = {"RssAnon": 0, "VmHWM": 0}
     watching = threading.Thread(target=_watch, args=(process.pid, memory, ended))
     watching.start()
     assert process.stdout is not None
@@ -94,20 +94,21 @@ def measure(what: str, size: int, *arguments: str) -> None:
     seconds = used.ru_utime + used.ru_stime
     print(
         f"{what}: {size / MEGABYTE / seconds:.0f} MB/s of processor time ({used.ru_utime:.1f} s of "
-        f"its own, {used.ru_stime:.1f} s of the system's), {memory[0] / 1024:.0f} MiB anonymous "
-        f"memory at most, {used.ru_maxrss / 1024:.0f} MiB with mapped files"
+        f"its own, {used.ru_stime:.1f} s of the system's), {memory['RssAnon'] / 1024:.0f} MiB "
+        f"anonymous memory at most, {memory['VmHWM'] / 1024:.0f} MiB with mapped files"
     )
 
 
-def _watch(process: int, memory: list[int], ended: threading.Event) -> None:
+def _watch(process: int, memory: dict[str, int], ended: threading.Event) -> None:
     while not ended.wait(SAMPLE_SECONDS):
         try:
             status = Path(f"/proc/{process}/status").read_text()
         except OSError:
             return
-        found = re.search(r"^RssAnon:\s+([0-9]+) kB$", status, re.MULTILINE)
-        if found is not None:
-            memory[0] = max(memory[0], int(found[1]))
+        for name, kibibytes in re.findall(
+            r"^(RssAnon|VmHWM):\s+([0-9]+) kB$", status, re.MULTILINE
+        ):
+            memory[name] = max(memory[name], int(kibibytes))
 
 
 def measure_commands(directory: Path, size: int, value_bytes: int, rows_per_key: int) -> None:

@@ -20,21 +20,22 @@ from kvorum.backend.images import sealed_content
 from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
-from kvorum.membership.versions import Version
+from kvorum.membership.cluster import Cluster
+from kvorum.membership.versions import Version, parse_version
 from kvorum.offline.directories import DataDirectory, require_room, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, read_history, write_history
 from kvorum.offline.progress import Progress
 from kvorum.offline.snapshots import HashCheck, opened_snapshot, used_bytes
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.raft.messages import Snapshot
-from kvorum.snap import database_path
+from kvorum.raft.messages import ConfState, Snapshot
+from kvorum.snap import database_index, database_path
 from kvorum.utl.v2_requests import translated
 from kvorum.wal import LogContent
 from kvorum.wal import exists as log_exists
 from kvorum.wal.version import minimal_etcd_version
 
-OLDEST, NEWEST = Version(3, 5), Version(3, 7)
+OLDEST, OWN, NEWEST = Version(3, 4), Version(3, 7), Version(3, 8)
 _STORAGE_VERSION_MIN = Version(3, 6)
 # What an entry of a log takes beside its data, at most.
 _ENTRY_BYTES = 64
@@ -50,10 +51,14 @@ def from_etcd(
     _require(files, source, database, "an etcd")
     with ExitStack() as stack:
         stack.enter_context(_unlocked(database))
-        snapshot, log = read_history(files, source.snap, source.log)
+        snapshot, log = read_history(files, source.snap, source.log, _applied(files, source))
         path, facts = _newest_database(files, source, snapshot)
+        is_lowered = _is_lowered(facts, facts.cluster(log.metadata))
         history = _behind(log, snapshot, facts)
-        history = history._replace(entries=[translated(each) for each in history.entries])
+        entries = [translated(each) for each in history.entries]
+        if is_lowered:
+            entries = [_lowered(each) for each in entries]
+        history = history._replace(entries=entries)
         size = Path(path).stat().st_size
         require_room(target, size, _log_bytes(history), partial(used_bytes, files, path))
         stage = stack.enter_context(staged(target.data, target.wal))
@@ -149,6 +154,40 @@ def _newest_database(
     return path, facts
 
 
+def _applied(files: Files, source: DataDirectory) -> int:
+    """Return the last entry whose effects the database holds, or one that waits to replace it."""
+    received = (database_index(name) or 0 for name in files.list(str(source.snap)))
+    return max([_facts(files, str(source.snap / "db")).index, *received])
+
+
+def _is_lowered(facts: Facts, cluster: Cluster) -> bool:
+    """Lower the version of a cluster that is newer than ours; return whether it was."""
+    if cluster.version is None or cluster.version.level <= OWN:
+        return False
+    if len(cluster.members) > 1:
+        raise CommandError(
+            f"the cluster is at version {cluster.version}, and kvorum is a member of {OWN}: run "
+            f"'etcdctl downgrade enable {OWN.major}.{OWN.minor}', downgrade all members, and "
+            "migrate then; or restore a snapshot as a new cluster"
+        )
+    # Nobody else has a say.
+    for bucket, name in ((CLUSTER, CLUSTER_VERSION), (META, STORAGE_VERSION)):
+        facts.buckets[bucket][name] = str(OWN).encode()
+    return True
+
+
+def _lowered(entry: Entry) -> Entry:
+    """Return an entry that does not raise the cluster's version above ours."""
+    if entry.type != EntryType.NORMAL:
+        return entry
+    request = InternalRaftRequest.FromString(entry.data)
+    version = request.cluster_version_set.ver
+    if not version or parse_version(version) <= OWN:
+        return entry
+    request.cluster_version_set.ver = str(OWN)
+    return Entry(entry.type, entry.term, entry.index, request.SerializeToString())
+
+
 def _facts(files: Files, path: str) -> Facts:
     with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
         return Facts(image)
@@ -166,14 +205,20 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
             f"{start + len(log.entries)}: the log has lost entries"
         )
     conf_state = facts.conf_state
+    if not conf_state.voters:
+        # Before etcd 3.5 a database does not name the voters, but it has the members.
+        cluster = facts.cluster(log.metadata)
+        conf_state = ConfState(
+            tuple(each.id for each in cluster.voters), tuple(each.id for each in cluster.learners)
+        )
     if snapshot is not None and index == start:
         term, conf_state = snapshot.term, snapshot.conf_state
     else:
         term = log.entries[index - start - 1].term
     if not conf_state.voters:
         raise CommandError(
-            "the database does not say who votes, as those of etcd 3.5 and later do; "
-            "start etcd 3.5 on the directory once, stop it, and migrate then"
+            "the database says neither who votes nor who the members are: it is not that of a "
+            "member which has ever been part of a cluster"
         )
     facts.set_applied(index, term, conf_state)
     state = log.state._replace(term=max(log.state.term, term), commit=max(log.state.commit, index))
@@ -187,6 +232,8 @@ def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
     target = version or present or NEWEST
     if not OLDEST <= target <= NEWEST:
         raise CommandError(f"target version {target}: expected one from {OLDEST} to {NEWEST}")
+    # An etcd raises the version by itself.
+    target = min(target, OWN)
     if present is None or target < present:
         facts.buckets[CLUSTER][CLUSTER_VERSION] = str(target).encode()
     if target >= _STORAGE_VERSION_MIN:
