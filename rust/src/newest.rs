@@ -124,9 +124,8 @@ impl NewestRows {
 
     fn load(&mut self, records: &[u8]) {
         for record in records.chunks_exact(RECORD_BYTES) {
-            let word = |at: usize| {
-                u64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default())
-            };
+            let word =
+                |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
             self.place((word(0), word(8)), word(16));
         }
     }

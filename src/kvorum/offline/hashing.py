@@ -60,7 +60,7 @@ class Hashing:
 
 def _up_to(pieces: Iterator[list[Row]], main: int) -> Iterator[list[Row]]:
     """Leave out the rows behind a main revision."""
-    behind = row_key(revision_of(main + 1))
+    behind = row_key(revision_of(max(0, main + 1)))
     for rows in pieces:
         if rows and rows[-1][0] >= behind:
             yield rows[: bisect_left(rows, behind, key=itemgetter(0))]

@@ -41,7 +41,7 @@ class Newest:
         if native is None:
             self._known: NewestRows = PureNewestRows(deleted_at)
         else:
-            self._known = native.NewestRows(deleted_at)
+            self._known = native.NewestRows(max(0, deleted_at))
         self._keys_max = keys_max or (KEYS_MAX if native else _KEYS_MAX_PURE)
         self._runs: list[list[int]] = []  # the lengths of their groups
         self._file: IO[bytes] | None = None
