@@ -145,6 +145,7 @@ bench-raft: setup ## Measure the consensus code alone
 
 bench-snapshot: setup h2load $(TRY_ORACLE) ## Measure images, and puts while snapshots are fetched, beside etcd's
 	$(BIN)/python -m bench.snapshot
+	$(BIN)/python -m bench.images
 
 bench-storage: setup $(TRY_ORACLE) ## Measure index, store and LMDB; memory beside etcd's
 	$(BIN)/python -m bench.storage

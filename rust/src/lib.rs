@@ -1,7 +1,7 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
 //! One thread serves every socket; another writes the log. Neither ever takes the GIL: the
-//! loop's own calls, in `edge`, and functions over many rows or keys, in `rows` and `key_values`, are
+//! loop's own calls, in `edge`, and functions over many rows or keys, in `rows`, `newest` and `key_values`, are
 //! the only code that touches Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
@@ -27,6 +27,8 @@ mod key_values;
 mod listener;
 mod log_writer;
 mod network;
+#[cfg(feature = "python")]
+mod newest;
 mod policy;
 mod ready;
 mod room;
@@ -51,6 +53,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::key_values::key_values_json;
+
+    #[pymodule_export]
+    use crate::newest::NewestRows;
 
     #[pymodule_export]
     use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};

@@ -25,7 +25,7 @@ const GENERATION: usize = 16;
 const BYTEARRAY_FROM_BYTES: usize = 600;
 
 /// CRC-32C, continued from the checksum of what came before.
-fn crc32c(checksum: u32, data: &[u8]) -> u32 {
+pub(crate) fn crc32c(checksum: u32, data: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("sse4.2") {
         // SAFETY: the processor was found to have the instructions.
@@ -66,7 +66,7 @@ fn crc32c_table(checksum: u32, data: &[u8]) -> u32 {
 }
 
 /// A revision as the index has it: `main << 32 | sub << 1 | tombstone`.
-fn revision_of(row_key: &[u8]) -> Option<u128> {
+pub(crate) fn revision_of(row_key: &[u8]) -> Option<u128> {
     let is_tombstone = match row_key.len() {
         ROW_KEY_BYTES => false,
         18 if row_key[ROW_KEY_BYTES] == b't' => true,
@@ -81,7 +81,7 @@ fn revision_of(row_key: &[u8]) -> Option<u128> {
 }
 
 /// A value without its checksum, if the checksum is right.
-fn opened<'a>(row_key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
+pub(crate) fn opened<'a>(row_key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (value, checksum) = sealed.split_at_checked(sealed.len().checked_sub(CHECKSUM_BYTES)?)?;
     let expected = crc32c(crc32c(0, row_key), value);
     (expected.to_le_bytes() == checksum).then_some(value)

@@ -19,7 +19,9 @@ from kvorum.backend.native import NativeRows
 
 Entries = Iterator[tuple[bytes, bytes]]
 Content = Iterator[tuple[bytes, Entries]]
-SealedContent = Iterator[tuple[bytes, Iterator[list[tuple[bytes, bytes]]]]]
+SealedPieces = Iterator[list[tuple[bytes, bytes]]]
+SealedContent = Iterator[tuple[bytes, SealedPieces]]
+"""As `Content`, with entries in pieces, and with the checksums of rows behind their values."""
 
 
 def checked_content(image: Image) -> Content:
@@ -48,7 +50,7 @@ def sealed_content(image: Image, native: NativeRows | None) -> SealedContent:
         yield bucket, image_rows(image, native) if bucket == KEY else image.leaves(bucket)
 
 
-def image_rows(image: Image, native: NativeRows | None) -> Iterator[list[tuple[bytes, bytes]]]:
+def image_rows(image: Image, native: NativeRows | None) -> SealedPieces:
     """Walk the rows of bucket `key` in pieces, with their checksums; raises ImageError."""
     for is_taken, leaf in image.pieces(KEY, None if native is None else native.rows_of_leaves):
         if is_taken:

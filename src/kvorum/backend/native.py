@@ -1,9 +1,9 @@
 """What compiled code does in place of Python, for many rows a call.
 
-The functions are those of the native edge (`rust/src/rows.rs`), reached through `Environments`;
-where there are none, Python does everything. They handle rows in their usual form. For anything
-else, damage above all, they report failure and have changed nothing; the Python code that they
-replace then decides what is wrong and reports it.
+The functions are those of the native edge (`rust/src/rows.rs`, `newest.rs`), reached through
+`Environments`; where there are none, Python does everything. They handle rows in their usual form.
+For anything else, damage above all, they report failure and have changed nothing; the Python code
+that they replace then decides what is wrong and reports it.
 
 Rows are (row key, value with its checksum), as our database files have them.
 """
@@ -18,8 +18,42 @@ TakeLeaves = Callable[
 ]
 
 
+class NewestRows(Protocol):
+    """Which rows are the newest of their keys, up to the last one noted.
+
+    A row has a place, counted from 0 in the order in which rows are noted. Keys are known by 128
+    bits. What is known of keys may be drained and loaded again, whole runs in their order, group by
+    group: a key is always in the same group.
+    """
+
+    def __len__(self) -> int:
+        """Return of how many keys something is known here."""
+
+    def note(self, rows: list[Row], /) -> bool:
+        """Note the next rows; return False if one is damaged, and then none is noted."""
+
+    def drain(self) -> list[bytes]:
+        """Return what is known of keys, in groups, and forget it."""
+
+    def load(self, records: bytes, /) -> None:
+        """Learn again what was drained."""
+
+    def live(self) -> int:
+        """Return for how many keys the newest row is not a tombstone."""
+
+    def checksum(self, value: int, rows: list[Row], place: int, compacted: int, /) -> int | None:
+        """Continue a CRC-32C with keys and values of rows; return None if one is damaged.
+
+        `place` is that of the first. Of rows whose main revision is not above `compacted`, those
+        that are the newest of their keys, and no tombstones, are all that counts.
+        """
+
+
 class NativeRows(Protocol):
     """The compiled functions."""
+
+    def NewestRows(self, deleted_at: int, /) -> NewestRows:  # noqa: N802 (a class there)
+        """Begin without rows. A key deleted at that main revision stays so within it."""
 
     def rows_of_leaves(
         self,

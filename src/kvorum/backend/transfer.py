@@ -38,7 +38,7 @@ def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
     """Yield every bucket with its entries."""
     for bucket in BUCKETS:
         # Pieces, not rows, pass through the generator, which saves a step per row.
-        rows = chain.from_iterable(map(view.keyed_rows, _sealed_pieces(view)))
+        rows = chain.from_iterable(map(view.keyed_rows, sealed_pieces(view)))
         yield bucket, rows if bucket == KEY else iter(view.items(bucket))
 
 
@@ -62,7 +62,7 @@ class _PackedRows:
     def __init__(self, view: View, native: NativeRows) -> None:
         self._view = view
         self._native = native
-        self._pieces = _sealed_pieces(view)
+        self._pieces = sealed_pieces(view)
         # Rows that do not fill a leaf yet.
         self._left: list[tuple[bytes, bytes]] = []
 
@@ -81,7 +81,8 @@ class _PackedRows:
         return pages, children
 
 
-def _sealed_pieces(view: View) -> Iterator[list[tuple[bytes, bytes]]]:
+def sealed_pieces(view: View) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Walk the rows of bucket `key` as the file has them, unchecked, about a megabyte a piece."""
     first, limit = b"", 1
     while rows := view.scan_sealed_rows(first, limit):
         yield rows
@@ -102,7 +103,7 @@ def install(
 
     No Backend has the directory open. A crash leaves the old database or the new one.
     """
-    install_sealed(files, environments, directory, _sealed(content), quota_bytes=quota_bytes)
+    install_sealed(files, environments, directory, seal_content(content), quota_bytes=quota_bytes)
 
 
 def install_sealed(
@@ -140,7 +141,10 @@ def install_sealed(
         files.close(lock)
 
 
-def _sealed(content: Iterable[tuple[bytes, Entries]]) -> Iterator[tuple[bytes, Iterator[Piece]]]:
+def seal_content(
+    content: Iterable[tuple[bytes, Entries]],
+) -> Iterator[tuple[bytes, Iterator[Piece]]]:
+    """Put entries into pieces, and the checksums of rows behind their values."""
     for bucket, entries in content:
         yield bucket, _sealed_rows(entries) if bucket == KEY else _pieces(entries)
 

@@ -133,6 +133,10 @@ class View:
         """Return rows of bucket `key` as the file has them, ascending and unchecked."""
         return self._transaction.scan(KEY, first, limit)
 
+    def last_row_key(self) -> bytes | None:
+        """Return the key of the last row of bucket `key`, unchecked."""
+        return self._transaction.last(KEY)
+
     def keyed_rows(self, sealed_rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return such rows with their values as they were before they were sealed."""
         rows = [

@@ -1,19 +1,24 @@
 """Data directories made beside their place, and moved there when they are complete.
 
-Until then the place stays as it was, whatever happens, and unfinished work is removed. If the place
-is an empty directory already, it stays and gets the content: it may be a mount point.
+Until then the place stays as it was, whatever happens, and unfinished work is removed: at once, or
+when the command is repeated, if the process was killed. If the place is an empty directory already,
+it stays and gets the content: it may be a mount point.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from kvorum.cli.errors import CommandError
+from kvorum.cli.text import human_bytes
+from kvorum.files.interface import write_file
 from kvorum.files.real import RealFiles
+from kvorum.wal.segments import SEGMENT_BYTES
 
 _ENDING = ".unfinished"
+_MOVED = "moved"
 
 
 class Stage(NamedTuple):
@@ -46,11 +51,47 @@ class DataDirectory(NamedTuple):
 
 
 def check_vacant(data: Path, wal: Path | None) -> None:
-    """Refuse places where something is, in etcd's words."""
-    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+    """Refuse places where something is, in etcd's words; what a killed attempt left is nothing."""
+    left = data / _ENDING.lstrip(".")
+    if data.exists() and (not data.is_dir() or any(each != left for each in data.iterdir())):
         raise CommandError(f'data-dir "{data}" not empty or could not be read')
-    if wal is not None and wal.exists():
+    if wal is not None and wal.exists() and not _is_left(wal.absolute()):
         raise CommandError(f'wal-dir "{wal}" exists')
+
+
+def require_room(
+    target: DataDirectory, database_bytes: int, log_bytes: int, exactly: Callable[[], int]
+) -> None:
+    """Refuse if the disks of a new data directory have no room for it.
+
+    `database_bytes` is easily known and may be too much; only if there is not so much room,
+    `exactly` is asked for the bytes that the database will take.
+    """
+    # A log has a segment of its full length from the first.
+    log_bytes += SEGMENT_BYTES
+    data, log = _existing(target.data), _existing(target.log)
+    is_same = data.stat().st_dev == log.stat().st_dev
+    if not is_same:
+        require_free(target.log, log_bytes)
+    beside = log_bytes if is_same else 0
+    if shutil.disk_usage(data).free < database_bytes + beside:
+        require_free(target.data, exactly() + beside)
+
+
+def require_free(path: Path, needed: int) -> None:
+    """Refuse if the disk of a directory, which need not be there yet, has no room for so much."""
+    free = shutil.disk_usage(_existing(path)).free
+    if free < needed:
+        raise CommandError(
+            f"{path} needs {human_bytes(needed)} of room ({needed} bytes), and its disk has "
+            f"{human_bytes(free)}: free some, or name a directory on another disk"
+        )
+
+
+def _existing(path: Path) -> Path:
+    """Return a directory, or the nearest one above it that is there."""
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if each.is_dir())
 
 
 @contextmanager
@@ -63,40 +104,67 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
     is_there = data.exists()
     root = data / _ENDING.lstrip(".") if is_there else data.with_name(data.name + _ENDING)
     member = root / "member"
-    wal_stage = member / "wal" if wal is None else wal.with_name(wal.name + _ENDING)
-    # What a killed attempt left beside the place belongs to nobody.
+    wal_stage = member / "wal"
+    wal_root = None
+    if wal is not None:
+        wal_root = wal.with_name(wal.name + _ENDING)
+        wal_stage = wal_root / "wal"
+        # What a killed attempt left belongs to nobody.
+        _remove(wal)
+        _remove(wal_root)
     _remove(root)
-    if wal is not None:
-        _remove(wal_stage)
     made = _make_parents(data if is_there else root.parent)
-    if wal is not None:
-        made += _make_parents(wal_stage.parent)
+    if wal_root is not None:
+        made += _make_parents(wal_root.parent)
+    is_moved = is_placed = False
     try:
         member.mkdir(0o700, parents=True)
         root.chmod(0o700)
+        if wal_root is not None:
+            wal_root.mkdir(0o700)
         yield Stage(member, wal_stage)
         for path in (member, root):
             files.sync_directory(str(path))
-        if wal is not None:
+        if wal is not None and wal_root is not None:
+            # So that another attempt knows whose log it is, if this one ends in between.
+            write_file(files, str(wal_root / _MOVED), _identity(wal_stage, data))
             wal_stage.rename(wal)
+            is_moved = True
             files.sync_directory(str(wal.parent))
-        try:
-            (member if is_there else root).rename(data / "member" if is_there else data)
-        except OSError:
-            if wal is not None:
-                wal.rename(wal_stage)
-            raise
+        (member if is_there else root).rename(data / "member" if is_there else data)
+        is_placed = True
         files.sync_directory(str(data))
         files.sync_directory(str(data.parent))
+        if wal_root is not None:
+            _remove(wal_root)
         if is_there:
             root.rmdir()
     except BaseException:
+        if is_placed:
+            raise
         _remove(root)
-        if wal is not None:
-            _remove(wal_stage)
+        if wal is not None and wal_root is not None:
+            if is_moved:
+                wal.rename(wal_stage)
+            _remove(wal_root)
         for path in reversed(made):
             path.rmdir()
         raise
+
+
+def _identity(log: Path, data: Path) -> bytes:
+    """Return what tells a log from any other of that name, and the directory it belongs to."""
+    found = log.stat()
+    return f"{found.st_dev} {found.st_ino} {data}\n".encode()
+
+
+def _is_left(wal: Path) -> bool:
+    """Return whether a killed attempt put a log in its place, but not its data directory."""
+    moved = wal.with_name(wal.name + _ENDING) / _MOVED
+    if not moved.exists():
+        return False
+    data = Path(moved.read_text().rstrip("\n").split(" ", 2)[2])
+    return not (data / "member").exists() and moved.read_bytes() == _identity(wal, data)
 
 
 def _make_parents(path: Path) -> list[Path]:

@@ -4,7 +4,8 @@ These differ between a member's database and a restored or migrated one; the res
 passes through untouched.
 """
 
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
 
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.backend import Backend, View
@@ -18,11 +19,14 @@ from kvorum.backend.buckets import (
     META,
     TERM,
 )
-from kvorum.backend.images import Content, Entries
+from kvorum.backend.images import Content, SealedContent
 from kvorum.membership.cluster import Cluster
 from kvorum.membership.documents import decode_conf_state, encode_conf_state
 from kvorum.membership.v2_store import snapshot_data
+from kvorum.offline.progress import ImageContent
 from kvorum.raft.messages import NO_MEMBERS, ConfState
+
+AnyEntries = TypeVar("AnyEntries")
 
 _BUCKETS = (CLUSTER, MEMBERS, MEMBERS_REMOVED, META)
 
@@ -74,14 +78,25 @@ class Facts:
 
     def content(self, content: Content) -> Content:
         """Yield the content of a database with these facts in place of its own."""
+        return self._merged(content, lambda bucket: iter(self.items(bucket)))
+
+    def sealed_content(self, content: SealedContent) -> SealedContent:
+        """Yield such content that comes in pieces."""
+        return self._merged(content, lambda bucket: iter([self.items(bucket)]))
+
+    def image_content(self, content: ImageContent) -> ImageContent:
+        """Yield the content of an image to be written."""
+        return self._merged(content, lambda bucket: iter(self.items(bucket)))
+
+    def _merged(
+        self, content: Iterator[tuple[bytes, AnyEntries]], own: Callable[[bytes], AnyEntries]
+    ) -> Iterator[tuple[bytes, AnyEntries]]:
         pending = list(_BUCKETS)
         for bucket, entries in content:
+            # Asked for late: what passes before may change them.
             while pending and pending[0] < bucket:
-                yield self._bucket(pending.pop(0))
+                yield pending[0], own(pending.pop(0))
             if bucket not in _BUCKETS:
                 yield bucket, entries
         for bucket in pending:
-            yield self._bucket(bucket)
-
-    def _bucket(self, bucket: bytes) -> tuple[bytes, Entries]:
-        return bucket, iter(self.items(bucket))
+            yield bucket, own(bucket)

@@ -30,12 +30,24 @@ class History(NamedTuple):
     state: HardState
 
 
-def read_history(files: Files, snap: Path, wal: Path) -> tuple[Snapshot | None, LogContent]:
-    """Return the newest snapshot that counts, and the log from there on."""
-    known = {(each.index, each.term) for each in valid_snapshots(files, str(wal))}
-    snapshot = _newest_snapshot(files, snap, known)
-    record = SnapshotRecord()
-    if snapshot is not None:
+def read_history(
+    files: Files, snap: Path, wal: Path, applied: int = 0
+) -> tuple[Snapshot | None, LogContent]:
+    """Return the newest snapshot that counts, and the log from there on.
+
+    Snapshots up to `applied`, the last entry whose effects a database holds, need no file: etcd 3.8
+    writes none. Such a one has no data.
+    """
+    records = valid_snapshots(files, str(wal))
+    snapshot = _newest_snapshot(files, snap, {(each.index, each.term) for each in records})
+    record = max(
+        (each for each in records if each.index <= applied and each.conf_state.voters),
+        key=lambda each: each.index,
+        default=SnapshotRecord(),
+    )
+    if record.index > (0 if snapshot is None else snapshot.index):
+        snapshot = Snapshot(record.index, record.term, record.conf_state)
+    elif snapshot is not None:
         record = SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
     return snapshot, read_log(files, str(wal), record)
 

@@ -1,7 +1,12 @@
 """The progress of what goes through the content of a database."""
 
-from kvorum.backend.images import Content, Entries
+from collections.abc import Iterator
+
+from kvorum.backend.bbolt.writing import PackedLeaves
+from kvorum.backend.images import Content, Entries, SealedContent, SealedPieces
 from kvorum.cli import progress
+
+ImageContent = Iterator[tuple[bytes, Entries | PackedLeaves]]
 
 
 class Progress(progress.Progress):
@@ -16,3 +21,34 @@ class Progress(progress.Progress):
         for key, value in entries:
             self.add(len(key) + len(value))
             yield key, value
+
+    def counted_pieces(self, content: SealedContent) -> SealedContent:
+        """Count the content of a database that comes in pieces."""
+        for bucket, pieces in content:
+            yield bucket, self._counted_pieces(pieces)
+
+    def _counted_pieces(self, pieces: SealedPieces) -> SealedPieces:
+        for piece in pieces:
+            self.add(sum([len(key) + len(value) for key, value in piece]))
+            yield piece
+
+    def counted_image(self, content: ImageContent) -> ImageContent:
+        """Count the content of an image to be written."""
+        for bucket, entries in content:
+            if isinstance(entries, Iterator):
+                yield bucket, self._counted(entries)
+            else:
+                yield bucket, _CountedLeaves(entries, self)
+
+
+class _CountedLeaves:
+    def __init__(self, leaves: PackedLeaves, progress: Progress) -> None:
+        self._leaves = leaves
+        self._progress = progress
+
+    def next_leaves(self, number: int) -> tuple[bytes, list[tuple[bytes, int]]] | None:
+        """Return the next leaves, the first with this number; None if there are no more."""
+        packed = self._leaves.next_leaves(number)
+        if packed is not None:
+            self._progress.add(len(packed[0]))
+        return packed

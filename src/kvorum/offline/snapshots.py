@@ -7,7 +7,7 @@ are not smaller.
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -18,15 +18,17 @@ from google_crc32c import extend
 from kvorum.backend.bbolt import Image, ImageError, open_image
 from kvorum.backend.buckets import KEY, META, STORAGE_VERSION
 from kvorum.backend.encoding import parse_row_key
-from kvorum.backend.images import checked_content
+from kvorum.backend.images import sealed_content
+from kvorum.backend.native import NativeRows
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
-from kvorum.mvcc.keyvalue import key_of
+from kvorum.offline.newest import Newest
 from kvorum.offline.progress import Progress
 
 DIGEST_BYTES = 32
 _SECTOR_BYTES = 512
 _PIECE_BYTES = 1 << 20
+_NONE_COMPACTED = -1
 
 
 class HashCheck(Enum):
@@ -108,32 +110,37 @@ def _numbers(data: bytes) -> str:
     return f"[{' '.join(map(str, data))}]"
 
 
-def status_of(files: Files, path: str) -> Status:
-    """Read all of a snapshot and return what is in it."""
+def used_bytes(files: Files, path: str) -> int:
+    """Return how much of a database is in use, for which all of it is read."""
+    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+        for bucket in image.buckets():
+            for _ in image.leaves(bucket):
+                pass
+        return image.used_bytes()
+
+
+def status_of(files: Files, path: str, native: NativeRows | None = None) -> Status:
+    """Read all of a snapshot and return what is in it, in memory that does not grow with it."""
     value, revision, version = 0, 0, ""
-    live: set[bytes] = set()
+    newest = Newest(native)
     with (
+        closing(newest),
         opened_snapshot(files, path, HashCheck.TOLD) as image,
         Progress("reading ", image.size) as progress,
     ):
-        for bucket, entries in checked_content(image):
+        for bucket, pieces in sealed_content(image, native):
             value = extend(value, bucket)
-            for name, content in entries:
-                value = extend(extend(value, name), content)
-                progress.add(len(name) + len(content))
+            for entries in pieces:
                 if bucket == KEY:
-                    revision = _note_row(live, name, content)
-                elif bucket == META and name == STORAGE_VERSION:
-                    version = content.decode()
-        return Status(value, revision, len(live), image.size, version)
-
-
-def _note_row(live: set[bytes], name: bytes, content: bytes) -> int:
-    """Keep the set of keys that a client sees; return the main revision of a row."""
-    revision = parse_row_key(name)
-    if content:
-        if revision & 1:
-            live.discard(key_of(content))
-        else:
-            live.add(key_of(content))
-    return revision >> 32
+                    found = newest.checksum(value, entries, 0, _NONE_COMPACTED)
+                    assert newest.note(entries) and found is not None, "they have just been sealed"
+                    value = found
+                    if entries:
+                        revision = parse_row_key(entries[-1][0]) >> 32
+                else:
+                    for name, content in entries:
+                        value = extend(extend(value, name), content)
+                        if bucket == META and name == STORAGE_VERSION:
+                            version = content.decode()
+                progress.add(sum([len(name) + len(content) for name, content in entries]))
+        return Status(value, revision, newest.finish(), image.size, version)

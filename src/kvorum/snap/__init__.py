@@ -5,7 +5,7 @@ backend. A `.snap.db` is a whole database that came from a leader. A snapshot co
 record is in the log, and that is written when its file is durable: file first, record second.
 """
 
-from kvorum.snap.database import ReceivedDatabase, ReleaseDatabases, database_path
+from kvorum.snap.database import ReceivedDatabase, ReleaseDatabases, database_index, database_path
 from kvorum.snap.directory import Broken, RemoveLeftovers, WriteSnap, leftovers, load_newest
 from kvorum.snap.format import SnapError, decode, encode, file_name
 
@@ -16,6 +16,7 @@ __all__ = [
     "RemoveLeftovers",
     "SnapError",
     "WriteSnap",
+    "database_index",
     "database_path",
     "decode",
     "encode",

@@ -24,6 +24,12 @@ def database_path(directory: str, index: int) -> str:
     return f"{directory}/{index:016x}.snap.db"
 
 
+def database_index(name: str) -> int | None:
+    """Return the index in the name of such a database; None if it is another file's."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1], 16)
+
+
 class ReceivedDatabase:
     """One database on its way in. Every method blocks: call them from jobs, in order.
 

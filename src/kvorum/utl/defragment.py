@@ -15,7 +15,7 @@ from kvorum.cli.errors import CommandError
 from kvorum.cli.invocation import Invocation
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
-from kvorum.offline.directories import DataDirectory
+from kvorum.offline.directories import DataDirectory, require_free
 from kvorum.offline.locks import IN_USE
 from kvorum.offline.members import backend_of, database_of, is_ours, stopped
 from kvorum.offline.progress import Progress
@@ -53,6 +53,7 @@ def defragment(
         path = str(backend_of(directory))
         backend = open_backend(files, environments, path, quota_bytes=-1)
         try:
+            require_free(Path(path), backend.size_in_use_bytes)
             rewrite(backend, files, environments)
         finally:
             backend.close()

@@ -4,32 +4,33 @@ It is computed from a snapshot, a database file of etcd's, or a data directory o
 that was begun counts as done, as it does when a member starts from the same files.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from kvorum.backend import Environments, open_view
-from kvorum.backend.buckets import FINISHED_COMPACT_REVISION, META, SCHEDULED_COMPACT_REVISION
+from kvorum.backend import Environments, View, open_view
+from kvorum.backend.buckets import FINISHED_COMPACT_REVISION, KEY, META, SCHEDULED_COMPACT_REVISION
 from kvorum.backend.encoding import parse_row_key
-from kvorum.backend.images import checked_rows
+from kvorum.backend.images import image_rows
+from kvorum.backend.native import NativeRows, Row
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.backend.transfer import sealed_pieces
 from kvorum.cli.errors import CommandError
 from kvorum.cli.invocation import Invocation
+from kvorum.edge import native_rows
 from kvorum.files import Files
 from kvorum.files.real import RealFiles
-from kvorum.mvcc.hashes import HashKV, hash_rows, scanned_rows
-from kvorum.mvcc.history import bound
+from kvorum.mvcc.hashes import HashKV
 from kvorum.offline.directories import DataDirectory
 from kvorum.offline.facts import Facts
+from kvorum.offline.hashing import Hashing
 from kvorum.offline.locks import etcd_lock
 from kvorum.offline.members import database_of, is_ours
 from kvorum.offline.snapshots import HashCheck, opened_snapshot
 from kvorum.utl.output import Column, print_row
 
-Rows = Iterator[tuple[int, bytes]]
-
 _COMPACTIONS = (SCHEDULED_COMPACT_REVISION, FINISHED_COMPACT_REVISION)
-_LAST_MAIN = (1 << 63) - 1
 
 
 def run(invocation: Invocation) -> None:
@@ -45,7 +46,8 @@ def run(invocation: Invocation) -> None:
             # A directory of ours can be read beside its member.
             lock = etcd_lock(path, invocation.seconds("timeout"), is_shared=True)
             stack.enter_context(lock)
-        found = hash_kv(RealFiles(), LmdbEnvironments(), str(path), invocation.number("rev"))
+        environments = LmdbEnvironments(native_rows())
+        found = hash_kv(RealFiles(), environments, str(path), invocation.number("rev"))
     revision, compacted = found.revision, found.compact_revision
     columns = [
         Column("hash", "Hash", "hash", found.hash, str(found.hash)),
@@ -59,38 +61,44 @@ def run(invocation: Invocation) -> None:
 
 def hash_kv(files: Files, environments: Environments, path: str, revision: int) -> HashKV:
     """Hash the keys at a revision, 0 for the newest."""
+    native = environments.native
     if not Path(path).is_dir():
         with opened_snapshot(files, path, HashCheck.TOLD) as image:
-            facts = Facts(image)
-        return _hash_kv(lambda main: _image_rows(files, path, main), facts, revision)
+            facts, last = Facts(image), image.last_key(KEY)
+        walk = partial(_image_walk, files, path, native)
+        # Their checksums were made while they were read.
+        hashing = Hashing(walk=walk, blame=lambda _: None, native=native)
+        return _hash_kv(hashing, facts, last, revision)
     directory = Path(path) / "member" / "backend"
     if not (directory / "CURRENT").exists():
         raise CommandError(f"{path} is no database file, and no data directory of a member either")
     with open_view(files, environments, str(directory)) as view:
-        return _hash_kv(lambda main: scanned_rows(view, bound(main)), Facts(view), revision)
+        facts, last = Facts(view), view.last_row_key()
+        hashing = Hashing(walk=partial(_view_walk, view), blame=view.keyed_rows, native=native)
+        return _hash_kv(hashing, facts, last, revision)
 
 
-def _hash_kv(rows_to: Callable[[int], Rows], facts: Facts, revision: int) -> HashKV:
+@contextmanager
+def _image_walk(
+    files: Files, path: str, native: NativeRows | None
+) -> Iterator[Iterator[list[Row]]]:
+    # An image can be walked only once, so each walk opens it anew.
+    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+        yield image_rows(image, native)
+
+
+@contextmanager
+def _view_walk(view: View) -> Iterator[Iterator[list[Row]]]:
+    yield sealed_pieces(view)
+
+
+def _hash_kv(hashing: Hashing, facts: Facts, last: bytes | None, revision: int) -> HashKV:
     stored = [facts.get(META, name) for name in _COMPACTIONS]
     compacted = max((parse_row_key(each) >> 32 for each in stored if each), default=-1)
-    newest = 1
-    for row, _ in rows_to(_LAST_MAIN):
-        newest = row >> 32
-    newest = max(newest, compacted)
+    newest = max(parse_row_key(last) >> 32 if last else 1, 1, compacted)
     if 0 < revision < compacted:
         raise CommandError("mvcc: required revision has been compacted")
     if revision > newest:
         raise CommandError("mvcc: required revision is a future revision")
     revision = revision or newest
-    value = hash_rows(rows_to, revision, compacted, is_compaction=False)
-    return HashKV(value, revision, compacted)
-
-
-def _image_rows(files: Files, path: str, main: int) -> Rows:
-    # An image can be walked only once, so each walk opens it anew.
-    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
-        for key, value in checked_rows(image):
-            row = parse_row_key(key)
-            if row >> 32 > main:
-                return
-            yield row, value
+    return HashKV(hashing.run(revision, compacted), revision, compacted)

@@ -8,32 +8,39 @@ the new one has been.
 
 import fcntl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.backend import Environments, dump, install, open_view
+from kvorum.backend import Environments, View, open_view
 from kvorum.backend.bbolt import write_image
 from kvorum.backend.buckets import CLUSTER, CLUSTER_VERSION, META, STORAGE_VERSION
-from kvorum.backend.images import checked_content
+from kvorum.backend.images import sealed_content
+from kvorum.backend.transfer import dump_image, install_sealed
 from kvorum.cli.errors import CommandError
 from kvorum.files import Files, Opening
-from kvorum.membership.versions import Version
-from kvorum.offline.directories import DataDirectory, staged
+from kvorum.membership.cluster import Cluster
+from kvorum.membership.versions import Version, parse_version
+from kvorum.offline.directories import DataDirectory, require_room, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, read_history, write_history
 from kvorum.offline.progress import Progress
-from kvorum.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.offline.snapshots import HashCheck, opened_snapshot, used_bytes
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.raft.messages import Snapshot
-from kvorum.snap import database_path
+from kvorum.raft.messages import ConfState, Snapshot
+from kvorum.snap import database_index, database_path
 from kvorum.utl.v2_requests import translated
 from kvorum.wal import LogContent
 from kvorum.wal import exists as log_exists
 from kvorum.wal.version import minimal_etcd_version
 
-OLDEST, NEWEST = Version(3, 5), Version(3, 7)
+OLDEST, OWN, NEWEST = Version(3, 4), Version(3, 7), Version(3, 8)
 _STORAGE_VERSION_MIN = Version(3, 6)
+# What an entry of a log takes beside its data, at most.
+_ENTRY_BYTES = 64
+# Pages of an image are filled to nine tenths, and entries have two bytes more than ours.
+_IMAGE_BYTES_MAX_PERCENT = 120
 
 
 def from_etcd(
@@ -42,20 +49,28 @@ def from_etcd(
     """Make a data directory of ours from an etcd's."""
     database = source.snap / "db"
     _require(files, source, database, "an etcd")
-    with _unlocked(database), staged(target.data, target.wal) as stage:
-        snapshot, log = read_history(files, source.snap, source.log)
+    with ExitStack() as stack:
+        stack.enter_context(_unlocked(database))
+        snapshot, log = read_history(files, source.snap, source.log, _applied(files, source))
         path, facts = _newest_database(files, source, snapshot)
+        is_lowered = _is_lowered(facts, facts.cluster(log.metadata))
+        history = _behind(log, snapshot, facts)
+        entries = [translated(each) for each in history.entries]
+        if is_lowered:
+            entries = [_lowered(each) for each in entries]
+        history = history._replace(entries=entries)
+        size = Path(path).stat().st_size
+        require_room(target, size, _log_bytes(history), partial(used_bytes, files, path))
+        stage = stack.enter_context(staged(target.data, target.wal))
         snap, backend = stage.member / "snap", stage.member / "backend"
         for directory in (snap, backend):
             directory.mkdir(0o700)
-        history = _behind(log, snapshot, facts)
-        history = history._replace(entries=[translated(each) for each in history.entries])
         with (
             opened_snapshot(files, path, HashCheck.SKIPPED) as image,
             Progress("taking over", image.size) as progress,
         ):
-            content = facts.content(progress.counted(checked_content(image)))
-            install(files, environments, str(backend), content)
+            content = progress.counted_pieces(sealed_content(image, environments.native))
+            install_sealed(files, environments, str(backend), facts.sealed_content(content))
         write_history(files, snap, stage.wal, history)
 
 
@@ -69,11 +84,9 @@ def to_etcd(
     """Make a data directory that an etcd of a version, or the cluster's own, can start from."""
     backend = source.member / "backend"
     _require(files, source, backend / "CURRENT", "a kvorum")
-    with (
-        _locked(files, source.member / "LOCK"),
-        staged(target.data, target.wal) as stage,
-        open_view(files, environments, str(backend)) as view,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(_locked(files, source.member / "LOCK"))
+        view = stack.enter_context(open_view(files, environments, str(backend)))
         snapshot, log = read_history(files, source.snap, source.log)
         facts = Facts(view)
         if snapshot is not None and facts.index < snapshot.index:
@@ -85,17 +98,33 @@ def to_etcd(
         _lower(facts, log, version)
         history = _behind(log, snapshot, facts)
         _check_entries(history.entries, facts.cluster(log.metadata).version)
+        room = _in_use_bytes(environments, view) * _IMAGE_BYTES_MAX_PERCENT // 100
+        require_room(target, room, _log_bytes(history), lambda: room)
+        stage = stack.enter_context(staged(target.data, target.wal))
         snap = stage.member / "snap"
         snap.mkdir(0o700)
         descriptor = files.open(str(snap / "db"), Opening.CREATE)
         try:
             with Progress("writing", Path(view.path).stat().st_size) as progress:
-                write_image(files, descriptor, facts.content(progress.counted(dump(view))))
+                content = facts.image_content(progress.counted_image(dump_image(view)))
+                write_image(files, descriptor, content)
             files.fdatasync(descriptor)
         finally:
             files.close(descriptor)
         write_history(files, snap, stage.wal, history)
         files.sync_directory(str(snap))
+
+
+def _log_bytes(history: History) -> int:
+    return sum(len(entry.data) + _ENTRY_BYTES for entry in history.entries)
+
+
+def _in_use_bytes(environments: Environments, view: View) -> int:
+    environment = environments.open_reader(view.path)
+    try:
+        return environment.sizes().in_use
+    finally:
+        environment.close()
 
 
 def _require(files: Files, source: DataDirectory, sign: Path, owner: str) -> None:
@@ -125,6 +154,40 @@ def _newest_database(
     return path, facts
 
 
+def _applied(files: Files, source: DataDirectory) -> int:
+    """Return the last entry whose effects the database holds, or one that waits to replace it."""
+    received = (database_index(name) or 0 for name in files.list(str(source.snap)))
+    return max([_facts(files, str(source.snap / "db")).index, *received])
+
+
+def _is_lowered(facts: Facts, cluster: Cluster) -> bool:
+    """Lower the version of a cluster that is newer than ours; return whether it was."""
+    if cluster.version is None or cluster.version.level <= OWN:
+        return False
+    if len(cluster.members) > 1:
+        raise CommandError(
+            f"the cluster is at version {cluster.version}, and kvorum is a member of {OWN}: run "
+            f"'etcdctl downgrade enable {OWN.major}.{OWN.minor}', downgrade all members, and "
+            "migrate then; or restore a snapshot as a new cluster"
+        )
+    # Nobody else has a say.
+    for bucket, name in ((CLUSTER, CLUSTER_VERSION), (META, STORAGE_VERSION)):
+        facts.buckets[bucket][name] = str(OWN).encode()
+    return True
+
+
+def _lowered(entry: Entry) -> Entry:
+    """Return an entry that does not raise the cluster's version above ours."""
+    if entry.type != EntryType.NORMAL:
+        return entry
+    request = InternalRaftRequest.FromString(entry.data)
+    version = request.cluster_version_set.ver
+    if not version or parse_version(version) <= OWN:
+        return entry
+    request.cluster_version_set.ver = str(OWN)
+    return Entry(entry.type, entry.term, entry.index, request.SerializeToString())
+
+
 def _facts(files: Files, path: str) -> Facts:
     with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
         return Facts(image)
@@ -142,14 +205,20 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
             f"{start + len(log.entries)}: the log has lost entries"
         )
     conf_state = facts.conf_state
+    if not conf_state.voters:
+        # Before etcd 3.5 a database does not name the voters, but it has the members.
+        cluster = facts.cluster(log.metadata)
+        conf_state = ConfState(
+            tuple(each.id for each in cluster.voters), tuple(each.id for each in cluster.learners)
+        )
     if snapshot is not None and index == start:
         term, conf_state = snapshot.term, snapshot.conf_state
     else:
         term = log.entries[index - start - 1].term
     if not conf_state.voters:
         raise CommandError(
-            "the database does not say who votes, as those of etcd 3.5 and later do; "
-            "start etcd 3.5 on the directory once, stop it, and migrate then"
+            "the database says neither who votes nor who the members are: it is not that of a "
+            "member which has ever been part of a cluster"
         )
     facts.set_applied(index, term, conf_state)
     state = log.state._replace(term=max(log.state.term, term), commit=max(log.state.commit, index))
@@ -163,6 +232,8 @@ def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
     target = version or present or NEWEST
     if not OLDEST <= target <= NEWEST:
         raise CommandError(f"target version {target}: expected one from {OLDEST} to {NEWEST}")
+    # An etcd raises the version by itself.
+    target = min(target, OWN)
     if present is None or target < present:
         facts.buckets[CLUSTER][CLUSTER_VERSION] = str(target).encode()
     if target >= _STORAGE_VERSION_MIN:

@@ -10,6 +10,7 @@ from pathlib import Path
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.cli.invocation import Invocation
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import Version, parse_version
 from kvorum.offline.directories import DataDirectory
@@ -36,7 +37,7 @@ def _move(invocation: Invocation) -> None:
     data, output = invocation.text("data-dir"), invocation.text("output-dir")
     source = _directory(data, invocation.text("wal-dir"))
     target = _directory(output, invocation.text("output-wal-dir"))
-    files, environments = RealFiles(), LmdbEnvironments()
+    files, environments = RealFiles(), LmdbEnvironments(native_rows())
     version = invocation.text("target-version")
     if invocation.switch("to-etcd"):
         to_etcd(files, environments, source, target, _target_version(version))

@@ -10,11 +10,12 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvorum.api.pb.etcdserverpb import Metadata
-from kvorum.backend import Environments, install
+from kvorum.backend import Environments
 from kvorum.backend.buckets import (
     KEY,
     MEMBERS,
@@ -22,11 +23,19 @@ from kvorum.backend.buckets import (
     META,
     SCHEDULED_COMPACT_REVISION,
 )
-from kvorum.backend.encoding import parse_row_key, revision_of, row_key
-from kvorum.backend.images import Content, Entries, checked_content
+from kvorum.backend.encoding import parse_row_key, revision_of, row_key, seal_value
+from kvorum.backend.images import (
+    Content,
+    SealedContent,
+    SealedPieces,
+    checked_content,
+    sealed_content,
+)
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.backend.transfer import install_sealed, seal_content
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.cli.invocation import Invocation
+from kvorum.edge import native_rows
 from kvorum.files import Files
 from kvorum.files.real import RealFiles
 from kvorum.membership.bootstrap import (
@@ -39,11 +48,11 @@ from kvorum.membership.bootstrap import (
 from kvorum.membership.documents import Member, encode_member
 from kvorum.membership.identity import cluster_id
 from kvorum.membership.urls import UrlError, checked_urls
-from kvorum.offline.directories import DataDirectory, check_vacant, staged
+from kvorum.offline.directories import DataDirectory, check_vacant, require_room, staged
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, write_history
 from kvorum.offline.progress import Progress
-from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
+from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot, used_bytes
 from kvorum.offline.verification import VALUES, VARIABLE, verify
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
@@ -75,7 +84,7 @@ def run(invocation: Invocation) -> None:
     (path,) = invocation.arguments
     is_compacted = invocation.switch("mark-compacted")
     options = options_of(invocation, path, is_compacted=is_compacted)
-    files, environments = RealFiles(), LmdbEnvironments()
+    files, environments = RealFiles(), LmdbEnvironments(native_rows())
     data = restore(files, environments, options)
     if os.environ.get(VARIABLE, "").lower() in VALUES:
         wal = Path(options.wal_directory) if options.wal_directory else None
@@ -103,7 +112,7 @@ def restore(
     files: Files,
     environments: Environments,
     options: RestoreOptions,
-    changed: Callable[[Content], Content] = iter,
+    changed: Callable[[Content], Content] | None = None,
 ) -> Path:
     """Make the data directory and return it; its content is the snapshot's, changed."""
     if bool(options.bump_revision) != options.mark_compacted:
@@ -119,6 +128,8 @@ def restore(
     check = HashCheck.SKIPPED if options.skip_hash_check else HashCheck.REQUIRED
     with opened_snapshot(files, options.path, check) as image:
         facts = _renewed(Facts(image), members)
+        size = image.size
+    require_room(DataDirectory(data, wal), size, 0, partial(used_bytes, files, options.path))
     with (
         opened_snapshot(files, options.path, HashCheck.SKIPPED) as image,
         staged(data, wal) as stage,
@@ -127,10 +138,14 @@ def restore(
         snap, backend = stage.member / "snap", stage.member / "backend"
         for directory in (snap, backend):
             directory.mkdir(0o700)
-        content = changed(progress.counted(checked_content(image)))
+        content: SealedContent
+        if changed is None:
+            content = progress.counted_pieces(sealed_content(image, environments.native))
+        else:
+            content = seal_content(changed(progress.counted(checked_content(image))))
         if options.bump_revision:
             content = _bumped(content, facts, options.bump_revision)
-        install(files, environments, str(backend), facts.content(content))
+        install_sealed(files, environments, str(backend), facts.sealed_content(content))
         history = _history(members, metadata, facts.document(metadata))
         write_history(files, snap, stage.wal, history)
     return data
@@ -184,24 +199,25 @@ def _renewed(facts: Facts, members: list[Member]) -> Facts:
     return facts
 
 
-def _bumped(content: Content, facts: Facts, bump: int) -> Content:
+def _bumped(content: SealedContent, facts: Facts, bump: int) -> SealedContent:
     """Raise the newest revision by a marker row, and have everything before it compacted.
 
     So no watcher of the lost cluster resumes here as if it had missed nothing.
     """
 
-    def marked(entries: Entries) -> Entries:
-        key = b""
-        for key, value in entries:
-            yield key, value
-        newest = (parse_row_key(key) >> 32 if key else 0) + bump
-        mark = row_key(revision_of(newest))
+    def marked(pieces: SealedPieces) -> SealedPieces:
+        newest = 0
+        for piece in pieces:
+            if piece:
+                newest = parse_row_key(piece[-1][0]) >> 32
+            yield piece
+        mark = row_key(revision_of(newest + bump))
         facts.buckets[META][SCHEDULED_COMPACT_REVISION] = mark
-        yield mark, b""
+        yield [(mark, seal_value(mark, b""))]
 
     # Bucket `meta` comes after bucket `key`, so the marker is known by then.
-    for bucket, entries in content:
-        yield bucket, marked(entries) if bucket == KEY else entries
+    for bucket, pieces in content:
+        yield bucket, marked(pieces) if bucket == KEY else pieces
 
 
 def _voters(members: list[Member]) -> ConfState:

@@ -16,6 +16,7 @@ from kvorum.backend.buckets import KEY, META, STORAGE_VERSION
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.cli.invocation import Invocation
 from kvorum.cli.text import human_bytes, quoted
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import parse_version
 from kvorum.offline.locks import etcd_lock
@@ -55,7 +56,7 @@ def _status(path: str) -> Status:
     files = RealFiles()
     refusal = ""
     try:
-        found = status_of(files, path)
+        found = status_of(files, path, native_rows())
     except CommandError as error:
         if not isinstance(error.__cause__, ImageError) or error.__cause__.words:
             raise

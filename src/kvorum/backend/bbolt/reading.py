@@ -148,6 +148,16 @@ class Image:
             else:
                 raise self._error(f"page {number} is of kind {kind:#x}, not a branch or a leaf")
 
+    def last_key(self, bucket: bytes) -> bytes | None:
+        """Return the last key of a bucket, which cannot be walked any more afterwards."""
+        for key, _ in self.items_back(bucket):
+            return key
+        return None
+
+    def used_bytes(self) -> int:
+        """Return the bytes of the pages that were reached so far, the meta pages included."""
+        return (2 + self._reached.count(1)) * self._meta.page_bytes
+
     def _newest_meta(self) -> Meta:
         first = self._files.pread(self._descriptor, 0, META_BYTES)
         metas = [decode_meta(first)]
