@@ -74,6 +74,7 @@ class Member:
         self.address = f"{host}:{CLIENT_PORT}"
         self.peer_url = f"{cluster.peer_scheme}://{host}:{ADVERTISED_PORT}"
         self.listen_peer_url = f"{cluster.peer_scheme}://{host}:{PEER_PORT}"
+        self.make = cluster.make
         self.data = cluster.directory / name
         self.log = cluster.directory / f"{name}.log"
         self.client = Client(self.address)
@@ -102,14 +103,14 @@ class Member:
             f"--initial-advertise-peer-urls={self.peer_url}",
             f"--initial-cluster={initial}",
             f"--initial-cluster-state={state}",
-            "--log-format=json" if self._cluster.make == "kvorum" else "--logger=zap",
+            "--log-format=json" if self.make == "kvorum" else "--logger=zap",
             *TIMING,
             *self._cluster.flags,
             *self.flags,
         ]
         network = self._cluster.network
         with network.starting():
-            self.process = start(self._cluster.make, arguments, self.log)
+            self.process = start(self.make, arguments, self.log)
             network.started(self.node, self.process.pid)
 
     @property
