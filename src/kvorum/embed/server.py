@@ -9,13 +9,21 @@ import os
 import resource
 import threading
 import weakref
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 import uvloop
 
+from kvorum.client.endpoints import Address
+from kvorum.client.options import parse_endpoints
+from kvorum.edge import Edge, Limits
 from kvorum.embed.config import Config
+from kvorum.embed.edge import Door, JoinedEdge
 from kvorum.embed.errors import ForkedError, StartError
 from kvorum.embed.logs import LoggingOutput
+from kvorum.embed.shells import LocalLoop, LocalThreads
 from kvorum.process.lodging import Lodging
 from kvorum.process.startup import Running
 from kvorum.server.server import Server as MemberServer
@@ -29,6 +37,19 @@ if TYPE_CHECKING:
 
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client
+
+
+NOWHERE = "in-process:1"
+"""Stands for a member that listens nowhere, where a client's endpoint is named."""
+
+
+class ClientOptions(TypedDict, total=False):
+    """Options of clients that have a meaning without a network."""
+
+    user: str
+    password: str
+    token: str
+    timeout: float
 
 
 class Server:
@@ -48,6 +69,8 @@ class Server:
             self._lodging.leave()
             raise
         self._running = Running(self.config, self._logger, _Guest(self))
+        self.edge: JoinedEdge | None = None
+        """Takes calls of this process, once the member has begun."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
@@ -225,19 +248,40 @@ class Server:
         """The URLs that other members reach it at."""
         return tuple(map(str, self.config.advertise_peer_urls))
 
-    def client(self, *, user: str = "", password: str = "") -> "Client":
-        """Return a client of it."""
+    # Its clients.
+
+    def client(self, **options: Unpack[ClientOptions]) -> "Client":
+        """Return a client that calls the member without a socket."""
         from kvorum.client import Client
 
-        self._check_process()
-        return Client(self.client_urls, user=user, password=password)
+        addresses = self._addresses()
+        make = partial(LocalThreads, open_door=self._open_door, addresses=addresses)
+        return Client([each.text for each in addresses], shell=make, **options)
 
-    def async_client(self, *, user: str = "", password: str = "") -> "AsyncClient":
-        """Return a client of it, for the loop that runs now."""
+    def async_client(self, **options: Unpack[ClientOptions]) -> "AsyncClient":
+        """Return a client that calls the member without a socket, for the loop that runs now."""
         from kvorum.client import AsyncClient
 
+        addresses = self._addresses()
+        make = partial(LocalLoop, open_door=self._open_door, addresses=addresses)
+        return AsyncClient([each.text for each in addresses], shell=make, **options)
+
+    def _addresses(self) -> list[Address]:
         self._check_process()
-        return AsyncClient(self.client_urls, user=user, password=password)
+        if self.edge is None or not self.is_ready:
+            raise RuntimeError("the member is not ready; call `start` first")
+        return parse_endpoints(self.client_urls) or parse_endpoints(NOWHERE)
+
+    def _open_door(self, ring: Callable[[], None]) -> Door:
+        assert self.edge is not None, "the member has begun"
+        return Door(self.edge, ring)
+
+    def wake(self) -> None:
+        """Let the member take a turn; for its edge, from any thread."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has just been closed
+                loop.call_soon_threadsafe(self._running.ring)
 
     # Other processes.
 
@@ -262,6 +306,11 @@ class _Guest:
 
     def descriptors_max(self) -> int:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    def front(self, edge: Edge, limits: Limits) -> Edge:
+        joined = JoinedEdge(edge, limits, self._server.wake)
+        self._server.edge = joined
+        return joined
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:  # noqa: ARG002
         self._server.entered()
