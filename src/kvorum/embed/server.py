@@ -5,6 +5,7 @@ collector, and an error that stops the member ends its thread alone.
 """
 
 import asyncio
+import concurrent.futures.thread
 import os
 import resource
 import threading
@@ -352,4 +353,16 @@ def _abandon_all() -> None:
     _servers.clear()
 
 
+def _end_all() -> None:
+    """End what still runs when the interpreter does."""
+    for server in list(_servers):
+        with suppress(BaseException):
+            server._end()
+
+
 os.register_at_fork(after_in_child=_abandon_all)
+# Called before the interpreter ends the threads that members need for their end: those of
+# `concurrent.futures`, which registers itself in the same way, are ended after what is registered
+# later. `atexit` would come too late for that.
+_ = concurrent.futures.thread
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]
