@@ -23,8 +23,8 @@ PEER: Final = "in-process"
 _NUMBERS: Final = {path: (number, streams) for number, (path, streams) in enumerate(METHODS)}
 _KEYS: Final = frozenset(METADATA_KEYS)
 _OK: Final = End(Code.OK, "")
-_GONE: Final = "the member has ended"
-_LEAVING: Final = End(Code.UNAVAILABLE, "the member is ending", True)
+_GONE: Final = "the member in this process has ended"
+_LEAVING: Final = End(Code.UNAVAILABLE, "the member in this process ends, or has ended", True)
 
 
 class LocalCall:
