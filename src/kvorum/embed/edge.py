@@ -91,7 +91,7 @@ class Door:
         """Begin a call; what comes of it is delivered later, a refusal too."""
         edge = self._edge
         number, is_stream = _NUMBERS.get(path, (-1, False))
-        local = LocalCall(next(edge.numbers), call, self, is_stream=is_stream)
+        local = LocalCall(edge.next_number(), call, self, is_stream=is_stream)
         self._calls[call] = local
         refusal = None
         if edge.is_leaving:
@@ -181,7 +181,7 @@ class JoinedEdge:
         self._wake = wake
         self._writable_bytes = limits.stream_writable_bytes
         self.message_bytes_max: int = limits.request_bytes_max
-        self.numbers = count(LOCAL_FIRST)
+        self.next_number: Callable[[], int] = count(LOCAL_FIRST).__next__
         self.is_leaving: bool = False
         """Whether no more calls are taken."""
         self._is_asleep = False
