@@ -134,7 +134,7 @@ def test_a_directory_that_is_given_is_kept(tmp_path: Path) -> None:
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     config = Config(data_dir=tmp_path, unsafe_no_fsync=True)
-    with Server(config), nothing_left():
+    with nothing_left(), Server(config):
         refused = Server(config)
         with pytest.raises(ConfigError, match="is locked: another process serves"):
             refused.start()
@@ -142,7 +142,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_in_use_is_refused() -> None:
-    with Server(Config(ephemeral=True)) as server, nothing_left():
+    with nothing_left(), Server(Config(ephemeral=True)) as server:
         refused = Server(Config(ephemeral=True, listen_client_urls=server.client_url))
         with pytest.raises(ConfigError, match="address already in use"):
             refused.start()
