@@ -296,16 +296,24 @@ def is_clean(directory: Path) -> bool:
         return value_of(client) == b"value"
 
 
+TEMPORARY = """
+other = Server(Config(ephemeral=True)).start()
+print(other.config.data_directory, flush=True)
+"""
+
+
 def test_an_interpreter_that_ends_ends_its_members(tmp_path: Path) -> None:
-    ended = program("", tmp_path)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    ended = program(TEMPORARY, tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not Path(ended.stdout.strip()).exists()
     assert is_clean(tmp_path)
 
 
 def test_an_interrupt_ends_members_cleanly(tmp_path: Path) -> None:
-    text = "print('ready', flush=True)\nimport threading\nthreading.Event().wait()\n"
+    text = f"{TEMPORARY}import threading\nthreading.Event().wait()\n"
     ended = program(text, tmp_path, sends=signal.SIGINT)
-    assert ended.stdout == "ready\n" and ended.stderr.endswith("KeyboardInterrupt\n")
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
+    assert not Path(ended.stdout.strip()).exists()
     assert is_clean(tmp_path)
 
 

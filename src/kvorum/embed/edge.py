@@ -39,7 +39,8 @@ class LocalCall:
         "is_waiting",
         "number",
         "of_client",
-        "pending_bytes",
+        "sent_bytes",
+        "taken_bytes",
         "unseen",
     )
 
@@ -57,10 +58,16 @@ class LocalCall:
         """Whether the client takes no messages for now."""
         self.unseen: list[bytes | End] = []
         """What came while it was held."""
-        self.pending_bytes: int = 0
-        """Bytes that the client has not taken."""
+        # Each is counted by one thread alone, so that no count is lost.
+        self.sent_bytes: int = 0
+        self.taken_bytes: int = 0
         self.is_owed: bool = False
-        """Whether the server is told when there are few of them again."""
+        """Whether the server is told when few bytes are left that the client has not taken."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes the client has not taken."""
+        return self.sent_bytes - self.taken_bytes
 
 
 class Delivery(NamedTuple):
@@ -185,6 +192,7 @@ class JoinedEdge:
         self.is_leaving: bool = False
         """Whether no more calls are taken."""
         self._is_asleep = False
+        self._is_stopped = False
         self._inbox: deque[tuple[LocalCall, Request | Event]] = deque()
         self._calls: dict[int, LocalCall] = {}
         """Those that the server knows and nobody has ended."""
@@ -207,10 +215,31 @@ class JoinedEdge:
         if self._is_asleep:
             self._is_asleep = False
             self._wake()
+        if self._is_stopped:
+            self._refuse_arrived()
+
+    def _refuse_arrived(self) -> None:
+        """End what nobody will poll any more; by the thread that has stopped, or came later."""
+        while True:
+            try:
+                call, _ = self._inbox.popleft()
+            except IndexError:
+                return
+            self._end(call)
+
+    def _end(self, call: LocalCall) -> None:
+        if not call.is_ended:
+            call.is_ended = True
+            call.door.deliveries.append(Delivery(call, End(Code.UNAVAILABLE, _GONE)))
+            call.door.ring()
 
     def taken(self, call: LocalCall, size: int) -> None:
         """Hear that a stream's client has taken so many bytes."""
-        call.pending_bytes -= size
+        call.taken_bytes += size
+        self._pay(call)
+
+    def _pay(self, call: LocalCall) -> None:
+        """Tell the server that a stream is writable, if it waits for that."""
         if call.is_owed and call.pending_bytes < self._writable_bytes:
             call.is_owed = False
             self.take((call, (EventKind.WRITABLE, call.number, None)))
@@ -302,9 +331,11 @@ class JoinedEdge:
                 call = self._calls.get(number)
                 if call is None or call.is_ended:
                     continue
-                call.pending_bytes += len(message)
+                call.sent_bytes += len(message)
                 if call.pending_bytes >= self._writable_bytes:
                     call.is_owed = True
+                    # The client may have taken all of it since, and saw nothing that it owes.
+                    self._pay(call)
                 call.door.deliveries.append(Delivery(call, message))
                 doors.add(call.door)
             for door in doors:
@@ -374,12 +405,8 @@ class JoinedEdge:
         """End everything now."""
         self.is_leaving = True
         self._edge.stop()
-        while self._inbox:
-            call, _ = self._inbox.popleft()
-            self._calls[call.number] = call
+        self._is_stopped = True
+        self._refuse_arrived()
         for call in self._calls.values():
-            if not call.is_ended:
-                call.is_ended = True
-                call.door.deliveries.append(Delivery(call, End(Code.UNAVAILABLE, _GONE)))
-                call.door.ring()
+            self._end(call)
         self._calls.clear()
