@@ -55,9 +55,11 @@ def _wrapped(value: Any) -> Any:
     return Awaited(value) if is_part or callable(value) else value
 
 
-def run_threads(test: Test, *arguments: Any, **options: Any) -> None:
+def run_threads(
+    test: Test, *arguments: Any, make: Callable[..., Client] = Client, **options: Any
+) -> None:
     """Run a test on the client for threads."""
-    with Client(*arguments, **options) as client:
+    with make(*arguments, **options) as client:
         coroutine = test(cast("AsyncClient", Awaited(client)))
         try:
             coroutine.send(None)
@@ -66,11 +68,13 @@ def run_threads(test: Test, *arguments: Any, **options: Any) -> None:
         raise AssertionError("the client for threads has waited for a loop")
 
 
-def run_asyncio(test: Test, *arguments: Any, **options: Any) -> None:
+def run_asyncio(
+    test: Test, *arguments: Any, make: Callable[..., AsyncClient] = AsyncClient, **options: Any
+) -> None:
     """Run a test on the client for asyncio."""
 
     async def main() -> None:
-        async with AsyncClient(*arguments, **options) as client:
+        async with make(*arguments, **options) as client:
             await test(client)
 
     asyncio.run(main())

@@ -1,18 +1,26 @@
-"""What the client is tried on, and how: our server and a real etcd, threads and asyncio."""
+"""What the client is tried on, and how: our server and a real etcd, threads and asyncio.
+
+Our server is a process, and a member of this process, which is called without a socket.
+"""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.client.both import run_asyncio, run_threads
+from tests.client.embedded import embedded, made_here
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 
 
-@pytest.fixture(scope="module", params=["kvorum", "etcd"])
+@pytest.fixture(scope="module", params=["kvorum", "etcd", "embedded"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
+    if request.param == "embedded":
+        with embedded() as address:
+            yield address
+        return
     running = running_kvorum if request.param == "kvorum" else running_etcd
     with running(tmp_path_factory.mktemp("server")) as found:
         yield found.address
@@ -21,4 +29,4 @@ def server(
 @pytest.fixture(params=["threads", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Run a test, given as a coroutine function that takes a client of what follows."""
-    return run_threads if request.param == "threads" else run_asyncio
+    return made_here(run_threads if request.param == "threads" else run_asyncio)

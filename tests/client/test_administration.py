@@ -23,6 +23,7 @@ from kvorum.client import (
 )
 from kvorum.client.saving import Saving
 from tests.auth.servers import QUICK
+from tests.client.embedded import embedded
 from tests.etcd import binary, is_target, running_etcd
 from tests.kvorum import running_kvorum
 
@@ -30,11 +31,15 @@ Run = Callable[..., None]
 PORTS = count(3)
 
 
-@pytest.fixture(scope="module", params=["kvorum", "etcd"])
+@pytest.fixture(scope="module", params=["kvorum", "etcd", "embedded"])
 def lone_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """A server for users, whose passwords are hashed quickly."""
+    if request.param == "embedded":
+        with embedded(bcrypt_cost=4) as address:
+            yield address
+        return
     running = running_kvorum if request.param == "kvorum" else running_etcd
     with running(tmp_path_factory.mktemp("server"), QUICK) as found:
         yield found.address

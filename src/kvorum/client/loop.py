@@ -198,9 +198,7 @@ class LoopClient:
         A thread with connections of its own does it, which a loop that is busy does not hold up.
         """
         if self._keeper is None:
-            self._keeper = ThreadedClient(
-                self.core.copy(), self._context, self._connect_seconds_max
-            )
+            self._keeper = self._make_keeper()
         loop = self._loop
 
         def changed() -> None:
@@ -209,6 +207,9 @@ class LoopClient:
                 loop.call_soon_threadsafe(on_change)
 
         return self._keeper.keep(lease, ttl, asked_at, changed)
+
+    def _make_keeper(self) -> ThreadedClient:
+        return ThreadedClient(self.core.copy(), self._context, self._connect_seconds_max)
 
     def release(self, kept: Kept) -> None:
         """Keep a lease no longer."""

@@ -1,9 +1,13 @@
 """What a client is made from: the arguments of both clients, checked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kvorum.client.core import Core, Credentials, Settings
 from kvorum.client.endpoints import Address, parse_endpoint
+
+if TYPE_CHECKING:
+    import ssl
 
 TIMEOUT_SECONDS = 5.0
 """How long a call may take, unless it is told otherwise."""
@@ -13,6 +17,22 @@ PAGE_KEYS = 1000
 SESSION_SECONDS = 60
 """After so long without a sign of life, what a program holds is free for others."""
 FOREVER = float("inf")
+
+Shell = TypeVar("Shell", covariant=True)
+
+
+class MakeShell(Protocol[Shell]):
+    """Makes what carries the calls of a client."""
+
+    def __call__(
+        self,
+        core: Core,
+        context: "Callable[[Address], ssl.SSLContext | None]",
+        connect_seconds_max: float,
+        /,
+    ) -> Shell:
+        """Make it for this core; TLS is spoken as `context` says."""
+        ...
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> list[Address]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import ssl
 
 T = TypeVar("T")
+Ready = list[tuple[int, int]]
+"""Descriptors and what can be done with them, as `select.poll` tells."""
 
 IDLE_SECONDS: Final = 1.0
 """After so long without a call, a connection is looked at before it is used again."""
@@ -124,7 +126,6 @@ class ThreadedClient:
         self._sockets: dict[int, tuple[socket.socket, Link]] = {}
         self._blocked: dict[int, bytes] = {}
         """What a socket did not take yet, by its descriptor."""
-        self._poll = select.poll()
         # Kept, because to get so much memory for each read takes longer than to read.
         self._received = memoryview(bytearray(READ_BYTES))
         self._reader: Waiter | None = None
@@ -133,9 +134,7 @@ class ThreadedClient:
         self._used_at = 0.0
         self._arrived: deque[tuple[int, Link | None, socket.socket | None, str]] = deque()
         """Connections that were made, or not, by other threads."""
-        self._bell, self._ringer = socket.socketpair()
-        self._bell.setblocking(False)
-        self._poll.register(self._bell, select.POLLIN)
+        self._open_bell()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -166,7 +165,7 @@ class ThreadedClient:
         now = clock()
         if now - self._used_at > IDLE_SECONDS and self._reader is None:
             # The server may have gone away since; a write that it never saw can go elsewhere.
-            self._read(self._poll.poll(0))
+            self._read(self._look())
         self._used_at = now
         self.core.now = now
 
@@ -219,8 +218,7 @@ class ThreadedClient:
                 with self.lock:
                     self._read_until = min(self._wake_at(), until)
                     seconds = min(max(self._read_until - clock(), 0.0), SLEEP_SECONDS_MAX)
-                # Rounded up, or it would look a moment too early, again and again.
-                ready = self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
+                ready = self._sleep(seconds)
                 with self.lock:
                     now = self.core.now = clock()
                     self._read(ready)
@@ -322,6 +320,12 @@ class ThreadedClient:
             if self._reader is None:
                 self._close_bell()
 
+    def _open_bell(self) -> None:
+        self._poll = select.poll()
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._poll.register(self._bell, select.POLLIN)
+
     def _close_bell(self) -> None:
         if self._bell.fileno() != -1:
             self._poll.unregister(self._bell)
@@ -331,6 +335,15 @@ class ThreadedClient:
     def _ring(self) -> None:
         with suppress(OSError):
             self._ringer.send(b"\0")
+
+    def _sleep(self, seconds: float) -> Ready:
+        """Return what can be read or sent, as soon as there is something or the time is over."""
+        # Rounded up, or it would look a moment too early, again and again.
+        return self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
+
+    def _look(self) -> Ready:
+        """Return what can be read now."""
+        return self._poll.poll(0)
 
     # What the core asks for.
 
@@ -400,7 +413,7 @@ class ThreadedClient:
 
     # Sockets.
 
-    def _read(self, ready: list[tuple[int, int]]) -> None:
+    def _read(self, ready: Ready) -> None:
         for descriptor, _ in ready:
             found = self._sockets.get(descriptor)
             if found is None:

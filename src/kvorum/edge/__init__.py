@@ -5,6 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +63,12 @@ def source_hash(rust: Path) -> str:
     return digest.hexdigest()
 
 
+@cache
+def _hash_here(rust: Path) -> str:
+    """Hash the sources of this checkout, once: a process may open many edges."""
+    return source_hash(rust)
+
+
 def edge_name() -> str:
     """Return which edge serves here, `native` or `python`; KVORUM_EDGE forces one.
 
@@ -79,7 +86,7 @@ def edge_name() -> str:
         return "python"
     from kvorum.edge import _native
 
-    if (RUST / "Cargo.toml").exists() and source_hash(RUST) != _native.SOURCE_HASH:
+    if (RUST / "Cargo.toml").exists() and _hash_here(RUST) != _native.SOURCE_HASH:
         raise ImportError(
             f"{_native.__file__} was built from other sources than {RUST}; run 'make setup', "
             "or set KVORUM_EDGE=python"

@@ -1,13 +1,33 @@
 """A member inside a Python program: started by a call, and ended with it.
 
-from kvorum.embed import Config, Server
+    from kvorum.embed import Config, Server
 
-with Server(Config(ephemeral=True)) as server, server.client() as client:
-    client.put("key", "value")
+    with Server(Config(ephemeral=True)) as server, server.client() as client:
+        client.put("key", "value")
+
+`Server` is a thread of the program, whose clients need no socket. `ProcessServer` is a process of
+its own, for programs that compute: they would keep a thread from its work.
 """
 
 from kvorum.embed.config import Config, ConfigError
-from kvorum.embed.errors import StartError
+from kvorum.embed.errors import StartError, StoppedError
+from kvorum.embed.process import ProcessServer
 from kvorum.embed.server import Server
 
-__all__ = ["Config", "ConfigError", "Server", "StartError"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "ProcessServer",
+    "Server",
+    "StartError",
+    "StoppedError",
+    "start",
+]
+
+
+def start(config: Config | None = None, *, computes: bool = False) -> Server | ProcessServer:
+    """Start a member, and return it when it is ready; close it when done.
+
+    A program that `computes` a lot gets one in a process of its own.
+    """
+    return (ProcessServer if computes else Server)(config).start()

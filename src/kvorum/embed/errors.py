@@ -1,10 +1,22 @@
 """What goes wrong with a member that is embedded."""
 
 from kvorum.client.errors import ForkedError
+from kvorum.process.refusals import REFUSALS, text_of, title_of
 from kvorum.settings.config import ConfigError
 
-__all__ = ["ConfigError", "ForkedError", "StartError"]
+__all__ = ["ConfigError", "ForkedError", "StartError", "StoppedError", "told"]
 
 
 class StartError(Exception):
     """The member did not start; the text says why, and what to do."""
+
+
+class StoppedError(Exception):
+    """A member in a process of its own has stopped, and nobody had told it to."""
+
+
+def told(error: Exception, *, is_start: bool) -> Exception:
+    """Return what a caller is told for an error that ended a member."""
+    if isinstance(error, ConfigError) or not is_start or not isinstance(error, REFUSALS):
+        return error
+    return StartError(f"{title_of(error)}: {text_of(error)}")

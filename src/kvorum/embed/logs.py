@@ -1,8 +1,10 @@
 """A member's log as records of `logging`: loggers `kvorum` and, for its parts, `kvorum.<part>`."""
 
 import logging
+from collections.abc import Mapping
 
-from kvorum.telemetry.logs import Line, escaped
+from kvorum.settings.config import Config, ConfigError
+from kvorum.telemetry.logs import LEVELS, Line, Logger, Output, escaped, open_logger
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -34,3 +36,13 @@ class LoggingOutput:
         text = line.message + "".join(f" {key}={value}" for key, value in line.fields.items())
         extra = {"fields": line.fields, "caller": line.caller, "member": self._member}
         logger.log(level, "%s", escaped(text), extra=extra)
+
+
+def open_log(config: Config, given: Mapping[str, object], output: Output) -> Logger:
+    """Return the log of a member: with that output, unless others were given; or ConfigError."""
+    if "log-outputs" in given:
+        return open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
+    if config.log_level not in LEVELS:
+        expected = ", ".join(LEVELS)
+        raise ConfigError(f'unrecognized level: "{config.log_level}"; expected one of {expected}')
+    return Logger([output], config.log_level)

@@ -41,7 +41,7 @@ class ServerLoop:
 
     def start(self) -> None:
         """Begin to take turns."""
-        self._loop.add_reader(self._edge.fileno(), self._rung)
+        self._loop.add_reader(self._edge.fileno(), self.ring)
         self.wake()
 
     def drain(self) -> None:
@@ -55,7 +55,7 @@ class ServerLoop:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
 
-    def _rung(self) -> None:
+    def ring(self) -> None:
         """Take a turn now, because the edge has something; that saves the loop a round."""
         if not self._is_scheduled:
             self._turn()

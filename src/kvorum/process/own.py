@@ -5,6 +5,7 @@ import gc
 import resource
 import signal
 
+from kvorum.edge import Edge, Limits
 from kvorum.process.loop import collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.process.startup import Running
@@ -33,6 +34,10 @@ class OwnProcess:
                 f"higher than {DESCRIPTORS_RESERVED} to ensure it runs properly"
             )
         return hard
+
+    def front(self, edge: Edge, limits: Limits) -> Edge:  # noqa: ARG002
+        """Leave it to the network."""
+        return edge
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
         """Let signals end the member, and leave what is there already to itself."""

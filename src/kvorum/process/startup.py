@@ -28,6 +28,7 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.compiled.extension import core_name
 from kvorum.edge import (
     Edge,
+    Limits,
     ListenerKind,
     Serves,
     TlsSettings,
@@ -173,6 +174,9 @@ class Surroundings(Protocol):
     def descriptors_max(self) -> int:
         """Return how many descriptors the process may have."""
 
+    def front(self, edge: Edge, limits: Limits) -> Edge:
+        """Return the edge that the member is to have, made from the one of the network."""
+
     def enter(self, loop: asyncio.AbstractEventLoop, running: "Running") -> None:
         """Hear of a member that takes its first turn next; `running.end` ends it."""
 
@@ -192,6 +196,8 @@ class Running:
         self._surroundings = surroundings
         self._drain: Callable[[], None] | None = None
         self._files: RealFiles | None = None
+        self.ring: Callable[[], None]
+        """Lets the member take a turn, on the loop's thread, once it has begun."""
         self.is_serving = False
         """Whether clients were let in."""
         self._member_token = token_hex(32)
@@ -295,7 +301,7 @@ class Running:
             self._listen_to_members(runner, edge)
             loop.set_exception_handler(runner.on_loop_error)
             IncidentLog(edge, logger, runner.server.peer_listeners).start(loop)
-            self._drain = runner.drain
+            self._drain, self.ring = runner.drain, runner.ring
             self._surroundings.enter(loop, self)
             runner.start()
             await self._serve(runner, edge, member)
@@ -362,7 +368,8 @@ class Running:
     def _open_edge(self) -> Edge:
         headers = (*READ_HEADERS, *GATEWAY_HEADERS, *PEER_HEADERS)
         keys = (*METADATA_KEYS, *TRACE_KEYS) if self._config.tracing else METADATA_KEYS
-        return open_edge(METHODS, keys, edge_limits(self._config), headers)
+        limits = edge_limits(self._config)
+        return self._surroundings.front(open_edge(METHODS, keys, limits, headers), limits)
 
     def _make_server(
         self,

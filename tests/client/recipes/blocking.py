@@ -83,17 +83,19 @@ async def _one(iterator: Any) -> Any:
 
 
 @contextmanager
-def asyncio_client(address: str, **options: Any) -> Iterator[Client]:
+def asyncio_client(
+    *arguments: Any, make: Callable[..., AsyncClient] = AsyncClient, **options: Any
+) -> Iterator[Client]:
     """Give the client for asyncio as if it were the one for threads."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
 
-        async def make() -> AsyncClient:
-            return AsyncClient(address, **options)
+        async def made() -> AsyncClient:
+            return make(*arguments, **options)
 
-        client = asyncio.run_coroutine_threadsafe(make(), loop).result()
+        client = asyncio.run_coroutine_threadsafe(made(), loop).result()
         with Blocking(loop, client) as blocking:
             yield blocking
     finally:

@@ -1,4 +1,4 @@
-"""Our server and a real etcd, and both clients: every test of recipes runs with each of them."""
+"""Our server, in a process and in this one, and a real etcd, and both clients: each runs all."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from kvorum.client.sync.client import Client
+from tests.client.embedded import client_here, embedded
 from tests.client.recipes.blocking import asyncio_client
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
@@ -16,10 +17,14 @@ _numbers = count()
 Connect = Callable[[], AbstractContextManager[Client]]
 
 
-@pytest.fixture(scope="session", params=["kvorum", "etcd"])
+@pytest.fixture(scope="session", params=["kvorum", "etcd", "embedded"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
+    if request.param == "embedded":
+        with embedded() as address:
+            yield address
+        return
     running = running_kvorum if request.param == "kvorum" else running_etcd
     with running(tmp_path_factory.mktemp("server")) as found:
         yield found.address
@@ -28,7 +33,11 @@ def server(
 @pytest.fixture(params=["threads", "asyncio"])
 def connect(request: pytest.FixtureRequest, server: str) -> Connect:
     """Return what makes another client of the same kind."""
-    if request.param == "threads":
+    is_async = request.param == "asyncio"
+    here = client_here(server, is_async=is_async)
+    if here is not None:
+        return lambda: asyncio_client(make=here, timeout=20) if is_async else here(timeout=20)
+    if not is_async:
         return lambda: Client(server, timeout=20)
     return lambda: asyncio_client(server, timeout=20)
 

@@ -24,6 +24,7 @@ from kvorum.client.options import (
     PAGE_KEYS,
     SESSION_SECONDS,
     TIMEOUT_SECONDS,
+    MakeShell,
     make_core,
     parse_endpoints,
 )
@@ -70,11 +71,13 @@ class AsyncClient(AsyncRecipes):
         connect_timeout: float = CONNECT_SECONDS,
         srv: str = "",
         sync_seconds: float = FOREVER,
+        shell: MakeShell[Shell] = Shell,
     ) -> None:
         """Make a client, which connects with its first call.
 
         `srv` is a domain whose SRV records name the endpoints, in place of `endpoints`. Every
-        `sync_seconds` the endpoints are replaced by those that the cluster's members tell.
+        `sync_seconds` the endpoints are replaced by those that the cluster's members tell. `shell`
+        is for `kvorum.embed`: it makes what carries calls, if that is not the network.
         """
         core = make_core(
             srv_endpoints(srv) if srv else endpoints,
@@ -85,7 +88,7 @@ class AsyncClient(AsyncRecipes):
             sync_seconds=sync_seconds,
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self.shell: Shell = Shell(core, tls, connect_timeout)
+        self.shell: Shell = shell(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._carrier: AsyncCarrier = self.shell
         self._closes: Shell | AsyncLeasing | None = self.shell

@@ -1,0 +1,113 @@
+"""A member in a process of its own, which ends with the program that started it.
+
+The same as `Server` to its callers, but what they compute does not keep the member from its work.
+Its clients call it over the network. The process is told by its standard input when to end, and
+that ends with the program, however it ends; its log comes back as lines of JSON.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Unpack
+
+from kvorum.embed.config import Config
+from kvorum.embed.embedded import Embedded
+from kvorum.embed.errors import ConfigError, StartError, StoppedError
+from kvorum.embed.logs import LoggingOutput
+from kvorum.embed.server import ClientOptions
+from kvorum.process.helper import PACKAGES
+from kvorum.telemetry.logs import Line
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+    from kvorum.client.sync.client import Client
+
+START = "import sys; sys.path.append(sys.argv[1]); from kvorum.embed.child import main; main()"
+_ERRORS = {"config": ConfigError, "start": StartError, "stopped": StoppedError}
+
+
+class ProcessServer(Embedded):
+    """A member in a child process; use it as a context manager, or call `start` and `close`."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Prepare a member: ports are held for it. Raises ConfigError."""
+        super().__init__(config)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log = LoggingOutput(self.config.name)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, while it runs."""
+        return None if self._child is None else self._child.pid
+
+    def _serve(self) -> None:
+        # As helpers of a member are started: nothing is imported from the working directory.
+        isolation = "-I" if sys.flags.isolated else "-P"
+        command = [sys.executable, isolation, "-c", START, str(PACKAGES)]
+        with self._lock:
+            if self._is_closing:
+                return
+            child = self._child = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            assert child.stdin is not None and child.stdout is not None
+            with suppress(BrokenPipeError):
+                pickle.dump(self._given, child.stdin)
+                child.stdin.flush()
+        try:
+            error = self._listen(child)
+        finally:
+            with self._lock:
+                self._child = None
+                with suppress(BrokenPipeError):
+                    child.stdin.close()
+            child.stdout.close()
+            code = child.wait()
+        if error is None and not self._is_closing:
+            error = StoppedError(f"the member's process has ended with {code}")
+        if error is not None:
+            raise error
+
+    def _listen(self, child: subprocess.Popen[bytes]) -> Exception | None:
+        """Hear what the process tells, until it ends; return why, if it says so."""
+        assert child.stdout is not None
+        error = None
+        for told in map(json.loads, child.stdout):
+            if told["kind"] == "line":
+                moment = datetime.fromtimestamp(told["seconds"], UTC)
+                logger, caller, message = told["parts"]
+                line = Line(told["level"], moment, logger, caller, message, told["fields"])
+                self._log.write(line)
+            elif told["kind"] == "ready":
+                self._became_ready()
+            else:
+                error = _ERRORS[told["kind"]](told["text"])
+        return error
+
+    def _ask_to_end(self) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._child.stdin.close()
+
+    def _abandon(self) -> None:
+        if self._child is not None:
+            for pipe in (self._child.stdin, self._child.stdout):
+                if pipe is not None:
+                    pipe.raw.close()  # type: ignore[attr-defined]
+
+    def client(self, **options: Unpack[ClientOptions]) -> "Client":
+        """Return a client of it."""
+        from kvorum.client import Client
+
+        self._check_process()
+        return Client(self.client_urls, **options)
+
+    def async_client(self, **options: Unpack[ClientOptions]) -> "AsyncClient":
+        """Return a client of it, for the loop that runs now."""
+        from kvorum.client import AsyncClient
+
+        self._check_process()
+        return AsyncClient(self.client_urls, **options)

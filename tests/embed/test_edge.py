@@ -1,0 +1,185 @@
+"""The edge without a socket keeps the contract of the other edges."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvorum.api.errors import Code, Status
+from kvorum.client.interface import End
+from kvorum.edge import EventKind, Limits, open_edge
+from kvorum.embed.edge import LOCAL_FIRST, Door, JoinedEdge
+from kvorum.rpc.table import METHODS
+
+WATCH = "/etcdserverpb.Watch/Watch"
+PUT = "/etcdserverpb.KV/Put"
+LIMITS = Limits(request_bytes_max=1000, stream_writable_bytes=64)
+OK = Status(Code.OK, "")
+
+
+class Pair:
+    """An edge, one client's door, and how often each side was woken."""
+
+    def __init__(self) -> None:
+        self.woken = self.rung = 0
+        self.edge = JoinedEdge(open_edge(METHODS, (), LIMITS), LIMITS, self._wake)
+        self.door = Door(self.edge, self._ring)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def _ring(self) -> None:
+        self.rung += 1
+
+    def taken(self) -> list[tuple[int, bytes | End]]:
+        found = []
+        while (delivery := self.door.take()) is not None:
+            found.append((delivery.call.of_client, delivery.content))
+        return found
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.edge.stop()
+
+
+def open_stream(pair: Pair, call: int = 1) -> int:
+    pair.door.start(call, WATCH, (("token", "secret"), ("other", "x")), b"first", False)
+    _, events = pair.edge.poll(10, 1000)
+    (opened, number, detail), first = events
+    assert opened == EventKind.OPENED and METHODS[detail[0]][0] == WATCH
+    assert detail[1] == {"token": b"secret"}
+    assert first == (EventKind.MESSAGE, number, b"first")
+    assert number >= LOCAL_FIRST
+    return int(number)
+
+
+def test_a_unary_call_is_handed_out_and_answered(pair: Pair) -> None:
+    pair.door.start(7, PUT, (), b"request", True)
+    ((number, method, payload, metadata),), events = pair.edge.poll(10, 1000)
+    assert (METHODS[method][0], payload, metadata, events) == (PUT, b"request", None, [])
+    pair.edge.reply([(number, b"answer")])
+    assert pair.taken() == [(7, b"answer"), (7, End(Code.OK, ""))]
+    # It has ended, so that nothing more can come of it.
+    pair.edge.reply([(number, b"again")])
+    pair.door.cancel(7)
+    assert pair.taken() == [] and pair.edge.poll(10, 1000) == ([], [])
+
+
+def test_who_sleeps_is_woken_once(pair: Pair) -> None:
+    assert pair.edge.announce_sleep()
+    pair.door.start(1, PUT, (), b"", True)
+    pair.door.start(2, PUT, (), b"", True)
+    assert pair.woken == 1
+    pair.edge.awake()
+    assert not pair.edge.announce_sleep()
+    requests, _ = pair.edge.poll(10, 1000)
+    assert len(requests) == 2 and pair.edge.announce_sleep()
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_the_end_of_a_unary_call_is_told_if_that_was_asked_for(pair: Pair, is_marked: bool) -> None:
+    pair.door.start(1, PUT, (), b"", True)
+    ((number, *_),), _ = pair.edge.poll(10, 1000)
+    if is_marked:
+        pair.edge.mark_waiting(number)
+    pair.door.cancel(1)
+    _, events = pair.edge.poll(10, 1000)
+    assert events == ([(EventKind.ENDED, number, None)] if is_marked else [])
+
+
+def test_a_call_that_was_cancelled_at_once_is_never_seen(pair: Pair) -> None:
+    pair.door.start(1, PUT, (), b"", True)
+    pair.door.start(2, WATCH, (), b"", False)
+    pair.door.cancel(1)
+    pair.door.cancel(2)
+    assert pair.edge.poll(10, 1000) == ([], [])
+
+
+def test_the_end_of_a_stream_is_told(pair: Pair) -> None:
+    number = open_stream(pair)
+    pair.door.cancel(1)
+    pair.edge.send([(number, b"late")])
+    assert pair.edge.poll(10, 1000) == ([], [(EventKind.ENDED, number, None)])
+    assert pair.taken() == []
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["send", "take", "hold", "release"]), max_size=30))
+def test_messages_come_in_order_whoever_holds_them_back(steps: list[str]) -> None:
+    pair = Pair()
+    try:
+        number = open_stream(pair)
+        sent: list[bytes] = []
+        taken: list[tuple[int, bytes | End]] = []
+        is_held = False
+        for step in steps:
+            if step == "send":
+                sent.append(b"message %d" % len(sent))
+                pair.edge.send([(number, sent[-1])])
+            elif step == "take":
+                before = len(taken)
+                taken += pair.taken()
+                assert not is_held or len(taken) == before
+            else:
+                is_held = step == "hold"
+                pair.door.hold(1, is_held=is_held)
+            kept = sum(map(len, sent[len(taken) :]))
+            assert pair.edge.pending_bytes(number) == kept
+        pair.edge.finish(number, OK)
+        pair.door.hold(1, is_held=False)
+        taken += pair.taken()
+        assert taken == [*((1, each) for each in sent), (1, End(Code.OK, ""))]
+    finally:
+        pair.edge.stop()
+
+
+def test_a_stream_is_writable_again_when_little_of_it_is_left(pair: Pair) -> None:
+    number = open_stream(pair)
+    pair.edge.send([(number, b"x" * 40), (number, b"x" * 40)])
+    assert pair.edge.pending_bytes(number) == 80
+    assert pair.edge.poll(10, 1000) == ([], [])
+    pair.taken()
+    assert pair.edge.poll(10, 1000) == ([], [(EventKind.WRITABLE, number, None)])
+
+
+def test_what_is_too_large_or_unknown_is_refused(pair: Pair) -> None:
+    pair.door.start(1, PUT, (), b"x" * 1001, True)
+    pair.door.start(2, "/nobody/Knows", (), b"", True)
+    (_, large), (_, unknown) = pair.taken()
+    assert isinstance(large, End) and isinstance(unknown, End)
+    assert large == End(
+        Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max (1001 vs. 1000)"
+    )
+    assert unknown.code == Code.UNIMPLEMENTED
+    number = open_stream(pair, 3)
+    pair.door.send(3, b"x" * 1001)
+    assert pair.taken() == [(3, large)]
+    assert pair.edge.poll(10, 1000) == ([], [(EventKind.ENDED, number, None)])
+
+
+def test_who_calls_an_edge_that_drains_is_refused_as_unprocessed(pair: Pair) -> None:
+    number = open_stream(pair)
+    pair.edge.drain()
+    pair.door.start(2, PUT, (), b"", True)
+    ((call, end),) = pair.taken()
+    assert call == 2 and isinstance(end, End)
+    assert (end.code, end.is_unprocessed) == (Code.UNAVAILABLE, True)
+    assert not pair.edge.is_drained()
+    pair.edge.finish(number, OK)
+    assert pair.taken() == [(1, End(Code.OK, ""))]
+
+
+def test_calls_that_are_open_at_the_end_are_told() -> None:
+    pair = Pair()
+    open_stream(pair)
+    pair.door.start(2, PUT, (), b"", True)
+    pair.edge.stop()
+    found = dict(pair.taken())
+    assert {call: end.code for call, end in found.items() if isinstance(end, End)} == {
+        1: Code.UNAVAILABLE,
+        2: Code.UNAVAILABLE,
+    }
