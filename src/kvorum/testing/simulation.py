@@ -140,7 +140,7 @@ def simulated(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., No
     """
 
     def made(scenario: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:
-        first, *others = inspect.signature(scenario).parameters.values()
+        _cluster, *others = inspect.signature(scenario).parameters.values()
 
         def test(*arguments: Any, **named: Any) -> None:
             def run(cluster: SimulatedCluster) -> Coroutine[Any, Any, object]:
@@ -279,11 +279,12 @@ class _Run:
         if trace is not None:
             trace.moments.end = self.world.now
             if error is not None:
-                trace.line(self.world.now, "!!!", f"{type(error).__name__}: {error}")
-                found = isinstance(error, Violation)
-                trace.moments.violation = (
-                    error if found else Violation(type(error).__name__, f"{error}")
-                )
+                # One line: runners of tests explain assertions in those that follow.
+                told = f"{type(error).__name__}: {error}".splitlines()[0]
+                trace.line(self.world.now, "!!!", told)
+                if not isinstance(error, Violation):
+                    error = Violation(type(error).__name__, f"{error}")
+                trace.moments.violation = error
             self.world.trace = None
 
     def faults(self) -> dict[str, int]:

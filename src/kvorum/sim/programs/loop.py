@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from kvorum.sim.programs.program import PROGRAM, Program
 from kvorum.sim.world import World
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _ENDING_ROUNDS_MAX = 10
 """How often a task is cancelled when the run is over."""
@@ -79,8 +80,8 @@ class VirtualLoop(BaseEventLoop):
     def refuse(self, what: str) -> ForbiddenError:
         """Return the error of who uses what there is not; the run ends with it in any case."""
         error = ForbiddenError(
-            f"{what} was called in a simulation, which has no sockets, threads or processes but its "
-            "own: use AsyncClient for the store, asyncio.sleep to wait, and pass other things in"
+            f"{what} was called in a simulation, which has no sockets, threads or processes: use "
+            "AsyncClient for the store, asyncio.sleep to wait, and a stand-in for anything else"
         )
         self.fail(error)
         return error
@@ -98,7 +99,7 @@ class VirtualLoop(BaseEventLoop):
         return self._world.now
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Call something at this moment, after what is to be called already."""
         context = copy_context() if context is None else context
@@ -111,7 +112,7 @@ class VirtualLoop(BaseEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Call something at this moment: there is one thread."""
         return self.call_soon(callback, *args, context=context)
@@ -119,8 +120,8 @@ class VirtualLoop(BaseEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call something at a moment."""

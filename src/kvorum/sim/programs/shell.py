@@ -86,9 +86,7 @@ class ProgramShell(Shell):
             return None
         request = MESSAGES[rpc.path][0].FromString(message)
         record = Record(0, kind, 0, request, self._history.moment(), world.now)
-        world.trace.line(
-            world.now, name, f"{kind} #{record.invoked} {describe_request(request)}"
-        )
+        world.trace.line(world.now, name, f"{kind} #{record.invoked} {describe_request(request)}")
         world.trace.moments.ask(name, record)
         return record
 
