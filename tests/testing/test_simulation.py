@@ -88,7 +88,12 @@ def thread() -> None:
 
 
 def connection() -> None:
-    socket.create_connection(("127.0.0.1", 9))
+    with socket.socket() as made:
+        made.connect(("127.0.0.1", 9))
+
+
+def look_up() -> None:
+    socket.create_connection(("localhost", 9))
 
 
 def sleep() -> None:
@@ -112,6 +117,7 @@ async def to_thread() -> None:
     [
         (thread, "threading.Thread.start()"),
         (connection, "socket.socket()"),
+        (look_up, "socket.getaddrinfo()"),
         (sleep, "time.sleep()"),
         (process, "subprocess.Popen()"),
         (open_connection, "loop.create_connection()"),

@@ -60,6 +60,7 @@ def surrounded(world: World, loop: VirtualLoop) -> Iterator[None]:
             refused(time, "sleep", "time.sleep()"),
             refused(threading.Thread, "start", "threading.Thread.start()"),
             refused(socket.socket, "__init__", "socket.socket()"),
+            refused(socket, "getaddrinfo", "socket.getaddrinfo()"),
             refused(subprocess.Popen, "__init__", "subprocess.Popen()"),
             patch.object(client, "Shell", ProgramShell),
             client_names(clocks(world)),
