@@ -325,6 +325,17 @@ def test_a_failure_says_all_that_is_needed_to_see_it_again(tmp_path: Path) -> No
     assert picture.read_text() == error.picture and "as it was meant to" in error.picture
 
 
+def test_a_failing_test_says_how_to_replay_it() -> None:
+    @simulated(seeds=[3], members=1)
+    async def test(_cluster: SimulatedCluster) -> None:
+        raise AssertionError("as it was meant to")
+
+    with pytest.raises(SimulationError) as found:
+        test()
+    lines = str(found.value).splitlines()
+    assert lines[1] == "replay:  @kvorum.testing.simulated(seed=3, members=1)"
+
+
 def failing(main: Callable[[SimulatedCluster], Coroutine[Any, Any, None]], **options: Any) -> str:
     """Run a scenario that must fail; return the first line of what it says."""
     with pytest.raises(SimulationError) as found:

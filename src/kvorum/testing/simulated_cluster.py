@@ -15,6 +15,7 @@ from kvorum.client.errors import KvorumError
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.library.process import Process
 from kvorum.sim.machine import Machine
+from kvorum.sim.moments import Kind
 from kvorum.sim.programs.faults import draw_gap
 from kvorum.sim.programs.loop import VirtualLoop
 from kvorum.sim.programs.program import PROGRAM, Program
@@ -80,24 +81,24 @@ class SimulatedProcess:
         """End it where it is: nothing is cleaned up, and its connections are reset."""
         if self._program is not None:
             program, self._program = self._program, None
-            program.line("killed")
+            program.line("killed", Kind.KILLED)
             program.end()
 
     def pause(self, seconds: float) -> None:
         """Let it stand still, threads and all, as a process that is stopped or swapped out."""
-        self._line(f"paused for {seconds:.3f}")
+        self._line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
         until = self._cluster.now + seconds
         self._process.paused_until = max(self._process.paused_until, until)
 
     def cut_off(self, seconds: float) -> None:
         """Let nothing pass between it and the cluster for a while."""
-        self._line(f"cut off for {seconds:.3f}")
+        self._line(f"cut off for {seconds:.3f}", Kind.CUT_OFF, seconds)
         until = self._cluster.now + seconds
         self._process.cut_until = max(self._process.cut_until, until)
 
-    def _line(self, what: str) -> None:
+    def _line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
         if self._program is not None:
-            self._program.line(what)
+            self._program.line(what, kind, seconds)
 
     def _ended(self, task: asyncio.Task[object]) -> None:
         """Take the end of a life: a real process would end, too, if nobody caught the error."""

@@ -75,6 +75,18 @@ class Simulated:
 
 
 @dataclass(slots=True, frozen=True)
+class _Test:
+    """The scenario of a test, with what the test was called with."""
+
+    scenario: Callable[..., Coroutine[Any, Any, object]]
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __call__(self, cluster: SimulatedCluster) -> Coroutine[Any, Any, object]:
+        return self.scenario(cluster, *self.arguments, **self.named)
+
+
+@dataclass(slots=True, frozen=True)
 class _Plan:
     """What is run, but for the seed."""
 
@@ -91,6 +103,8 @@ class _Plan:
             told += f", faults={self.faults!r}"
         if self.seconds_max != SECONDS_MAX:
             told += f", seconds_max={self.seconds_max!r}"
+        if isinstance(self.scenario, _Test):
+            return f"@kvorum.testing.simulated({told}{extra})"
         return f"kvorum.testing.simulate({name}, {told}{extra})"
 
 
@@ -114,6 +128,8 @@ def simulate(
     Raises SimulationError for the first seed that fails: an assertion, or any other error that
     the scenario does not catch, or a scenario that does not end within `seconds_max`.
     """
+    # Runners of tests show the scenario's own frames, which are in the cause.
+    __tracebackhide__ = True
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("simulate() has a loop of its own; call it from a plain function")
     if members < 1:
@@ -143,11 +159,8 @@ def simulated(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., No
         _cluster, *others = inspect.signature(scenario).parameters.values()
 
         def test(*arguments: Any, **named: Any) -> None:
-            def run(cluster: SimulatedCluster) -> Coroutine[Any, Any, object]:
-                return scenario(cluster, *arguments, **named)
-
-            run.__qualname__ = scenario.__qualname__
-            simulate(run, **options)
+            __tracebackhide__ = True
+            simulate(_Test(scenario, arguments, named), **options)
 
         # Not by functools.wraps: runners of tests would look for a fixture for the cluster.
         functools.update_wrapper(test, scenario)
@@ -162,6 +175,7 @@ def _check(
     plan: _Plan, seed: int, done: Simulated, trace: Trace | None, picture: str | Path | None
 ) -> None:
     """Run a seed; raises SimulationError if it fails."""
+    __tracebackhide__ = True
     run = _Run(plan, seed, trace)
     error = run.run()
     if error is None:
@@ -231,6 +245,7 @@ class _Run:
             shutil.rmtree(directory)
 
     def _run(self, directory: str) -> BaseException | None:
+        __tracebackhide__ = True
         world, plan = self.world, self.plan
         faults = draw_faults(world.seed, plan.members, plan.faults)
         if world.trace is not None:
@@ -258,6 +273,7 @@ class _Run:
 
     def _go(self, loop: VirtualLoop, program: Program) -> None:
         """Run until the scenario is done; raises what it failed with."""
+        __tracebackhide__ = True
         world, plan, given = self.world, self.plan, self.given
         assert given is not None and self.cluster is not None
         self.cluster.start()

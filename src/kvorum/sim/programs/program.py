@@ -9,6 +9,7 @@ from kvorum.sim.library.process import Process
 
 if TYPE_CHECKING:
     from kvorum.sim.cluster import Cluster
+    from kvorum.sim.moments import Kind
     from kvorum.sim.programs.shell import ProgramShell
     from kvorum.sim.world import World
 
@@ -32,10 +33,10 @@ class Program:
         """What it is called, in all of its lives."""
         return self.process.name
 
-    def line(self, what: str) -> None:
-        """Add a line to the trace."""
+    def line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
+        """Add a line to the trace; one with a kind is in a picture."""
         if self.world.trace is not None:
-            self.world.trace.line(self.world.now, self.name, what)
+            self.world.trace.line(self.world.now, self.name, what, kind, seconds)
 
     def end(self) -> None:
         """End it without a word to anybody: its connections break, and nothing of it runs."""
