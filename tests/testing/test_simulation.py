@@ -1,6 +1,7 @@
 """Scenarios of users: virtual time, one run per seed, processes that die, and errors that tell."""
 
 import asyncio
+import gc
 import random
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -183,7 +185,9 @@ async def test_a_killed_process_cleans_nothing_up(cluster: SimulatedCluster) -> 
             try:
                 async with client.lock("lock", ttl=10):
                     lives.append("held")
-                    await asyncio.sleep(1000.0)
+                    # Ends when its client does: whoever still ran would go on from here.
+                    async for _ in client.watch(KEY):
+                        pass
             finally:
                 lives.append("cleaned up")
 
@@ -439,11 +443,16 @@ def test_a_run_leaves_nothing_behind() -> None:
                     await asyncio.sleep(1.0)
 
         cluster.process(stubborn)
+        cluster.process(stubborn).kill()
         asyncio.get_running_loop().create_task(stubborn())
         client = cluster.client()
         await client.put(KEY)
 
-    done = simulate(hangs, seeds=2)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        done = simulate(hangs, seeds=2)
+        gc.collect()
+    assert [str(each.message) for each in warned] == []
     assert done.seeds == 2 and done.trace == ""
     after = (time.monotonic, threading.Thread.start, socket.socket.__init__, AsyncClient.__init__)
     assert after == before
