@@ -172,6 +172,27 @@ def test_other_threads_keep_their_clocks_and_sockets() -> None:
     assert virtual != real
 
 
+async def holds_a_lock(cluster: SimulatedCluster) -> None:
+    async def main() -> None:
+        async with cluster.client() as client, client.lock("lock", ttl=3):
+            await asyncio.sleep(random.random())
+            cluster.note(f"held it, {uuid.uuid4()}")
+
+    for _ in range(3):
+        cluster.process(main)
+    await asyncio.sleep(8.0)
+    await cluster.heal()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_seed_is_one_run_with_a_trace_and_without(seed: int) -> None:
+    first = simulate(holds_a_lock, seed=seed)
+    assert first == simulate(holds_a_lock, seed=seed)
+    without = simulate(holds_a_lock, seeds=[seed])
+    assert (without.seconds, without.faults) == (first.seconds, first.faults)
+    assert "held it" in first.trace
+
+
 # Processes.
 
 
