@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -359,6 +360,15 @@ def test_a_failing_test_says_how_to_replay_it() -> None:
         test()
     lines = str(found.value).splitlines()
     assert lines[1] == "replay:  @kvorum.testing.simulated(seed=3, members=1)"
+
+
+def test_the_page_shows_what_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert "seeds=100" in block
+        exec(block.replace("seeds=100", "seeds=2"), {})
 
 
 def failing(main: Callable[[SimulatedCluster], Coroutine[Any, Any, None]], **options: Any) -> str:
