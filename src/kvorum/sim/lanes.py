@@ -142,4 +142,7 @@ def _client_order(name: str) -> tuple[int, int, str]:
     # Behind its number, a letter for what else a client does at the same time.
     kind_and_number = name.rstrip(ascii_lowercase)
     digits = kind_and_number.lstrip(ascii_lowercase)
+    if name[0] not in _CLIENT_ORDER or not digits.isdecimal():
+        # A program of a user's, which is called as it likes.
+        return len(_CLIENT_ORDER), 0, name
     return _CLIENT_ORDER.index(name[0]), int(digits), name

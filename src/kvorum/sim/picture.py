@@ -368,7 +368,11 @@ class _Picture:
                 title = f"{name} {span.what}, {span.begin:.3f} to {span.end:.3f}"
                 canvas.span(span.begin, span.end, top + 3, CLIENT_HEIGHT - 7, "watch", title)
             for event in events:
-                if event.kind is not Kind.WATCH_BEGUN:
+                if event.until > event.at:
+                    # A program of a user's stands still, or reaches nobody.
+                    title = f"{event.at:.6f} {name} {event.what}"
+                    canvas.span(event.at, event.until, top, CLIENT_HEIGHT - 1, "paused", title)
+                elif event.kind is not Kind.WATCH_BEGUN:
                     style = "got" if event.kind is Kind.WATCH_GOT else "lost-watch"
                     title = f"{event.at:.6f} {name} {event.what}"
                     canvas.span(event.at, event.at, top + 1, CLIENT_HEIGHT - 3, style, title, 2.0)
@@ -445,8 +449,10 @@ def told_of(record: Record) -> str:
     answered = isinstance(record.response, Status) or record.response is None
     result = describe_result(record.response if answered else b"", record.response)
     until = f"{record.finished:.6f}" if record.finished else "the end"
+    # The library does not tell which member it asked.
+    member = f"at m{record.member} " if record.member else ""
     return (
-        f"{record.kind} #{record.invoked} at m{record.member} "
+        f"{record.kind} #{record.invoked} {member}"
         f"{describe_request(record.request)} = {result}\n{record.started:.6f} to {until}"
     )
 

@@ -25,6 +25,8 @@ from kvorum.sim.world import World
 CONNECT_SECONDS_MAX = 5.0
 _BREAK_CHANCE = 0.5
 """That a call whose answer is lost takes its connection with it; and that a cut breaks it."""
+_STREAMS = (rpcs.RANGE_STREAM.path, rpcs.SNAPSHOT.path)
+"""One request, and as many messages as there are."""
 _READ_METADATA = ("token", "hasleader", "client-api-version")
 
 Deed = tuple[Callable[..., None], tuple[Any, ...]]
@@ -126,7 +128,7 @@ class Connections:
     ) -> None:
         """Begin a call."""
         connection = self._current[endpoint]
-        is_stream = not ends or path == rpcs.RANGE_STREAM.path
+        is_stream = not ends or path in _STREAMS
         made = self._calls[call] = connection.calls[call] = _Call(call, connection, is_stream)
         fields = {key: value.encode() for key, value in metadata if key in _READ_METADATA}
         self._depart(connection, self._begin, made, path, fields, message)

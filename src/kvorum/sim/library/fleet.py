@@ -16,8 +16,8 @@ from kvorum.sim.library.checks import check_claims
 from kvorum.sim.library.clients import LibraryClient
 from kvorum.sim.library.holders import Holder
 from kvorum.sim.library.process import Process
-from kvorum.sim.library.shell import Shell, installed
-from kvorum.sim.library.tasks import Task
+from kvorum.sim.library.shell import Shell, client_names, clocks
+from kvorum.sim.library.tasks import Task, Waiter
 from kvorum.sim.library.watchers import LibraryWatcher
 from kvorum.sim.sessions import Hold
 from kvorum.sim.workloads import Workload
@@ -172,7 +172,7 @@ def library_installed(world: World, library: Library | None) -> Iterator[None]:
         return
     overhead = library.fragment_bytes_max - hub.REQUEST_BYTES_MAX
     with ExitStack() as patches:
-        patches.enter_context(installed(world))
+        patches.enter_context(client_names(clocks(world) | {"Waiter": Waiter}))
         patches.enter_context(patch.object(hub, "FRAGMENT_OVERHEAD_BYTES", overhead))
         patches.enter_context(patch.object(watching, "KEPT_EVENTS_MAX", library.kept_events_max))
         yield

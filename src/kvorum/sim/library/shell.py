@@ -5,7 +5,7 @@ recipes run as they are. Every call goes into the history: a write whose outcome
 unknown as one that may have taken effect, any other error as one that has not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pkgutil import walk_packages
@@ -41,9 +41,10 @@ from kvorum.sim.world import World
 
 WAKES_MAX = 1000
 """So often at one moment a client is not woken for something."""
-_MESSAGES: dict[str, tuple[Any, Any]] = {
+MESSAGES: dict[str, tuple[Any, Any]] = {
     path: (request, response) for request, (path, response) in METHODS.items()
 }
+"""The messages of each call that is told in words."""
 
 
 class Engine:
@@ -156,13 +157,15 @@ class Shell:
         process: Process,
         core: Core,
         number: int,
+        name: str = "",
     ) -> None:
+        """Make the shell of a client; of several in a process each needs a name of its own."""
         self._world = world
         self._cluster = cluster
         self._history: History = cluster.history
         self._number = number
         self.process = process
-        name = process.name
+        name = name or process.name
         self._engine = Engine(world, cluster, process, core, name, process.user_runs_at)
         self._keeper = Engine(
             world, cluster, process, core.copy(), f"{name} keeper", process.runs_at
@@ -183,7 +186,7 @@ class Shell:
     ) -> bytes:
         """Make a call; raises what it ended with if that is not an answer."""
         assert at is None, "nobody here calls one endpoint"
-        request = _MESSAGES[rpc.path][0].FromString(message)
+        request = MESSAGES[rpc.path][0].FromString(message)
         is_current = not (isinstance(request, RangeRequest) and request.serializable)
         kind = rpc.path.rpartition("/")[2].lower()
         record, answer = await self._make(Asked(kind, request, (), is_current), rpc, seconds_max)
@@ -275,7 +278,7 @@ class Shell:
 
         def answered(answer: bytes | KvorumError) -> None:
             answers.append(answer)
-            self._note(record, _MESSAGES[rpc.path][1], answer)
+            self._note(record, MESSAGES[rpc.path][1], answer)
             waiter.wake()
 
         with self._engine:
@@ -316,16 +319,19 @@ class SimulatedClient(AsyncClient):
         self._prefix = b""
 
 
-@contextmanager
-def installed(world: World) -> Iterator[None]:
-    """Let the client have a run's clock and chance in the block."""
+def clocks(world: World) -> dict[str, object]:
+    """Return a run's clock and chance, by the names that the client has for them."""
     random = world.stream("library")
-    names: dict[str, object] = {
-        "Waiter": Waiter,
+    return {
         "clock": lambda: world.now,
         "random_id": lambda: random.getrandbits(62) + 1,
         "unix_nanoseconds": lambda: int(world.now * 1e9) + random.getrandbits(10),
     }
+
+
+@contextmanager
+def client_names(names: Mapping[str, object]) -> Iterator[None]:
+    """Let names of the shell on asyncio be something else in the client in the block."""
     with ExitStack() as patches:
         for found in walk_packages(aio.__path__, "kvorum.client.aio."):
             module = import_module(found.name)

@@ -1,0 +1,1 @@
+"""Workers of which one leads and writes invoices, each number once: an example for simulations."""

@@ -1,0 +1,73 @@
+"""What goes wrong with members and programs in a run of a user's scenario, by kind and seed.
+
+As in all runs, a seed draws a part of what it may: each kind is there or not, at a rate of its own.
+Everything here happens to clusters that are run well; disks that lose data are not among it.
+"""
+
+from dataclasses import replace
+from random import Random
+
+from kvorum.sim.faults import Faults, draw, draw_more, without_faults
+
+PROCESSES = "processes"
+KINDS: dict[str, tuple[str, ...]] = {
+    "kill": (
+        "crash_gap",
+        "terminate_gap",
+        "down_time",
+        "power_cut_chance",
+        "amid_chance",
+        "all_crash_chance",
+        "leader_chance",
+    ),
+    "pause": ("pause_gap", "pause_time", "leader_chance"),
+    "partition": (
+        "partition_gap",
+        "partition_time",
+        "one_way_chance",
+        "moving_chance",
+        "leader_chance",
+    ),
+    "network": (
+        "frames",
+        "reset_gap",
+        "link_delay",
+        "delay_chance",
+        "drop_chance",
+        "duplicate_chance",
+        "connection_chance",
+    ),
+    "disk": ("log_time", "flush_time", "disk_stall_gap", "disk_stall_time"),
+    PROCESSES: (),
+}
+"""The kinds that a user can name, and the faults that each of them is."""
+
+GAPS = 4.0
+"""How many times as long members are left alone as in other runs: scenarios last longer."""
+GAP_SECONDS = (3.0, 8.0, 20.0)
+"""How long it is, on average, between two troubles of a program; one of these by the seed."""
+TROUBLED_CHANCE = 0.8
+
+
+def checked_kinds(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds that were named; raises ValueError if there is none of a name."""
+    for name in names:
+        if name not in KINDS:
+            raise ValueError(f"{name!r} is no kind of fault; there are {', '.join(KINDS)}")
+    return names
+
+
+def draw_faults(seed: int, members: int, kinds: tuple[str, ...]) -> Faults:
+    """Return the faults of members, as far as they are of these kinds."""
+    drawn = draw(Random(f"{seed}/scenario faults"), members)
+    drawn = draw_more(Random(f"{seed}/more scenario faults"), drawn, members)
+    fields = {name: getattr(drawn, name) for kind in kinds for name in KINDS[kind]}
+    gaps = {name: GAPS * gap for name, gap in fields.items() if name.endswith("_gap")}
+    return replace(without_faults(), **fields | gaps)
+
+
+def draw_gap(random: Random, kinds: tuple[str, ...]) -> float:
+    """Return the time between two troubles of a program, on average; 0 if it has none."""
+    if PROCESSES not in kinds or random.random() >= TROUBLED_CHANCE:
+        return 0.0
+    return random.choice(GAP_SECONDS)

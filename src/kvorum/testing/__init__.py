@@ -1,0 +1,45 @@
+"""Tools for tests of programs that use the store.
+
+What is here is imported when it is asked for, because most of it needs a whole server.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kvorum.testing.simulated_cluster import SimulatedCluster, SimulatedProcess
+    from kvorum.testing.simulation import (
+        Scenario,
+        Simulated,
+        SimulationError,
+        simulate,
+        simulated,
+    )
+
+__all__ = [
+    "Scenario",
+    "Simulated",
+    "SimulatedCluster",
+    "SimulatedProcess",
+    "SimulationError",
+    "simulate",
+    "simulated",
+]
+
+_MODULES = {
+    "Scenario": "simulation",
+    "Simulated": "simulation",
+    "SimulatedCluster": "simulated_cluster",
+    "SimulatedProcess": "simulated_cluster",
+    "SimulationError": "simulation",
+    "simulate": "simulation",
+    "simulated": "simulation",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import something when it is asked for."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'kvorum.testing' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"kvorum.testing.{_MODULES[name]}"), name)

@@ -1,0 +1,306 @@
+"""What a scenario is given: a simulated cluster, its members, and processes that use it.
+
+Everything happens on virtual time. What is killed by the seed's faults is started again by them;
+what the scenario itself kills stays dead until it is restarted, or until the faults are ended.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from random import Random
+from typing import Any, TypeVar
+
+from kvorum.client.aio.client import AsyncClient
+from kvorum.client.errors import KvorumError
+from kvorum.sim.cluster import Cluster
+from kvorum.sim.library.process import Process
+from kvorum.sim.machine import Machine
+from kvorum.sim.moments import Kind
+from kvorum.sim.programs.faults import draw_gap
+from kvorum.sim.programs.loop import VirtualLoop
+from kvorum.sim.programs.program import PROGRAM, Program
+from kvorum.sim.programs.shell import CLIENT_PORT
+from kvorum.sim.world import World
+
+T = TypeVar("T")
+
+_PAUSES = (0.2, 2.0, 15.0)
+_CUTS = (0.2, 2.0, 15.0)
+_DOWN_SECONDS = (0.1, 2.0, 10.0)
+"""How long troubles of a process last, at most; one of these by chance."""
+_LOOK_SECONDS = 0.05
+_AGAIN_SECONDS = 0.2
+
+Main = Callable[[], Coroutine[Any, Any, object]]
+
+
+class SimulatedProcess:
+    """A process of a program's: it can be killed amid its work, and be started again.
+
+    When it is killed nothing of it runs any more, no `finally` and no `except`; its connections are
+    reset, and its leases are left to end by themselves.
+    """
+
+    def __init__(self, cluster: "SimulatedCluster", main: Main, name: str) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._main = main
+        self._process = Process(cluster._world, name)
+        self._random: Random = cluster._world.stream(f"troubles {name}")
+        self._program: Program | None = None
+        self._lives = 0
+        self._gap = draw_gap(self._random, cluster._kinds)
+        # Whether faults have killed it, and will start it again.
+        self._is_expected = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither killed nor done; one that is paused runs."""
+        return self._program is not None
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self._program is not None:
+            return
+        cluster = self._cluster
+        self._lives += 1
+        self._is_expected = False
+        program = Program(cluster._world, cluster._cluster, self._process, self._lives)
+        self._program = program
+        cluster._programs.append(program)
+        program.line(f"starts, life {self._lives}")
+        context = copy_context()
+        context.run(PROGRAM.set, program)
+        task = cluster._loop.create_task(self._main(), name=self.name, context=context)
+        task.add_done_callback(self._ended, context=cluster._context)
+        self._trouble_later()
+
+    restart = start
+
+    def kill(self) -> None:
+        """End it where it is: nothing is cleaned up, and its connections are reset."""
+        if self._program is not None:
+            program, self._program = self._program, None
+            program.line("killed", Kind.KILLED)
+            program.end()
+
+    def pause(self, seconds: float) -> None:
+        """Let it stand still, threads and all, as a process that is stopped or swapped out."""
+        self._line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
+        until = self._cluster.now + seconds
+        self._process.paused_until = max(self._process.paused_until, until)
+
+    def cut_off(self, seconds: float) -> None:
+        """Let nothing pass between it and the cluster for a while."""
+        self._line(f"cut off for {seconds:.3f}", Kind.CUT_OFF, seconds)
+        until = self._cluster.now + seconds
+        self._process.cut_until = max(self._process.cut_until, until)
+
+    def _line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
+        if self._program is not None:
+            self._program.line(what, kind, seconds)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        """Take the end of a life: a real process would end, too, if nobody caught the error."""
+        error = None if task.cancelled() else task.exception()
+        if self._program is None:
+            return
+        self._line("ended" if error is None else f"ended with {error!r}")
+        self._program.end()
+        self._program = None
+        if isinstance(error, KvorumError):
+            self._is_expected = True
+            self._cluster._loop.call_later(_AGAIN_SECONDS, self._start_expected)
+        elif error is not None:
+            self._cluster._loop.fail(error)
+
+    def _start_expected(self) -> None:
+        if self._is_expected:
+            self.start()
+
+    # Troubles by the seed.
+
+    def _trouble_later(self) -> None:
+        if self._gap and not self._cluster._is_calm:
+            wait = self._random.expovariate(1 / self._gap)
+            self._cluster._world.after(wait, self._trouble, self._program)
+
+    def _trouble(self, program: Program) -> None:
+        random, cluster = self._random, self._cluster
+        if program is not self._program or cluster._is_calm:
+            return
+        choice = random.random()
+        if choice < 0.4:
+            cluster._count("processes paused")
+            self.pause(random.uniform(0.0, random.choice(_PAUSES)))
+        elif choice < 0.7:
+            cluster._count("processes cut off")
+            self.cut_off(random.uniform(0.0, random.choice(_CUTS)))
+        else:
+            cluster._count("processes killed")
+            self.kill()
+            self._is_expected = True
+            seconds = random.uniform(0.0, random.choice(_DOWN_SECONDS))
+            cluster._world.after(seconds, self._start_expected)
+            return
+        self._trouble_later()
+
+
+class SimulatedCluster:
+    """A cluster of real members on virtual time; what a scenario is called with."""
+
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        loop: VirtualLoop,
+        program: Program,
+        kinds: tuple[str, ...],
+    ) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._loop = loop
+        self._kinds = kinds
+        self._programs = [program]
+        self._processes: list[SimulatedProcess] = []
+        self._is_calm = False
+        self._counts: dict[str, int] = {}
+        self._context = copy_context()
+        self._context.run(PROGRAM.set, program)
+
+    def _count(self, what: str) -> None:
+        self._counts[what] = self._counts.get(what, 0) + 1
+
+    def _machine(self, name: str) -> Machine:
+        for machine in self._cluster.machines.values():
+            if machine.name == name:
+                return machine
+        raise ValueError(f"{name!r} is no member; there are {', '.join(self.members)}")
+
+    # What there is.
+
+    @property
+    def seed(self) -> int:
+        """The seed of this run."""
+        return self._world.seed
+
+    @property
+    def now(self) -> float:
+        """How many virtual seconds have passed; `asyncio`, `time.monotonic` say the same."""
+        return self._world.now
+
+    @property
+    def members(self) -> list[str]:
+        """The names of the members, `m1` and so on."""
+        return [machine.name for machine in self._cluster.machines.values()]
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where clients reach the members: `AsyncClient(cluster.endpoints)`."""
+        return [f"{name}:{CLIENT_PORT}" for name in self.members]
+
+    @property
+    def leader(self) -> str | None:
+        """The member that leads the newest term, if there is one; nobody may know of it yet."""
+        leaders = [
+            machine
+            for machine in self._cluster.machines.values()
+            if machine.member is not None and machine.member.is_leader
+        ]
+        if not leaders:
+            return None
+        return max(leaders, key=lambda each: each.member.term if each.member else 0).name
+
+    def client(self, **options: Any) -> AsyncClient:
+        """Return a client of all members, with the options of `AsyncClient`.
+
+        It belongs to the process that calls this, and is gone when that is killed.
+        """
+        return AsyncClient(self.endpoints, **options)
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        PROGRAM.get().line(text)
+
+    # What a scenario starts.
+
+    def process(self, main: Main, name: str = "") -> SimulatedProcess:
+        """Start a process that runs a coroutine function, and that faults pause, cut off and kill.
+
+        One that was killed by faults is started again by them, and so is one that ends with an
+        error of the store, as supervisors do; any other error that it ends with fails the run.
+        """
+        made = SimulatedProcess(self, main, name or f"p{len(self._processes) + 1}")
+        if any(each.name == made.name for each in self._processes) or made.name in self.members:
+            raise ValueError(f"there is a process or member {made.name!r} already")
+        self._processes.append(made)
+        made.start()
+        return made
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
+        """Start a task beside the scenario, which no fault stops; an error in it fails the run."""
+        task = self._loop.create_task(coroutine, name=name or None, context=self._context.copy())
+
+        def ended(task: asyncio.Task[T]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._loop.fail(error)
+
+        task.add_done_callback(ended, context=self._context)
+        return task
+
+    # What a scenario breaks and mends.
+
+    def kill(self, member: str, *, power_cut: bool = False) -> None:
+        """Kill a member; with a power cut, what it has not synced to its disk is lost."""
+        self._machine(member).crash(power_cut=power_cut)
+
+    def restart(self, member: str) -> None:
+        """Start a member that is down."""
+        machine = self._machine(member)
+        if machine.is_dead:
+            machine.start()
+
+    def pause(self, member: str, seconds: float) -> None:
+        """Let a member stand still."""
+        self._machine(member).pause(seconds)
+
+    def partition(self, *members: str) -> None:
+        """Let nothing pass between these members and the others; clients reach all of them."""
+        side = [self._machine(name).number for name in members]
+        others = [number for number in self._cluster.machines if number not in side]
+        self._cluster.network.divide(side, others)
+
+    def reconnect(self) -> None:
+        """End a partition."""
+        self._cluster.network.heal()
+
+    async def heal(self) -> None:
+        """End all faults, start what is down, and return when every member and process works."""
+        self._is_calm = True
+        self._cluster.stop_faults()
+        for process in self._processes:
+            process._start_expected()
+        for process in self._processes:
+            ends_at = max(process._process.paused_until, process._process.cut_until)
+            await asyncio.sleep(max(0.0, ends_at - self.now))
+        for endpoint in self.endpoints:
+            async with AsyncClient(endpoint) as client:
+                await _insistently(lambda client=client: client.get(b"\0"))  # type: ignore[misc]
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Return when a condition holds; raises AssertionError if that takes too long."""
+        deadline = self.now + seconds
+        while not condition():
+            assert self.now < deadline, f"still not so after {seconds:g} virtual seconds"
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _insistently(ask: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await ask()
+        except KvorumError:
+            await asyncio.sleep(_LOOK_SECONDS)
+        else:
+            return
