@@ -12,6 +12,7 @@ SOURCE = REPOSITORY / "src" / "kvorum"
 
 # Each row may import the rows below it, never its own neighbours or a row above.
 ROWS = [
+    {"testing"},
     {"sim"},
     {"ctl", "utl"},
     {"doctor"},

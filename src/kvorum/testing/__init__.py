@@ -1,0 +1,32 @@
+"""Tools for tests of programs that use the store.
+
+What is here is imported when it is asked for, because most of it needs a whole server.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kvorum.testing.cluster import Cluster
+    from kvorum.testing.companion import CompanionError
+    from kvorum.testing.store import Store
+
+__all__ = [
+    "Cluster",
+    "CompanionError",
+    "Store",
+]
+
+_MODULES = {
+    "Cluster": "cluster",
+    "CompanionError": "companion",
+    "Store": "store",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import something when it is asked for."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'kvorum.testing' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"kvorum.testing.{_MODULES[name]}"), name)

@@ -1,0 +1,137 @@
+"""A process that does something for the tests of another, and ends with it.
+
+Questions and answers are lines of JSON on its standard input and output, each answer with the
+number of its question. It ends when its input does, so it never outlives who started it. It is in a
+session of its own: an interrupt at the terminal reaches the tests alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+END_SECONDS_MAX = 30.0
+"""A companion that has not ended by then is killed."""
+_SAID_BYTES_MAX = 8192
+# Other variables of ours are flags for servers, and not meant for those of tests.
+_KEPT = ("KVORUM_COMPILED", "KVORUM_EDGE")
+_PACKAGES = Path(__file__).parents[2]
+# Nothing is imported from the directories that tests are in, which may hold modules of any name.
+_START = """
+import sys
+sys.path.append(sys.argv[1])
+from importlib import import_module
+import_module(sys.argv[2]).main()
+"""
+
+
+class CompanionError(Exception):
+    """What was asked for cannot be done; the text says why."""
+
+
+class Companion:
+    """The asking side; any thread may ask."""
+
+    def __init__(self, module: str) -> None:
+        """Start a module of this package as a program."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name in _KEPT or not name.startswith(("ETCD_", "KVORUM_"))
+        }
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `stop`)
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-c", _START, str(_PACKAGES), module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env=environment,
+            start_new_session=True,
+        )
+        self._module = module
+        self._lock = threading.Lock()
+        self._asked: dict[int, Future[Answer]] = {}
+        self._count = 0
+        self._has_ended = False
+        self._reader = threading.Thread(target=self._read, name=f"{module} answers", daemon=True)
+        self._reader.start()
+
+    @property
+    def process_id(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    def ask(self, what: str, /, **fields: object) -> Answer:
+        """Return the answer to a question; raises CompanionError with the text it is refused by."""
+        answer: Future[Answer] = Future()
+        assert self._process.stdin is not None
+        with self._lock:
+            if self._has_ended:
+                raise CompanionError(self._ended())
+            self._count += 1
+            self._asked[self._count] = answer
+            question = {"question": self._count, "what": what, **fields}
+            try:
+                self._process.stdin.write(json.dumps(question).encode() + b"\n")
+                self._process.stdin.flush()
+            except OSError:
+                del self._asked[self._count]
+                raise CompanionError(self._ended()) from None
+        found = answer.result()
+        if "error" in found:
+            raise CompanionError(found["error"])
+        return found
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer: Answer = json.loads(line)
+            with self._lock:
+                asked = self._asked.pop(answer["question"])
+            asked.set_result(answer)
+        with self._lock:
+            self._has_ended = True
+            left = list(self._asked.values())
+            self._asked.clear()
+        for asked in left:
+            asked.set_result({"error": self._ended()})
+
+    def _ended(self) -> str:
+        size = self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(0, size - _SAID_BYTES_MAX))
+        said = self._said.read().decode(errors="replace").strip()
+        return f"the process that runs {self._module} has ended; it said:\n{said or 'nothing'}"
+
+    def stop(self) -> None:
+        """End it, and return when nothing is left of it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+        self._said.close()
+
+
+def take_output() -> Callable[[Answer], None]:
+    """Keep standard output for answers alone, on the answering side; return what writes one."""
+    output = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def answer(content: Answer) -> None:
+        with lock:
+            output.write(json.dumps(content).encode() + b"\n")
+
+    return answer
