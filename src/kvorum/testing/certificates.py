@@ -29,17 +29,17 @@ class Certificates:
     server_key: str
 
     def flags(self) -> dict[str, str]:
-        """Return the flags of a server that shows its certificate, and checks those of clients."""
-        return {
-            "cert-file": self.server_cert,
-            "key-file": self.server_key,
-            "trusted-ca-file": self.ca,
-        }
+        """Return the flags of a server that shows its certificate."""
+        return {"cert-file": self.server_cert, "key-file": self.server_key}
+
+    def asking_flags(self) -> dict[str, str]:
+        """Return the flags, beside these, of a server that asks for certificates."""
+        return {"trusted-ca-file": self.ca, "client-cert-auth": "true"}
 
     def peer_flags(self) -> dict[str, str]:
         """Return the flags of members that ask each other for certificates."""
-        flags = {f"peer-{name}": value for name, value in self.flags().items()}
-        return flags | {"peer-client-cert-auth": "true"}
+        flags = self.flags() | self.asking_flags()
+        return {f"peer-{name}": value for name, value in flags.items()}
 
 
 def make_certificates(directory: Path) -> Certificates:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.testing.access import AUTH_SECONDS_MAX, CLIENT_SECONDS, Access, enable_auth
 from kvorum.testing.companion import Answer, Companion
+from kvorum.testing.options import server_flags
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
@@ -163,12 +164,9 @@ def start_cluster(
         "heartbeat-interval": str(HEARTBEAT_MILLISECONDS),
         "election-timeout": str(ELECTION_MILLISECONDS),
     }
-    if options.auth:
-        # Passwords of tests need not withstand anybody.
-        flags["bcrypt-cost"] = "4"
+    flags |= server_flags(options, certificates)
     if certificates is not None:
-        flags |= certificates.flags() | certificates.peer_flags()
-    flags |= dict(options.flags)
+        flags |= certificates.peer_flags()
     found = companion.ask(
         "start",
         size=SIZE,

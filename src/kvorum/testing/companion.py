@@ -64,6 +64,11 @@ class Companion:
         self._reader.start()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it answers no more."""
+        return self._has_ended
+
+    @property
     def process_id(self) -> int:
         """The number of its process."""
         return self._process.pid

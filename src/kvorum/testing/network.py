@@ -82,8 +82,8 @@ class Network:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(reader, onward, source, target))
                 both.create_task(self._carry(back, writer, target, source))
-        except* (OSError, _EndError):
-            pass  # one side has ended, so the other one is ended as well
+        except* (OSError, _EndError, asyncio.CancelledError):
+            pass  # one side has ended or everything does, so the other side is ended as well
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

@@ -55,8 +55,8 @@ class Member:
         self.is_ready = False
         self.is_paused = False
         self.id = ""
-        self.follows: tuple[str, int] = ("", 0)
-        """The leader that it knows, and its term."""
+        self.follows = ""
+        """The leader that it knows. Of terms in which it still leads, nothing is logged."""
 
     @property
     def is_running(self) -> bool:
@@ -74,14 +74,13 @@ class Member:
             self.is_ready = True
         elif message in ("elected leader", "lost leader"):
             self.id = entry["local-member-id"]
-            is_led = message == "elected leader"
-            self.follows = (entry["leader"] if is_led else "", entry["term"])
+            self.follows = entry["leader"] if message == "elected leader" else ""
 
     def ended(self, code: int) -> None:
         """Hear that its process is gone."""
         self.process, self.exit_code = 0, code
         self.is_ready = self.is_paused = False
-        self.follows = ("", 0)
+        self.follows = ""
 
 
 class Cluster:
@@ -183,7 +182,7 @@ class Cluster:
         """Return who leads a majority that reaches it, and follows it by its own account."""
         majority = len(self.members) // 2 + 1
         for leader in self.members:
-            if not leader.is_running or leader.follows[0] != leader.id or not leader.id:
+            if not leader.is_running or leader.follows != leader.id or not leader.id:
                 continue
             followers = [
                 each
@@ -206,16 +205,21 @@ class Cluster:
     def state(self) -> str:
         """Describe the members, for errors."""
         return "; ".join(
-            f"member {each.number} "
+            f"member {each.number} {f'({each.id}) ' if each.id else ''}"
             + (
                 "is paused"
                 if each.is_paused
-                else f"follows {each.follows[0] or 'nobody'} at term {each.follows[1]}"
+                else f"follows {each.follows or 'nobody'}"
                 if each.process
                 else f"ended with {each.exit_code}"
             )
             for each in self.members
         )
+
+    def account(self) -> str:
+        """Describe the members, with what they logged."""
+        logs = [f"member {each.number} said:\n" + "\n".join(each.lines) for each in self.members]
+        return "\n".join([self.state(), *logs])
 
     async def end(self) -> None:
         """Kill the members, and remove what they kept."""
@@ -314,11 +318,10 @@ class Nursery:
                 await self.until(cluster.all_ready)
                 await self.until(cluster.all_follow)
         except BaseException as error:
+            told = f"the cluster is not ready after {question['seconds']} s: {cluster.account()}"
             await cluster.end()
             if isinstance(error, TimeoutError):
-                raise NurseryError(
-                    f"the cluster is not ready after {question['seconds']} s: {cluster.state()}"
-                ) from None
+                raise NurseryError(told) from None
             raise
         self._clusters[number] = cluster
         return {"cluster": number, "urls": cluster.urls()}
@@ -414,7 +417,9 @@ async def _serve() -> None:
     loop = asyncio.get_running_loop()
     questions = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), sys.stdin)
-    loop.add_signal_handler(signal.SIGTERM, questions.feed_eof)
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    loop.add_signal_handler(signal.SIGTERM, main_task.cancel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def answer(question: Answer) -> None:
@@ -444,7 +449,8 @@ def main() -> None:
     """Answer questions until there are no more."""
     gc.collect()
     gc.freeze()
-    asyncio.run(_serve())
+    with suppress(asyncio.CancelledError):
+        asyncio.run(_serve())
 
 
 if __name__ == "__main__":

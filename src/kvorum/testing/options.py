@@ -6,11 +6,19 @@ for themselves are refused.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvorum.testing.certificates import Certificates
 
 USER, PASSWORD = "root", "root"
 TAKEN = ("name", "data-dir", "wal-dir", "config-file", "ephemeral", "logger", "unsafe-no-fsync")
 """Flags that the fixtures set, beside those that begin with one of `TAKEN_BEGINNINGS`."""
 TAKEN_BEGINNINGS = ("advertise-", "discovery", "initial-", "listen-", "log-")
+
+
+CLIENT_CERTIFICATES = ("client-cert-auth", "true")
+"""With this flag a server is told whom it believes, too."""
 
 
 class MarkError(Exception):
@@ -25,6 +33,19 @@ class Options:
     auth: bool = False
     flags: tuple[tuple[str, str], ...] = ()
     """Names and values as on a command line, sorted."""
+
+
+def server_flags(options: Options, certificates: "Certificates | None") -> dict[str, str]:
+    """Return the flags that options stand for, for the side of clients."""
+    flags = {}
+    if options.auth:
+        # Passwords of tests need not withstand anybody.
+        flags["bcrypt-cost"] = "4"
+    if certificates is not None:
+        flags |= certificates.flags()
+        if CLIENT_CERTIFICATES in options.flags:
+            flags |= certificates.asking_flags()
+    return flags | dict(options.flags)
 
 
 def options_of(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> Options:

@@ -72,8 +72,17 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for each in item.stash.get(_lent, ()):
-            report.sections += each.logs()
+            report.sections += _logs(each)
     return report
+
+
+def _logs(lent: "Store | Cluster") -> "list[tuple[str, str]]":
+    from kvorum.testing.companion import CompanionError
+
+    try:
+        return lent.logs()
+    except CompanionError as error:
+        return [("kvorum", str(error))]
 
 
 def _lend(
@@ -109,7 +118,7 @@ def _companion(config: pytest.Config, module: str) -> "Companion":
     from kvorum.testing.companion import Companion
 
     companions = config.stash.setdefault(_companions, {})
-    if module not in companions:
+    if module not in companions or companions[module].has_ended:
         companions[module] = companion = Companion(module)
         config.add_cleanup(companion.stop)
     return companions[module]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.testing.access import CLIENT_SECONDS, Access
 from kvorum.testing.companion import Companion
+from kvorum.testing.options import server_flags
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
@@ -70,6 +71,6 @@ def take_store(
     companion: Companion, options: "Options", certificates: "Certificates | None"
 ) -> Store:
     """Return a fresh store; raises CompanionError with the reason why there is none."""
-    flags = dict(options.flags) | (certificates.flags() if certificates else {})
+    flags = server_flags(options, certificates)
     found = companion.ask("take", flags=flags, auth=options.auth)
     return Store(companion, found["number"], found["url"], certificates, auth=options.auth)
