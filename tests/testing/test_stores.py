@@ -64,12 +64,19 @@ def test_a_client_that_a_test_left_behind_never_reaches_the_next_store(
                 with suppress(KvorumError):
                     old.put("key", "of another test", timeout=0.1)
             assert kvorum_client.read("key").revision == 1
-            LEFT[:] = [*LEFT[-2:], Client(kvorum.url)]
+            LEFT.append(Client(kvorum.url))
             LEFT[-1].put("key", str(number))
             assert kvorum_client.read("key").revision == 2
+            for old in LEFT[:-2]:
+                old.close()
+            del LEFT[:-2]
+
+        def test_end():
+            for old in LEFT:
+                old.close()
         """
     )
-    run_pytest().assert_outcomes(passed=10)
+    run_pytest().assert_outcomes(passed=11)
 
 
 def test_asyncio_clients_in_any_loop(pytester: pytest.Pytester, run_pytest: Run) -> None:

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 CLIENT_SECONDS = 5.0
 AUTH_SECONDS_MAX = 60.0
 """To hash a password a member starts a process, which takes a while on a busy machine."""
+REPORTED_LINES_MAX = 100
+"""So much of a log is shown in the report of a failed test."""
+
+
+def last_lines(text: str) -> str:
+    """Return the end of a log."""
+    lines = text.split("\n")
+    left = len(lines) - REPORTED_LINES_MAX
+    return "\n".join([f"({left} lines before)", *lines[left:]]) if left > 0 else text
 
 
 def enable_auth(client: "Client") -> None:

@@ -3,7 +3,13 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kvorum.testing.access import AUTH_SECONDS_MAX, CLIENT_SECONDS, Access, enable_auth
+from kvorum.testing.access import (
+    AUTH_SECONDS_MAX,
+    CLIENT_SECONDS,
+    Access,
+    enable_auth,
+    last_lines,
+)
 from kvorum.testing.companion import Answer, Companion
 from kvorum.testing.options import server_flags
 
@@ -138,9 +144,9 @@ class Cluster(Access):
     def logs(self) -> list[tuple[str, str]]:
         """Return what reports of failed tests show: titles and texts."""
         told = [("kvorum cluster", self._ask("state")["text"])]
-        return told + [
-            (f"kvorum log of member {each}", self.log(each)) for each in range(len(self))
-        ]
+        for member in range(len(self)):
+            told.append((f"kvorum log of member {member}", last_lines(self.log(member))))
+        return told
 
     def end(self) -> None:
         """Kill the members, and close all clients of them."""

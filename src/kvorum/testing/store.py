@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kvorum.testing.access import CLIENT_SECONDS, Access
+from kvorum.testing.access import CLIENT_SECONDS, Access, last_lines
 from kvorum.testing.companion import Companion
 from kvorum.testing.options import server_flags
 
@@ -59,7 +59,7 @@ class Store(Access):
 
     def logs(self) -> list[tuple[str, str]]:
         """Return what reports of failed tests show: titles and texts."""
-        return [("kvorum log", self.log)]
+        return [("kvorum log", last_lines(self.log))]
 
     def end(self) -> None:
         """Give it up, and all clients of it."""
