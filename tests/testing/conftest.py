@@ -11,6 +11,24 @@ import kvorum
 
 Run = Callable[..., pytest.RunResult]
 
+COROUTINES = """
+import asyncio
+import inspect
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    # As plugins for asyncio do: coroutines are run by a loop that outlives their fixtures.
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    runner = asyncio.Runner()
+    pyfuncitem.session.config.add_cleanup(runner.close)
+    runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+"""
+
 
 def loading() -> tuple[str, ...]:
     """Return the arguments that load the plugin, where it is not installed."""

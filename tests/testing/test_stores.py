@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.testing.conftest import Run
+from tests.testing.conftest import COROUTINES, Run
 
 
 def test_each_test_has_a_store_of_its_own(pytester: pytest.Pytester, run_pytest: Run) -> None:
@@ -80,25 +80,7 @@ def test_a_client_that_a_test_left_behind_never_reaches_the_next_store(
 
 
 def test_asyncio_clients_in_any_loop(pytester: pytest.Pytester, run_pytest: Run) -> None:
-    pytester.makeconftest(
-        """
-        import asyncio
-        import inspect
-
-        import pytest
-
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_pyfunc_call(pyfuncitem):
-            # As plugins for asyncio do: coroutines are run by a loop that outlives their fixtures.
-            if not inspect.iscoroutinefunction(pyfuncitem.obj):
-                return None
-            names = inspect.signature(pyfuncitem.obj).parameters
-            runner = asyncio.Runner()
-            pyfuncitem.session.config.add_cleanup(runner.close)
-            runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
-            return True
-        """
-    )
+    pytester.makeconftest(COROUTINES)
     pytester.makepyfile(
         """
         import asyncio

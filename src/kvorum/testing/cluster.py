@@ -143,10 +143,9 @@ class Cluster(Access):
 
     def logs(self) -> list[tuple[str, str]]:
         """Return what reports of failed tests show: titles and texts."""
-        told = [("kvorum cluster", self._ask("state")["text"])]
-        for member in range(len(self)):
-            told.append((f"kvorum log of member {member}", last_lines(self.log(member))))
-        return told
+        state = ("kvorum cluster", self._ask("state")["text"])
+        logs = enumerate(map(self.log, range(len(self))))
+        return [state, *((f"kvorum log of member {each}", last_lines(log)) for each, log in logs)]
 
     def end(self) -> None:
         """Kill the members, and close all clients of them."""
@@ -160,6 +159,17 @@ class Cluster(Access):
         if not 0 <= member < len(self):
             raise ValueError(f"there is no member {member}; members are 0 to {len(self) - 1}")
         return member
+
+
+class Clusters:
+    """Where clusters come from."""
+
+    def __init__(self, companion: Companion) -> None:
+        self._companion = companion
+
+    def take(self, options: "Options", certificates: "Certificates | None") -> Cluster:
+        """Return a fresh cluster; raises CompanionError with the reason why there is none."""
+        return start_cluster(self._companion, options, certificates)
 
 
 def start_cluster(

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ class CompanionError(Exception):
     """What was asked for cannot be done; the text says why."""
 
 
+def answered(answer: "Future[Answer]") -> Answer:
+    """Wait for an answer; raises CompanionError with the text that a question is refused by."""
+    found = answer.result()
+    if "error" in found:
+        raise CompanionError(found["error"])
+    return found
+
+
 class Companion:
     """The asking side; any thread may ask."""
 
@@ -56,6 +65,7 @@ class Companion:
             start_new_session=True,
         )
         self._module = module
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._asked: dict[int, Future[Answer]] = {}
         self._count = 0
@@ -75,24 +85,38 @@ class Companion:
 
     def ask(self, what: str, /, **fields: object) -> Answer:
         """Return the answer to a question; raises CompanionError with the text it is refused by."""
+        return answered(self.begin(what, **fields))
+
+    def begin(self, what: str, /, **fields: object) -> "Future[Answer]":
+        """Ask a question whose answer is needed later; `answered` returns it."""
         answer: Future[Answer] = Future()
-        assert self._process.stdin is not None
         with self._lock:
-            if self._has_ended:
-                raise CompanionError(self._ended())
             self._count += 1
-            self._asked[self._count] = answer
-            question = {"question": self._count, "what": what, **fields}
-            try:
-                self._process.stdin.write(json.dumps(question).encode() + b"\n")
-                self._process.stdin.flush()
-            except OSError:
-                del self._asked[self._count]
-                raise CompanionError(self._ended()) from None
-        found = answer.result()
-        if "error" in found:
-            raise CompanionError(found["error"])
-        return found
+            number = self._count
+            self._asked[number] = answer
+        self._send({"question": number, "what": what, **fields})
+        return answer
+
+    def tell(self, what: str, /, **fields: object) -> None:
+        """Say something that is not answered."""
+        self._send({"question": 0, "what": what, **fields})
+
+    def _send(self, question: Answer) -> None:
+        assert self._process.stdin is not None
+        if os.getpid() != self._owner:
+            raise CompanionError(
+                "this is a child that a test has forked; in it, use clients of its own, at the "
+                "URLs of the store or the cluster"
+            )
+        with self._lock:
+            if not self._has_ended:
+                with suppress(OSError):  # it is noticed by the one who reads
+                    self._process.stdin.write(json.dumps(question).encode() + b"\n")
+                    self._process.stdin.flush()
+                return
+            asked = self._asked.pop(question["question"], None)
+        if asked is not None:
+            asked.set_result({"error": self._ended()})
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from kvorum.client import Client
@@ -23,13 +24,16 @@ from kvorum.testing.access import AUTH_SECONDS_MAX, enable_auth
 from kvorum.testing.companion import Answer, take_output
 from kvorum.testing.ports import HOST, Ports
 
-SPARES = 2
-"""So many stores of a kind are kept ready."""
+SPARES, SPARES_WITH_AUTH = 3, 0
+"""So many stores of a kind are kept ready, beside the one that is asked for ahead of its test; a
+password costs a process."""
+DROPPED_MAX = 4
+"""So many stores may wait for their end while a test waits for a store."""
 KINDS_MAX = 4
 """So many kinds have stores ready, those that were asked for last."""
 LOG_LINES_MAX = 500
-WANTED, AHEAD, LAST = range(3)
-"""The order of work: what a test waits for; what nobody waits for; the end."""
+AT_ONCE, WANTED, AHEAD = range(3)
+"""The order of work: the end; what is waited for; all else."""
 _SWITCH_SECONDS = 0.0005
 """Threads of members take turns quickly: most of them wait for another."""
 
@@ -73,18 +77,21 @@ class Logs(logging.Handler):
 
 
 class Shelf:
-    """Stores of one kind that are ready, or will be."""
+    """Stores of one kind."""
 
     def __init__(self) -> None:
         self.coming = 0
-        """How many are on it or being made."""
-        self.ready: queue.SimpleQueue[Kept | Exception] = queue.SimpleQueue()
+        """How many are being made, or will be."""
+        self.ready: deque[Kept] = deque()
+        self.waiting: deque[int] = deque()
+        """Questions that are answered with a store, as soon as there is one."""
 
 
 class Keeper:
     """Makes stores ahead of time, and ends those that are given up, in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[Answer], None]) -> None:
+        self._answer = answer
         self._logs = Logs()
         logger = logging.getLogger("kvorum")
         logger.addHandler(self._logs)
@@ -92,8 +99,13 @@ class Keeper:
         logger.propagate = False
         self._ports = Ports()
         self._count = 0
+        self._lock = threading.Lock()
+        """Guards shelves and numbers; both threads change them."""
         self._shelves: dict[Kind, Shelf] = {}
-        self._taken: dict[int, Kept] = {}
+        self._kept: dict[int, Kept] = {}
+        """All that have not ended."""
+        self._dropped = self._ended = 0
+        """How many were given up, and of those, how many have ended."""
         self._planned = 0
         self._work: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]]
         self._work = queue.PriorityQueue()
@@ -104,39 +116,55 @@ class Keeper:
         while (task := self._work.get()[2]) is not None:
             task()
 
-    def take(self, flags: dict[str, str], auth: bool) -> Answer:
-        """Return a store that nobody has used."""
-        kind = (auth, tuple(sorted(flags.items())))
-        shelf = self._shelves.pop(kind) if kind in self._shelves else Shelf()
-        self._shelves[kind] = shelf
-        if shelf.ready.empty():
-            self._order(kind, shelf, WANTED)
-        made = shelf.ready.get()
-        shelf.coming -= 1
-        if isinstance(made, Exception):
-            raise made
-        while shelf.coming < SPARES:
-            self._order(kind, shelf, AHEAD)
-        if len(self._shelves) > KINDS_MAX:
-            oldest = self._shelves.pop(next(iter(self._shelves)))
-            # What was ordered for it is made by then, because such work is done in order.
-            self._plan(AHEAD, lambda: self._clear(oldest))
-        self._taken[made.number] = made
-        return {"number": made.number, "url": made.server.client_url}
-
-    def _order(self, kind: Kind, shelf: Shelf, urgency: int) -> None:
-        shelf.coming += 1
-        self._plan(urgency, lambda: self._make(kind, shelf))
-
     def _plan(self, urgency: int, task: Callable[[], None] | None) -> None:
+        """Have something done by the worker; None ends it. Called in one thread alone."""
         self._planned += 1
         self._work.put((urgency, self._planned, task))
 
+    def take(self, question: int, flags: dict[str, str], auth: bool) -> None:
+        """Answer a question with a store that nobody has used, at once if there is one."""
+        kind = (auth, tuple(sorted(flags.items())))
+        with self._lock:
+            shelf = self._shelves.pop(kind) if kind in self._shelves else Shelf()
+            self._shelves[kind] = shelf
+            if shelf.ready:
+                self._give(question, shelf.ready.popleft())
+            else:
+                shelf.waiting.append(question)
+                self._order(kind, shelf, WANTED)
+            spares = SPARES_WITH_AUTH if auth else SPARES
+            while shelf.coming + len(shelf.ready) - len(shelf.waiting) < spares:
+                self._order(kind, shelf, AHEAD)
+            for other in list(self._shelves)[:-KINDS_MAX]:
+                if not self._shelves[other].coming:
+                    for kept in self._shelves.pop(other).ready:
+                        self._plan(AHEAD, partial(self._end, kept))
+
+    def _give(self, question: int, kept: Kept) -> None:
+        self._answer({"question": question, "number": kept.number, "url": kept.server.client_url})
+
+    def _order(self, kind: Kind, shelf: Shelf, urgency: int) -> None:
+        shelf.coming += 1
+        self._plan(urgency, partial(self._make, kind, shelf))
+
     def _make(self, kind: Kind, shelf: Shelf) -> None:
+        refusal = ""
         try:
-            shelf.ready.put(self._made(kind))
+            made = self._made(kind)
+        except (ConfigError, StartError) as error:
+            refusal = str(error)
         except Exception as error:
-            shelf.ready.put(error)
+            refusal = f"{type(error).__name__}: {error}"
+        with self._lock:
+            shelf.coming -= 1
+            # One that nobody waits for may fail: it will again, when somebody does.
+            question = shelf.waiting.popleft() if shelf.waiting else 0
+            if refusal and question:
+                self._answer({"question": question, "error": refusal})
+            elif not refusal and question:
+                self._give(question, made)
+            elif not refusal:
+                shelf.ready.append(made)
 
     def _made(self, kind: Kind) -> Kept:
         auth, flags = kind
@@ -157,6 +185,7 @@ class Keeper:
             kept.server.start()
             if auth:
                 _enable_auth(kept.server, options)
+            self._kept[kept.number] = kept
             return kept
         except BaseException as error:
             told = self._logs.text(name)
@@ -166,15 +195,22 @@ class Keeper:
                 raise StartError(f"{error}\n{told}") from error
             raise
 
-    def log(self, number: int) -> Answer:
-        """Return what the member of a store logged."""
-        return {"text": self._logs.text(f"store-{number}")}
+    def log(self, question: int, number: int) -> None:
+        """Answer with what the member of a store logged."""
+        self._answer({"question": question, "text": self._logs.text(f"store-{number}")})
 
-    def drop(self, number: int) -> Answer:
-        """End a store; that it has ended is not waited for."""
-        kept = self._taken.pop(number)
-        self._plan(AHEAD, lambda: self._end(kept))
-        return {}
+    def drop(self, question: int, number: int) -> None:  # noqa: ARG002 (nobody waits for it)
+        """End a store."""
+        with self._lock:
+            kept = self._kept[number]
+            self._dropped += 1
+            # Tests may be quicker than stores are made; then memory must not fill up.
+            is_late = self._dropped - self._ended > DROPPED_MAX
+            self._plan(WANTED if is_late else AHEAD, partial(self._end_dropped, kept))
+
+    def _end_dropped(self, kept: Kept) -> None:
+        self._end(kept)
+        self._ended += 1
 
     def _end(self, kept: Kept) -> None:
         try:
@@ -182,24 +218,16 @@ class Keeper:
         except Exception as error:
             # Whatever stopped it was in the log of the test that had it.
             sys.stderr.write(f"a member stopped: {error}\n")
+        del self._kept[kept.number]
         self._logs.end(f"store-{kept.number}")
         self._ports.give_back(kept.port)
 
-    def _clear(self, shelf: Shelf) -> None:
-        while shelf.coming:
-            shelf.coming -= 1
-            made = shelf.ready.get()
-            if isinstance(made, Kept):
-                self._end(made)
-
     def close(self) -> None:
-        """End everything."""
-        self._plan(LAST, None)
+        """End everything; what is only planned is not done any more."""
+        self._plan(AT_ONCE, None)
         self._worker.join()
-        for kept in self._taken.values():
+        for kept in list(self._kept.values()):
             self._end(kept)
-        for shelf in self._shelves.values():
-            self._clear(shelf)
         self._ports.close()
 
 
@@ -225,9 +253,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     sys.setswitchinterval(_SWITCH_SECONDS)
-    answer = take_output()
-    keeper = Keeper()
-    asked: dict[str, Callable[..., Answer]] = {
+    keeper = Keeper(take_output())
+    asked: dict[str, Callable[..., None]] = {
         "take": keeper.take,
         "log": keeper.log,
         "drop": keeper.drop,
@@ -236,14 +263,7 @@ def main() -> None:
     try:
         for line in sys.stdin:
             question = json.loads(line)
-            number, what = question.pop("question"), question.pop("what")
-            try:
-                found = asked[what](**question)
-            except (ConfigError, StartError) as error:
-                found = {"error": str(error)}
-            except Exception as error:
-                found = {"error": f"{type(error).__name__}: {error}"}
-            answer({"question": number, **found})
+            asked[question.pop("what")](**question)
     finally:
         keeper.close()
 

@@ -42,13 +42,22 @@ class LateAsyncClient(AsyncClient):
 
     def end(self) -> None:
         """Close it from outside its loop, if it was used and its loop has not ended."""
-        loop = self.__dict__.get("_loop")
+        loop: asyncio.AbstractEventLoop | None = self.__dict__.get("_loop")
         if loop is None or loop.is_closed():
             return
-        if loop.is_running():
-            asyncio.run_coroutine_threadsafe(self.close(), loop).result()
-        else:
+        if not loop.is_running():
             loop.run_until_complete(self.close())
+        elif _runs_here(loop):
+            # It cannot be waited for here; the loop goes on, and does it.
+            self.__dict__["_closing"] = loop.create_task(self.close())
+        else:
+            asyncio.run_coroutine_threadsafe(self.close(), loop).result()
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop() is loop
+    return False
 
 
 async def _close_with_loop(client: AsyncClient) -> AsyncGenerator[None]:

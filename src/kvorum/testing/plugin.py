@@ -9,7 +9,7 @@ import pytest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from typing import TypeVar
+    from typing import Any, Protocol, TypeVar
 
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client
@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from kvorum.testing.options import Options
     from kvorum.testing.store import Store
 
-    Lent = TypeVar("Lent", Store, Cluster)
+    Lent = TypeVar("Lent", bound=Store | Cluster, covariant=True)
+
+    class Source(Protocol[Lent]):
+        """Where stores or clusters come from."""
+
+        def take(self, options: Options, certificates: Certificates | None) -> Lent:
+            """Return a fresh one."""
+
 
 MARK = (
     "kvorum(tls=False, auth=False, flags={}): what the store or cluster of a test is like: TLS, "
     "users (root, with the password root), flags of the kvorum command by their names"
 )
 
-_companions = pytest.StashKey["dict[str, Companion]"]()
+_sources: "pytest.StashKey[dict[str, tuple[Companion, Any]]]" = pytest.StashKey()
 _certificates = pytest.StashKey["Certificates"]()
 _lent = pytest.StashKey["list[Store | Cluster]"]()
 
@@ -39,9 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def kvorum(request: pytest.FixtureRequest) -> "Iterator[Store]":
     """Provide a fresh, empty store for this test alone: a `kvorum.testing.Store`."""
-    from kvorum.testing.store import take_store
+    from kvorum.testing.store import Stores
 
-    yield from _lend(request, "kvorum.testing.keeper", take_store)
+    yield from _lend(request, "kvorum.testing.keeper", Stores)
 
 
 @pytest.fixture
@@ -59,9 +66,9 @@ def kvorum_async_client(kvorum: "Store") -> "AsyncClient":
 @pytest.fixture
 def kvorum_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     """Provide a cluster of three members for this test alone: a `kvorum.testing.Cluster`."""
-    from kvorum.testing.cluster import start_cluster
+    from kvorum.testing.cluster import Clusters
 
-    yield from _lend(request, "kvorum.testing.nursery", start_cluster)
+    yield from _lend(request, "kvorum.testing.nursery", Clusters)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,7 +95,7 @@ def _logs(lent: "Store | Cluster") -> "list[tuple[str, str]]":
 def _lend(
     request: pytest.FixtureRequest,
     module: str,
-    make: "Callable[[Companion, Options, Certificates | None], Lent]",
+    source: "Callable[[Companion], Source[Lent]]",
 ) -> "Iterator[Lent]":
     from kvorum.testing.companion import CompanionError
     from kvorum.testing.options import MarkError, options_of
@@ -98,7 +105,7 @@ def _lend(
     try:
         options = options_of(reversed(marks))
         certificates = _certificates_of(request) if options.tls else None
-        made = make(_companion(request.config, module), options, certificates)
+        made = _source(request.config, module, source).take(options, certificates)
     except (CompanionError, MarkError) as error:
         refusal = f"no {request.fixturename} for this test: {error}"
     if refusal:
@@ -113,15 +120,19 @@ def _lend(
         made.end()
 
 
-def _companion(config: pytest.Config, module: str) -> "Companion":
-    """Return the process of this kind, which is started once and ends with the session."""
+def _source(
+    config: pytest.Config, module: str, make: "Callable[[Companion], Source[Lent]]"
+) -> "Source[Lent]":
+    """Return what uses the process of a module, which is started once and ends with the session."""
     from kvorum.testing.companion import Companion
 
-    companions = config.stash.setdefault(_companions, {})
-    if module not in companions or companions[module].has_ended:
-        companions[module] = companion = Companion(module)
+    sources = config.stash.setdefault(_sources, {})
+    if module not in sources or sources[module][0].has_ended:
+        companion = Companion(module)
         config.add_cleanup(companion.stop)
-    return companions[module]
+        sources[module] = (companion, make(companion))
+    source: Source[Lent] = sources[module][1]
+    return source
 
 
 def _certificates_of(request: pytest.FixtureRequest) -> "Certificates":

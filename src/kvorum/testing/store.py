@@ -1,9 +1,10 @@
 """A store for one test, and where it comes from."""
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kvorum.testing.access import CLIENT_SECONDS, Access, last_lines
-from kvorum.testing.companion import Companion
+from kvorum.testing.companion import Answer, Companion, answered
 from kvorum.testing.options import server_flags
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
     from kvorum.testing.certificates import Certificates
     from kvorum.testing.options import Options
+
+KINDS_MAX = 4
+"""Of so many kinds, those used last, a store is asked for ahead of the next test."""
 
 
 class Store(Access):
@@ -64,13 +68,32 @@ class Store(Access):
     def end(self) -> None:
         """Give it up, and all clients of it."""
         self.end_clients()
-        self._companion.ask("drop", number=self._number)
+        self._companion.tell("drop", number=self._number)
 
 
-def take_store(
-    companion: Companion, options: "Options", certificates: "Certificates | None"
-) -> Store:
-    """Return a fresh store; raises CompanionError with the reason why there is none."""
-    flags = server_flags(options, certificates)
-    found = companion.ask("take", flags=flags, auth=options.auth)
-    return Store(companion, found["number"], found["url"], certificates, auth=options.auth)
+class Stores:
+    """Where fresh stores come from. The next one of a kind is asked for while the last is used."""
+
+    def __init__(self, companion: Companion) -> None:
+        self._companion = companion
+        self._next: dict[Options, Future[Answer]] = {}
+
+    def take(self, options: "Options", certificates: "Certificates | None") -> Store:
+        """Return a fresh store; raises CompanionError with the reason why there is none."""
+        asked = self._next.pop(options, None) or self._ask(options, certificates)
+        found = answered(asked)
+        self._next[options] = self._ask(options, certificates)
+        if len(self._next) > KINDS_MAX:
+            self._next.pop(next(iter(self._next))).add_done_callback(self._drop)
+        return Store(
+            self._companion, found["number"], found["url"], certificates, auth=options.auth
+        )
+
+    def _ask(self, options: "Options", certificates: "Certificates | None") -> "Future[Answer]":
+        flags = server_flags(options, certificates)
+        return self._companion.begin("take", flags=flags, auth=options.auth)
+
+    def _drop(self, asked: "Future[Answer]") -> None:
+        found = asked.result()
+        if "number" in found:
+            self._companion.tell("drop", number=found["number"])
